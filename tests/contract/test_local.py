@@ -90,6 +90,19 @@ def test_memory_is_limited(local: LocalHarness) -> None:
     local.run(scenario)
 
 
+def test_who_is_aborted_under_a_limit_of_memory_is_told_of_it(local: LocalHarness) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("held", 1, "kill -ABRT $$", worker={"memory": 200 << 20}))
+        await executor.start(spec("free", 1, "kill -ABRT $$"))
+        await executor.start(spec("well", 1, "exit 3", worker={"memory": 200 << 20}))
+        held = await told.one(Ended, "held")
+        assert "SIGABRT, status 134: what it maps is held to 200 MiB" in held.reason
+        assert (await told.one(Ended, "free")).reason == "worker-0 ended by SIGABRT, status 134"
+        assert (await told.one(Ended, "well")).reason == "worker-0 exited 3"
+
+    local.run(scenario)
+
+
 def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
     local: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,3 +162,18 @@ def test_a_wrong_address_is_told_in_a_line(
     assert says in line
     assert not (tmp_path / "out").exists()
     assert "RAY_ADDRESS" not in os.environ
+
+
+def test_a_cluster_that_is_gone_is_not_waited_for() -> None:
+    code = "from shadowprice.experiments.spreading import OnRay as on\n"
+    code += "with on('ray') as spread: print(spread.cores > 0)"
+    told = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as folder:  # sockets: a short path
+        kept = Path(folder, "ray", "ray_current_cluster")
+        kept.parent.mkdir()
+        kept.write_text("127.0.0.1:1")
+        words, told["RAY_TMPDIR"] = [sys.executable, "-c", code], folder
+        done = subprocess.run(
+            words, env=told, check=False, capture_output=True, text=True, timeout=100
+        )
+    assert done.stdout == "True\n", done.stderr

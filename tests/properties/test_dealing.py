@@ -107,6 +107,23 @@ def test_every_mini_batch_of_every_epoch_counts_once(
     assert world.ledger.epoch == epochs
 
 
+def test_fewer_epochs_than_were_begun_are_done_at_once_and_more_go_on_later() -> None:
+    def dealt(epochs: int, record: dict[str, object] | None, most: int) -> Ledger:
+        ledger = Ledger([1, 1, 1], epochs, lambda _: (0, 1, 2), record)
+        for _ in range(most):
+            work = ledger.deal(0, 1)
+            assert work is not None
+            ledger.commit(0, work.token, work.first)
+        return ledger
+
+    before = dealt(4, None, 7)  # one chunk of the third epoch is done
+    fewer = dealt(2, before.record(), 0)
+    assert fewer.finished
+    assert fewer.deal(0, 1) is None
+    assert not dealt(4, fewer.record(), 4).finished
+    assert dealt(4, fewer.record(), 5).finished
+
+
 def test_what_is_announced_is_what_comes_next() -> None:
     order = ChunkOrder([2] * 12, 0)
     ledger = Ledger([2] * 12, 2, order.chunks)

@@ -102,6 +102,13 @@ def test_orders_that_cannot_be_are_refused(changes: dict[str, int], message: str
         Order(**{"samples": 1000, "batch": 64, **changes})
 
 
+def test_numbers_of_numpy_are_taken_as_pythons_own() -> None:
+    order = Order(np.int64(10), np.int32(4), np.int8(2), np.uint8(1), np.bool_(False), whole=True)
+    assert [type(one) for one in order.state().values()] == [int] * 4 + [bool] * 2
+    with pytest.raises(TrainingError, match=r"batch is 4\.0: it has to be a whole number"):
+        Order(10, 4.0, 2)  # type: ignore[arg-type]
+
+
 def test_a_checkpoint_of_another_order_is_refused() -> None:
     Order(100, 10).check(Order(100, 10).state())
     with pytest.raises(TrainingError, match="made with batch 10, this script says 20"):

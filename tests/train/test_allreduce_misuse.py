@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from shadowprice import training
 from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.generation import current
+from tests.train.generations import Job
 
 pytestmark = pytest.mark.train
 
@@ -66,6 +67,24 @@ def test_a_training_alone_goes_through_and_is_whole() -> None:
     assert torch.equal(model.module.weight, found.state["kept"]["model"]["weight"])
 
 
+def test_a_mask_of_infinity_stays_what_it_is() -> None:
+    class Masked(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 1)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+
+        def forward(self, inputs: Any) -> Any:
+            return super().forward(inputs * torch.softmax(self.mask, 0))
+
+    run = training.join(len(DATA), batch=6, parts=3, epochs=1)
+    model = run.wrap(Masked())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.keep(model=model, optimizer=optimizer)
+    train(run, model, optimizer)
+    assert model.module.mask.tolist() == [0.0, -torch.inf, 0.0]
+    assert model.module.weight.isfinite().all()
+
+
 def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
     # In an interpreter that shuts down it would abort the process.
     run, model, optimizer = begun()
@@ -95,6 +114,17 @@ def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
         if step.number == 5:
             run.save()
     assert saved == [2, 4, 6]
+
+
+def test_who_waits_in_vain_for_one_that_evaluates_is_told_what_to_raise(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job")
+    try:
+        generation = job.start(2, "--epochs", "1", "--patience", "6", "--evaluate", "9")
+        assert generation.ended() == [1, 1]
+        assert "did not come to the end of step 4 in time" in generation.log(1)
+        assert "raise the patience of join" in generation.log(1)
+    finally:
+        job.end()
 
 
 def test_a_loop_left_within_a_step_cannot_be_saved(capfd: pytest.CaptureFixture[str]) -> None:

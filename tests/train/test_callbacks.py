@@ -59,25 +59,37 @@ def at(job: Job) -> int:
 
 
 @pytest.mark.parametrize(
-    ("library", "script"),
-    [("transformers", "small_trainer.py"), ("lightning", "small_lightning.py")],
+    ("library", "script", "words"),
+    [
+        ("transformers", "small_trainer.py", ()),
+        ("lightning", "small_lightning.py", ()),
+        ("lightning", "small_lightning.py", ("--two",)),
+    ],
 )
 def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
-    tmp_path: Path, library: str, script: str
+    tmp_path: Path, library: str, script: str, words: tuple[str, ...]
 ) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    fixed, moved = Job(tmp_path / "fixed", script), Job(tmp_path / "moved", script)
+    fixed = Job(tmp_path / "fixed", script, words)
+    moved = Job(tmp_path / "moved", script, words)
+    before, after = ("checkpoint-", "") if library == "transformers" else ("lightning-", ".ckpt")
     try:
         left = fixed.start(1)
+        done = 0
         for workers, goal in ((1, 7), (2, 13)):
-            generation = moved.start(workers, "--pace", "0.05")
-            moved.until(lambda goal=goal: at(moved) >= goal)  # type: ignore[misc]
-            generation.signal(signal.SIGTERM)
+            if library == "lightning":  # in the middle of an epoch, on a busy machine too
+                generation = moved.start(workers, "--stop-after", str(goal - done))
+            else:
+                generation = moved.start(workers, "--pace", "0.05")
+                moved.until(lambda goal=goal: at(moved) >= goal)  # type: ignore[misc]
+                generation.signal(signal.SIGTERM)
             assert generation.ended() == [143] * workers, generation.logs()
-        newest = sorted(moved.checkpoints.glob("*.seal"))[-1]
-        assert "told to stop: saved after step" in generation.log()
-        assert newest.with_suffix("").exists()
+            newest = seals.newest(moved.checkpoints, before, after)
+            assert newest is not None
+            done = newest[0]
+            assert done == (goal if library == "lightning" else at(moved))
+            assert f"told to stop: saved after step {done}" in generation.log()
         moved.run(1)
         assert left.ended() == [0], left.log()
     finally:
@@ -103,6 +115,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             "66 samples, no multiple of the mini-batch of 12: leave 6",
         ),
         ("lightning", ("--accumulate", "2"), "leave accumulate_grad_batches at 1"),
+        ("lightning", ("--limit", "3"), "leave limit_train_batches at 1.0"),
     ],
 )
 def test_what_would_depend_on_the_workers_is_refused(

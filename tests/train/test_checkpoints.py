@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
 
 from shadowprice import jobs
-from shadowprice.training import checkpoints
+from shadowprice.training import TrainingError, checkpoints
 
 pytestmark = pytest.mark.train
 
@@ -46,13 +47,21 @@ def test_nothing_in_a_checkpoint_is_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoints.save(1, {"a": 1}, tmp_path / "c")
-    data = checkpoints.packed({"a": Trap()}) if trap else memoryview(b"something else")
-    jobs.save(2, data, tmp_path / "c")
+    made = io.BytesIO()
+    torch.save({"a": Trap()}, made)
+    jobs.save(2, made.getvalue() if trap else b"something else", tmp_path / "c")
     found = checkpoints.load(tmp_path / "c")
     assert found is not None
     assert (found.step, found.state) == (1, {"a": 1})
     assert not (tmp_path / "ran").exists()
     assert "the checkpoint of step 2 was not made here" in capsys.readouterr().err
+
+
+def test_what_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
+    for odd in (np.float64(1.0), np.int64(3), Path("here")):
+        with pytest.raises(TrainingError, match=r"could not be read again: .*GLOBAL"):
+            checkpoints.save(1, {"a": {"b": [odd]}}, tmp_path)
+    assert checkpoints.load(tmp_path) is None
 
 
 def save_in_pieces(folder: Path, step: int, values: list[float]) -> None:

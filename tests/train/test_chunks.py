@@ -168,7 +168,7 @@ def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_tak
 
 
 def test_objects_are_never_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
+    with pytest.raises(TrainingError, match="array x is of object: write numbers"):
         chunks.write(str(tmp_path), {"x": np.array([{}], dtype=object)}, 1)
 
 
@@ -199,6 +199,19 @@ def test_arrays_need_one_row_a_sample(tmp_path: Path) -> None:
             chunks.write(str(tmp_path), arrays, 2)
 
 
+def test_what_torch_does_not_take_is_refused_when_it_is_written(tmp_path: Path) -> None:
+    for arrays, message in (
+        ({"name": np.array(["a", "b"])}, "array name is of <U1: write numbers"),
+        ({"file": np.ones(2)}, "no array can be called file"),
+        ({"x": 3.0}, "array x has no rows"),
+    ):
+        with pytest.raises(TrainingError, match=message):
+            chunks.write(str(tmp_path), arrays, 2)  # type: ignore[arg-type]
+    chunks.write(str(tmp_path), {"x": np.array([1, 258], dtype=">i4")}, 2)
+    found = chunks.read(str(tmp_path)).fetch(0)["x"]
+    assert (found.tolist(), found.dtype.isnative) == ([1, 258], True)
+
+
 # ------------------------------------------------------------------ ahead of need
 
 
@@ -225,6 +238,35 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     assert asked == [5, 6, 7, 5]
 
 
+def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
+    faults = [OSError("away for a while")]
+
+    def fetch(number: int) -> chunks.Arrays:
+        if faults:
+            raise faults.pop()
+        return {"x": np.array([number])}
+
+    fetcher = Fetcher(fetch)
+    fetcher.want_ahead(1)
+    concurrent.futures.wait([fetcher._known[1]], timeout=10)
+    assert fetcher.take(1)["x"] == 1
+
+
+def test_who_keeps_one_chunk_fetches_each_once() -> None:
+    asked = []
+
+    def fetch(number: int) -> chunks.Arrays:
+        asked.append(number)
+        return {}
+
+    fetcher = Fetcher(fetch, keep=1)
+    for number in range(3):
+        fetcher.want(number)
+        fetcher.want_ahead(number + 1)
+        fetcher.take(number)
+    assert asked == [0, 1, 2]
+
+
 def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
     go = threading.Event()
     faults = [OSError("away")]
@@ -241,3 +283,15 @@ def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
         fetcher.take(1)
     assert fetcher.waited == 1
     assert fetcher.take(1)["x"] == 1
+
+
+def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> None:
+    go = threading.Event()
+
+    def fetch(number: int) -> chunks.Arrays:
+        assert go.wait(60)
+        return {}
+
+    with pytest.raises(SystemExit, match="143"):
+        Fetcher(fetch).take(1, stop=[1])
+    go.set()

@@ -142,6 +142,14 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_named(
     assert capsys.readouterr().err == f"shadowprice: {name} is damaged, and is passed over\n"
 
 
+def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_a_damaged_one(inside: Path) -> None:
+    jobs.save(3, b"three")
+    away = inside / "c" / f"checkpoint-{9:015d}"
+    away.symlink_to(away)
+    with pytest.raises(OSError, match="symbolic links"):
+        jobs.load()
+
+
 def test_a_damaged_checkpoint_is_not_counted_among_those_kept(inside: Path) -> None:
     jobs.save(5, b"five")
     jobs.save(9, b"nine")

@@ -206,13 +206,21 @@ class OnRay:
         """
         import ray  # noqa: PLC0415  # the extra, only where it is asked for
 
-        from shadowprice.executors.ray.reach import TRIES, by_chance, reached  # noqa: PLC0415
+        from shadowprice.executors.ray.reach import (  # noqa: PLC0415
+            TRIES,
+            by_chance,
+            reached,
+            remembered,
+        )
 
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         why = reached(self._address)
         if why:
             raise InputError(Fault("--on", f"no Ray answers at {self._address}", why))
         chosen = {} if self._address == "ray" else {"address": self._address}
+        if not chosen and "RAY_ADDRESS" not in os.environ and reached(remembered()):
+            # That cluster is gone; Ray would try for minutes, and fail.
+            chosen = {"address": "local"}
         for left in reversed(range(TRIES)):
             try:
                 ray.init(log_to_driver=False, logging_level="ERROR", **chosen)

@@ -24,6 +24,7 @@ be as fast again goes along with its reports (`changes`), and the scheduler plan
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import json
 import os
@@ -46,6 +47,9 @@ STOPPED: Final = 143
 
 KEPT: Final = 2
 """Checkpoints kept: the newest, and the one before it should that be damaged."""
+
+_DAMAGE: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
+"""What a disk says that cannot read what it has."""
 
 _HEADER: Final = struct.Struct("<8sQQ32s")
 _MAGIC: Final = b"SPCHECK1"
@@ -343,6 +347,11 @@ def load(directory: Path | None = None) -> Checkpoint | None:
     ----------
     directory : Path, optional
         Where; by default the job's own.
+
+    Raises
+    ------
+    OSError
+        If one may not be read, or its storage is away.
     """
     found = next(saved(directory), None)
     if directory is None:
@@ -367,11 +376,19 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
 
 
 def _whole(path: Path, step: int) -> bytes | None:
-    """Return what a checkpoint holds, None where it is damaged."""
+    """Return what a checkpoint holds, None where it is damaged, or gone.
+
+    One that may not be read, or whose storage is away, may be whole: whoever passed it over would
+    do everything again.
+    """
     try:
         content = path.read_bytes()
-    except OSError:
+    except (FileNotFoundError, IsADirectoryError):
         return None
+    except OSError as error:
+        if error.errno in _DAMAGE:
+            return None
+        raise
     if len(content) < _HEADER.size:
         return None
     magic, written, length, digest = _HEADER.unpack_from(content)

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice import jobs
+from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say, wait_for
 
 State = Mapping[str, Any]
@@ -67,9 +68,25 @@ class Restored:
 
 
 def packed(state: State) -> memoryview:
-    """Return a state (tensors, numbers, strings, and mappings and sequences of them) as bytes."""
+    """Return a state (tensors, numbers, strings, and mappings and sequences of them) as bytes.
+
+    Raises
+    ------
+    TrainingError
+        If it holds anything else, numpy's numbers for one: it could not be read again.
+    """
     stream = io.BytesIO()
     torch.save(dict(state), stream)
+    try:
+        stream.seek(0)
+        torch.load(stream, map_location="meta", weights_only=True)  # all but what tensors hold
+    except pickle.UnpicklingError as error:
+        # The line that names what it is comes after advice to read it nevertheless.
+        said = next((one for one in str(error).splitlines() if "GLOBAL" in one), str(error))
+        raise TrainingError(
+            "a state is more than tensors, Python's own numbers, strings and mappings and "
+            f"sequences of them, and could not be read again: {said.strip()}"
+        ) from error
     return stream.getbuffer()
 
 

@@ -8,6 +8,7 @@ numbers, the statistics of its batch normalisation) is the same however many wor
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -79,6 +80,11 @@ class Order:
     whole: bool = False
 
     def __post_init__(self) -> None:
+        # numpy's numbers would do, but not in a checkpoint.
+        for name in ("samples", "batch", "parts", "seed"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name in ("shuffle", "whole"):
+            object.__setattr__(self, name, bool(getattr(self, name)))
         for name in ("samples", "batch", "parts"):
             if not 1 <= getattr(self, name) <= _MOST:
                 raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")
@@ -170,6 +176,20 @@ class Order:
                     f"the checkpoint was made with {name} {found.get(name)}, this script says "
                     f"{value}: steps would mean other samples; keep it, or begin a new job"
                 )
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return a whole number as Python's own.
+
+    Raises
+    ------
+    TrainingError
+        If it is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise TrainingError(f"{name} is {value!r}: it has to be a whole number") from error
 
 
 @lru_cache(maxsize=2)

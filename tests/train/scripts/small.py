@@ -59,6 +59,8 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--save-every", type=float, default=600.0)
     parser.add_argument("--every", type=int, default=1, help="steps of one update")
+    parser.add_argument("--evaluate", type=float, default=0.0, help="seconds of worker 0")
+    parser.add_argument("--patience", type=float, default=60.0)
     parser.add_argument("--file-limit", type=int, default=0)
     chosen = parser.parse_args()
     if chosen.file_limit:
@@ -68,7 +70,7 @@ def main() -> None:
     data = Noisy(100, kind)
     run = training.join(
         len(data), batch=24, parts=6, epochs=chosen.epochs, seed=chosen.seed,
-        save_every=chosen.save_every, report_every=0.05, patience=60,
+        save_every=chosen.save_every, report_every=0.05, patience=chosen.patience,
     )  # fmt: skip
     model = run.wrap(network().to(kind))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -96,6 +98,8 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             schedule.step()
+            if step.ends_epoch and run.leads:
+                time.sleep(chosen.evaluate)
     finally:
         write({"workers": run.generation.world})
     if run.leads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -16,52 +17,83 @@ from tests.train.scripts import vision
 vision.prepare()
 
 import lightning.pytorch as pl  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from shadowprice import training  # noqa: E402
 from shadowprice.training.callbacks.lightning import Elastic, arguments, loader, newest  # noqa: E402
 
 
 class Model(pl.LightningModule):
-    def __init__(self, pace: float, path: Path) -> None:
+    """Learns with one optimizer, whose rate falls by what is validated, or with two by hand."""
+
+    def __init__(self, chosen: argparse.Namespace, path: Path) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
         )
-        self.pace, self.path = pace, path
+        self.chosen, self.path, self.batches = chosen, path, 0
+        self.automatic_optimization = not chosen.two
+
+    def losses(self, batch: Any) -> Any:
+        inputs, labels = batch
+        return torch.nn.functional.cross_entropy(self.layers(inputs), labels)
 
     def training_step(self, batch: Any, number: int) -> Any:
-        inputs, labels = batch
-        loss = torch.nn.functional.cross_entropy(self.layers(inputs), labels)
+        loss = self.losses(batch)
         self.log("loss", loss)
-        time.sleep(self.pace)
+        time.sleep(self.chosen.pace)
+        self.batches += 1
+        if self.batches == self.chosen.stop_after:
+            os.kill(os.getpid(), signal.SIGTERM)
         if self.trainer.is_global_zero:
-            self.path.write_text(str(self.trainer.global_step))
+            self.path.write_text(str(self.batches))
+        if self.chosen.two:
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+                self.manual_backward(self.losses(batch))
+                optimizer.step()
+            return None
         return loss
 
+    def validation_step(self, batch: Any, number: int) -> None:
+        self.log("held", self.losses(batch), sync_dist=True)
+
     def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters(), lr=0.05)
+        if self.chosen.two:
+            return [torch.optim.Adam(self.layers[at].parameters(), lr=0.05) for at in (0, 2)]
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
+        # Never content: the rate falls with every epoch.
+        falls = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": falls, "monitor": "held"},
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--two", action="store_true", help="optimizers")
+    parser.add_argument("--stop-after", type=int, default=0, help="batches of this generation")
     chosen = parser.parse_args()
     inputs = torch.randn(66, 6, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(inputs, (inputs[:, 0] > inputs[:, 1]).long())
     folder = Path(os.environ["SHADOWPRICE_CHECKPOINT_DIR"])
     folder.mkdir(parents=True, exist_ok=True)
     order = training.Order(len(data), batch=12, parts=1, whole=True)
-    model = Model(chosen.pace, folder / "done")
+    model = Model(chosen, folder / "done")
     trainer = pl.Trainer(
         max_epochs=5, accumulate_grad_batches=chosen.accumulate, accelerator="cpu",
+        limit_train_batches=chosen.limit,
         logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[Elastic(report_every=0.05)], **arguments(),
     )  # fmt: skip
-    trainer.fit(model, loader(data, order), ckpt_path=newest())
+    held = DataLoader(data, batch_size=len(data))
+    trainer.fit(model, loader(data, order), held, ckpt_path=newest())
     if trainer.is_global_zero:
         values = torch.cat([one.detach().flatten() for one in model.parameters()])
         final = {"final": values.tolist(), "steps": trainer.global_step}

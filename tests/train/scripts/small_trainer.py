@@ -57,11 +57,14 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     args = TrainingArguments(
         num_train_epochs=5, learning_rate=0.05, logging_steps=1, use_cpu=True, report_to=[],
-        disable_tqdm=True, save_strategy="no", seed=3, **arguments(batch=12, largest=4),
+        disable_tqdm=True, seed=3, eval_strategy="steps", eval_steps=1,
+        **arguments(batch=12, largest=4),
+        # The worst is kept, which is the first: nothing is saved that is not asked for.
+        save_strategy="best", metric_for_best_model="loss", greater_is_better=True,
     )  # fmt: skip
     model = Model()
     trainer = Trainer(
-        model, args, train_dataset=data,
+        model, args, train_dataset=data, eval_dataset=data[:12],
         callbacks=[Elastic(report_every=0.05), Slow(chosen.pace, folder / "done")],
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=newest())

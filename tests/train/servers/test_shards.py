@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
 
-from shadowprice.training import TrainingError
+from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.servers.shard import Shard, gathered, layout_of, seeded, trained
 from tests.train.servers import scripts
 
@@ -50,6 +53,27 @@ def test_divided_and_divided_anew_it_learns_as_one_optimiser_does(
         state = {**gathered([shard.state() for shard in shards]), "buffers": shards[0].buffers}
 
 
+def test_parameters_are_grouped_by_name_though_a_server_has_none_of_a_group(
+    tmp_path: Path,
+) -> None:
+    def grouped(parameters: Any) -> Any:
+        bias = [one for one in parameters if one[0].endswith("bias")]
+        rest = [one for one in parameters if not one[0].endswith("bias")]
+        groups = [{"params": bias, "weight_decay": 0.0}, {"params": rest, "weight_decay": 0.5}]
+        return torch.optim.AdamW(groups, lr=0.1)
+
+    recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=grouped)
+    learnt = []
+    for servers in (1, 3):
+        shards = [Shard(recipe, number, servers) for number in range(servers)]
+        for shard in shards:
+            shard.apply([torch.zeros_like(shard.values)], 0)
+        learnt.append(torch.cat([shard.values for shard in shards]))
+        state = gathered([shard.state() for shard in shards])
+        assert state["parameters"].keys() == state["optimizer"].keys()
+    assert torch.equal(*learnt)
+
+
 class Spread(torch.optim.Optimizer):
     """Keeps one row for every parameter: it cannot be divided by elements."""
 
@@ -63,12 +87,37 @@ class Spread(torch.optim.Optimizer):
 
 
 def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Spread)
     shard = Shard(recipe, 0, 1)
     with pytest.raises(TrainingError, match="Spread keeps row in another shape"):
         shard.apply([torch.zeros_like(shard.values)], 0)
+
+
+class Odd(torch.optim.SGD):
+    """Keeps one of numpy's numbers."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one]["norm"] = np.float64(1.0)
+
+
+def test_an_optimiser_whose_state_no_checkpoint_can_hold_is_refused_at_once(tmp_path: Path) -> None:
+    def odd(parameters: Any) -> Any:
+        return Odd(parameters, lr=0.1)
+
+    shard = Shard(replace(scripts.recipe(scripts.written(tmp_path)), optimizer=odd), 0, 1)
+    with pytest.raises(TrainingError, match=r"could not be read again: .*numpy"):
+        shard.apply([torch.zeros_like(shard.values)], 0)
+
+
+def test_a_recipe_may_be_told_with_numbers_of_numpy(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path))
+    told = replace(recipe, minibatch=np.int64(8), seed=np.int64(0))  # type: ignore[arg-type]
+    assert checkpoints.packed(told.told()) == checkpoints.packed(recipe.told())
+    with pytest.raises(TrainingError, match=r"minibatch is 8\.5: it has to be a whole number"):
+        replace(recipe, minibatch=8.5)  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +224,75 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
         stopped.run()
 
 
+class Constant(torch.nn.Module):
+    """Keeps what no mini-batch changes, and float64 does not hold, or not without care."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(scripts.FEATURES, scripts.CLASSES)
+        kept = {
+            "mask": torch.full((2,), -torch.inf),
+            "turn": torch.polar(torch.ones(3), torch.arange(3.0)),
+            "large": torch.tensor([2**61 + 1]),
+        }
+        for name, value in kept.items():
+            self.register_buffer(name, value)
+
+    def forward(self, points: Any) -> Any:
+        """Return scores."""
+        return self.last(points)
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_buffers_that_nothing_changes_stay_what_they_are(
+    tmp_path: Path, *, synchronous: bool
+) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), double=False, epochs=1)
+    outcome = run(replace(recipe, model=Constant), Settings(synchronous=synchronous))
+    assert outcome is not None
+    for name, value in Constant().named_buffers():
+        assert torch.equal(outcome.model.get_buffer(name), value), name
+
+
+def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1)
+
+    def noisy(model: Any, batch: Any) -> Any:
+        shape = tuple(batch["x"].shape)
+        noise = np.random.normal(size=shape) + random.random()  # noqa: NPY002  # as scripts do
+        return recipe.loss(model, {**batch, "x": batch["x"] + torch.from_numpy(noise)})
+
+    turn = threading.Lock()
+
+    def in_turn(compute: Any, *given: Any) -> Any:
+        with turn:
+            return compute(*given)
+
+    curves = []
+    for workers in (1, 3):
+        losses: list[float] = []
+        settings = Settings(
+            synchronous=True, parts=4, observe=lambda _, loss, kept=losses: kept.append(loss)
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"of-{workers}"))
+            threads = Threads(replace(recipe, loss=noisy), settings, workers, 1)
+            for worker in threads.workers:  # they share what numpy draws from: one at a time
+                worker._computed = partial(in_turn, worker._computed)  # type: ignore[method-assign]
+            assert threads.run() == "done"
+        curves.append(losses)
+    assert np.allclose(curves[0], curves[1], rtol=1e-9)
+
+
+def test_the_first_worker_that_is_left_shows_the_result(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+    whole = Threads(recipe, Settings(), 3, 1)
+    left = Threads(recipe, Settings(), 3, 1, dies={0: 3})
+    for threads, first in ((left, 1), (whole, 0)):
+        assert threads.run() == "done"
+        assert [one.leads for one in threads.workers] == [n == first for n in range(3)]
+
+
 class TooOftenError(Exception):
     """A mini-batch is computed again and again."""
 
@@ -281,6 +352,17 @@ def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> No
     again = run(recipe)  # it is done: nothing is computed again
     assert again is not None
     assert again.minibatches == sum(recipe.order().minibatches(recipe.minibatch))
+
+
+def test_several_workers_without_a_server_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in told.items():  # as torchrun does
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TrainingError, match="2 workers and no parameter server: give the job a ps"):
+        run(recipe)
 
 
 def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:

@@ -120,6 +120,23 @@ def test_failures_are_tried_again_as_often_as_allowed(way: str, told: str) -> No
     assert told in str(caught.value)
 
 
+def test_a_death_is_noticed_though_what_was_forked_lives_on() -> None:
+    began = time.monotonic()
+    assert _run(functions.forks_and_dies_at_first, [0], retries=1).results == [1]
+    assert time.monotonic() - began < 30.0
+
+
+def test_a_process_that_dies_while_it_is_idle_is_no_tasks_failure() -> None:
+    with bag.Workers(functions.pid, 1) as workers:
+        (first,) = workers.run([0]).results
+        os.kill(first, signal.SIGKILL)
+        end = time.monotonic() + 60.0
+        while Path(f"/proc/{first}").exists():  # a thread of it may still have its pipe
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert workers.run([0]).results != [first]
+
+
 def test_a_failure_ends_no_task_of_which_another_copy_runs() -> None:
     assert _run(functions.fails_first, [("raise", 3)], copies=2).results == [3]
 
@@ -155,6 +172,21 @@ def test_a_bag_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     again = _run(functions.writes_files, tasks, 1, directory=tmp_path)
     assert again.results == [0, 1, 2]
     assert not again.tries
+
+
+def test_a_stored_result_may_be_removed_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    def results() -> list[int]:
+        return list(_run(functions.square, [2, 3], directory=tmp_path).results)
+
+    assert results() == [4, 9]
+    kept = tmp_path / "task-000001" / "result.pickle"
+    kept.with_name("model.bin").touch()
+    kept.unlink()
+    assert results() == [4, 9]
+    assert not kept.with_name("model.bin").exists()  # the task's directory is what it wrote last
+    kept.write_bytes(b"\x80")
+    with pytest.raises(InputError, match="remove task-000001 to have that task run again"):
+        results()
 
 
 def test_a_directory_is_of_one_bag(tmp_path: Path) -> None:

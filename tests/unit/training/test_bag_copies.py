@@ -57,6 +57,21 @@ def test_measured_durations_make_a_law() -> None:
     assert bag.measured(seconds, tail=False).survival(seconds.max() * 1.01) == 0.0
 
 
+@pytest.mark.parametrize("durations", [[], [0.0, 1.0], [math.nan, 1.0], [math.inf], [-1.0]])
+def test_what_are_no_durations_make_no_law(durations: list[float]) -> None:
+    for tail in (True, False):
+        with pytest.raises(InputError, match="durations: they are not all durations, or none"):
+            bag.measured(durations, tail=tail)
+
+
+def test_too_few_durations_have_no_tail_but_make_a_law_without() -> None:
+    with pytest.raises(InputError, match=r"3 are too few to tell a tail from; .* tail=False"):
+        bag.measured([1.0, 2.0, 3.0])
+    assert bag.measured([1.0, 2.0, 3.0], tail=False).survival(3.0) == 0.0
+    copies = bag.plan_copies(2, 8, copies=np.int64(2)).copies  # type: ignore[arg-type]
+    assert copies == (2, 2)
+
+
 def _above(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
     """Return how far a sorted sample's tail is above a predicted one, in widths of the band."""
     width = math.sqrt(math.log(1.0 / (1.0 - LEVEL)) / (2.0 * len(sample)))

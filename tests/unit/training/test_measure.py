@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.training.measure.fit import Speed, fit_linear, fit_serial
+from shadowprice.training.measure.memory import by_role
 from shadowprice.training.measure.pace import BackwardsError, Pace
+from shadowprice.training.servers.measuring import Running
 
 
 def _paced(steps: list[float], every: int = 1) -> Pace:
@@ -141,3 +146,34 @@ def test_speeds_that_fall_have_no_shared_part() -> None:
     assert fit.shared == 0.0
     assert fit.quality.verdict == "does not fit"
     assert math.isfinite(fit.quality.largest)
+
+
+def test_a_running_mean_survives_what_is_no_number() -> None:
+    mean = Running()
+    for value in (1.0, 3.0, math.inf):
+        mean.add(value)
+    assert mean.value == math.inf
+    for value in (math.nan, 4.0, 6.0):
+        mean.add(value)
+    assert mean.value == 5.0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells it")
+def test_memory_is_what_a_process_may_map_not_only_what_it_touched() -> None:
+    code = """
+import mmap, sys
+with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+    print("mapped", flush=True)
+    sys.stdin.read()
+"""
+    mark = secrets.token_hex()
+    told = {"SHADOWPRICE_EXECUTION": mark, "SHADOWPRICE_ROLE": "ps"}
+    words = [sys.executable, "-S", "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, env=told, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == b"mapped\n"
+        found = by_role(mark)
+        process.stdin.close()
+    assert found.keys() == {"ps"}
+    # What an interpreter takes beside it, it would not map itself.
+    assert 64 << 20 < found["ps"] < 128 << 20

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from pathlib import Path
 from typing import Final
 
 PATIENCE: Final = 5.0
@@ -44,3 +46,15 @@ def reached(address: str) -> str:
         return "it does not answer"
     except OSError as error:
         return error.strerror or str(error)
+
+
+def remembered() -> str:
+    """Return where the head is of the cluster that this machine was last in, empty for nowhere.
+
+    ``ray start`` writes it down; ``ray stop`` removes it, and a machine that went down does not.
+    """
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # as Ray looks
+    try:
+        return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

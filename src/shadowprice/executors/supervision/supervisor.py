@@ -37,12 +37,18 @@ _SOON: Final = 0.02
 """The same, once it was killed."""
 
 
+_SHORT: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
+"""How programs end that get no more memory, where they do not say so themselves."""
+
+
 class _Child:
     """One process of the generation."""
 
-    def __init__(self, name: str, log: LogWriter) -> None:
+    def __init__(self, name: str, log: LogWriter, memory: int) -> None:
         self.name = name
         self.log = log
+        self.memory = memory
+        """Bytes that it may map privately, 0 for any."""
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe = -1
         self.code: int | None = None
@@ -123,7 +129,7 @@ class Supervisor:
         secrets, limit = self._plan["secrets"], self._plan["log_bytes"]
         for plan in self._plan["processes"]:
             log = LogWriter(self._generation.logs, plan["name"], limit, secrets)
-            child = self._children[plan["name"]] = _Child(plan["name"], log)
+            child = self._children[plan["name"]] = _Child(plan["name"], log, plan["memory"])
             if not self._exits:  # one that cannot be begun ends them all
                 self._spawn(child, plan)
         state = self._generation.state()
@@ -279,6 +285,11 @@ class Supervisor:
                     self._killed.add(child.name)
                 elif self._cgroup is not None and cgroups.out_of_memory(self._cgroup / child.name):
                     self._notes[child.name] = "it needed more memory than its job asks for"
+                elif returned in _SHORT and child.memory and not self._ending:
+                    self._notes[child.name] = (
+                        f"what it maps is held to {child.memory >> 20} MiB, the memory that its "
+                        "job asks for, which may be why"
+                    )
                 self._exited(child, status(returned))
 
     def _exited(self, child: _Child, code: int) -> None:

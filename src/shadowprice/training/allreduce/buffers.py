@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shadowprice.training.differences import difference
 from shadowprice.training.generation import wait_for
 
 
@@ -52,7 +53,7 @@ class Buffers:
         with torch.no_grad():
             columns = zip(self._changes, self._floating, self._before, strict=True)
             for change, buffer, before in columns:
-                change.add_(buffer - before, alpha=weight)
+                change.add_(difference(buffer, before), alpha=weight)
 
     def end(self) -> None:
         """Let them be what all parts of all workers made of them."""

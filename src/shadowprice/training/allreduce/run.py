@@ -279,6 +279,12 @@ class Run:
         try:
             action()
         except (dist.DistError, RuntimeError) as error:
+            if not self._stop and "Timed out" in str(error):
+                raise TrainingError(
+                    f"another worker did not come to the end of step {self.done} in time: where "
+                    "one of them has more to do than the others, as worker 0 that evaluates has, "
+                    "raise the patience of join"
+                ) from error
             if not self._stop:
                 raise
             reason = (str(error).splitlines() or [""])[0]

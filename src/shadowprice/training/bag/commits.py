@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -106,11 +105,24 @@ class Commits:
             return 0
 
     def done(self) -> dict[int, Any]:
-        """Return the results of the tasks that earlier runs did."""
+        """Return the results of the tasks that earlier runs did.
+
+        Raises
+        ------
+        InputError
+            If one of them cannot be read.
+        """
         found = {}
         for entry in sorted(self._path.glob("task-*")):
-            with contextlib.suppress(FileNotFoundError):  # somebody removed it to have it again
-                found[int(entry.name[5:])] = pickle.loads((entry / RESULT).read_bytes())
+            file = entry / RESULT
+            try:
+                found[int(entry.name[5:])] = pickle.loads(file.read_bytes())
+            except FileNotFoundError:  # somebody removed it to have it again
+                continue
+            except Exception as error:  # damaged, or of a class that is gone: it may raise anything
+                said = f"it cannot be read ({type(error).__name__}: {error})"
+                mend = f"remove {entry.name} to have that task run again"
+                raise InputError(Fault(str(file), said, mend)) from error
         return found
 
     def scratch(self, task: int, copy: int) -> Path:
@@ -140,7 +152,9 @@ class Commits:
             for name in files:
                 _sync(Path(folder, name))
             _sync(Path(folder))
-        scratch.rename(self._path / f"task-{task:06d}")
+        target = self._path / f"task-{task:06d}"
+        shutil.rmtree(target, ignore_errors=True)  # of a result that somebody removed
+        scratch.rename(target)
         _sync(self._path)
 
     def drop(self, scratch: Path | None) -> None:

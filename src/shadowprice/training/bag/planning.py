@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -63,7 +64,15 @@ def measured(durations: ArrayLike, *, tail: bool = True) -> Distribution:
     from shadowprice.laws.tail import fit_pareto_tail  # noqa: PLC0415
 
     seconds = np.asarray(durations, dtype=np.float64).ravel()
-    return Empirical(seconds, fit_pareto_tail(seconds) if tail else None)
+    if not seconds.size or not (np.isfinite(seconds) & (seconds > 0.0)).all():
+        mend = "give seconds, more than 0, of one try at least"
+        raise InputError(Fault("durations", "they are not all durations, or none", mend))
+    try:
+        return Empirical(seconds, fit_pareto_tail(seconds) if tail else None)
+    except InputError as error:
+        mend = "measure more, or give tail=False to use them as they are"
+        what = f"{seconds.size} are too few to tell a tail from"
+        raise InputError(Fault("durations", what, mend)) from error
 
 
 def laws_of(law: LawArgument, tasks: int) -> tuple[Distribution, ...] | None:
@@ -164,7 +173,7 @@ def _given(
     deadline: float | None,
     miss_probability: float,
 ) -> Plan:
-    numbers = (copies,) * tasks if isinstance(copies, int) else tuple(copies)
+    numbers = tuple(copies) if isinstance(copies, Iterable) else (operator.index(copies),) * tasks
     if len(numbers) != tasks or min(numbers) < 1:
         mend = "write a number from 1 on, or one for each task"
         raise InputError(Fault("copies", f"{copies} of {tasks} tasks", mend))

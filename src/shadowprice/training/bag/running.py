@@ -157,31 +157,38 @@ class Run:
 
     def _begin(self, task: int) -> None:
         number = self._begun[task]
-        worker = self._workers.take()
         scratch = None if self._store is None else self._store.scratch(task, number)
-        copy = _Copy(task, number, worker, time.monotonic(), scratch)
-        self._begun[task] += 1
-        self._running[task].append(copy)
         place = None if scratch is None else str(scratch)
-        try:
-            worker.connection.send((task, number, place, self._payloads[task]))
-        except OSError:  # it died while it was idle
-            self._fail(copy, worker.death())
+        while True:
+            worker, started = self._workers.take(), time.monotonic()
+            try:
+                worker.connection.send((task, number, place, self._payloads[task]))
+            except OSError:
+                worker.kill()  # it died while it was idle: no task's fault
+            else:
+                break
+        self._begun[task] += 1
+        self._running[task].append(_Copy(task, number, worker, started, scratch))
 
     # ------------------------------------------------------------------ answers
 
     def _take_answers(self) -> None:
-        by_connection = {
-            copy.worker.connection: copy for copies in self._running.values() for copy in copies
-        }
-        if not by_connection:
+        answering: dict[Any, _Copy] = {}
+        for copies in self._running.values():
+            for copy in copies:
+                answering[copy.worker.connection] = copy
+                # What it forked may hold its pipe open for longer than it lives.
+                answering[copy.worker.process.sentinel] = copy
+        if not answering:
             return
         look = None if self._savings is None else self._savings.look
-        for connection in wait(list(by_connection), look):
-            copy = by_connection[connection]  # type: ignore[index]  # it is one of those given
+        for ready in wait(list(answering), look):
+            copy = answering[ready]
             if copy not in self._running[copy.task]:
                 continue  # another answer of this round has ended it
             try:
+                if not copy.worker.connection.poll():
+                    raise EOFError
                 kind, at, content = copy.worker.connection.recv()
             except (EOFError, OSError):
                 self._fail(copy, f"its process {copy.worker.death()}")

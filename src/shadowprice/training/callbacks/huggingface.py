@@ -107,15 +107,18 @@ class Elastic(TrainerCallback):
         self._metrics |= {name: float(one) for name, one in numbers.items()}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Agree on whether to go on."""
+        """Agree on whether to go on; who is told to stop saves first, and evaluates nothing."""
         del args
         if self._following.step(state.global_step, self._metrics):
             control.should_save = True
-        if self._following.told:
+        if self._leaves(state):
             control.should_training_stop = True
+            # It comes before the checkpoint, may take longer than the grace, and where the Trainer
+            # keeps the best only it withholds the checkpoint.
+            control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Seal what was written, once every worker has written its part."""
+        """Seal what was written, once every worker has written its part; leave, if told to."""
         del control
         if dist.is_initialized():
             dist.barrier()
@@ -127,11 +130,18 @@ class Elastic(TrainerCallback):
                 if left.name.removesuffix(".seal") not in kept:
                     unseal(left.with_suffix(""))
         self._following.saved()
+        if self._leaves(state):
+            self._following.leave()
+
+    def _leaves(self, state: Any) -> bool:
+        """Return whether all were told to leave, and something is left to be done later."""
+        return self._following.told and state.global_step < state.max_steps
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Leave, where all were told to; else report the end."""
+        """Report the end, or leave where something kept the Trainer from saving before."""
         del args, control
-        if self._following.told and state.global_step < state.max_steps:
-            self._following.leave()
+        if self._leaves(state):
+            say(f"told to stop: nothing was saved after step {state.global_step}")
+            jobs.leave()
         say(f"all {state.global_step} steps are done")
         self._following.end(self._metrics)

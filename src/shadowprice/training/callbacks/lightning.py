@@ -115,6 +115,16 @@ class Elastic(pl.Callback):
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
         self._following = Following(save_every, report_every)
+        self._batches = 0
+        """Mini-batches that are done: `global_step` counts those of every optimizer."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint says of it."""
+        return {"batches": self._batches}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._batches = state_dict["batches"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to follow; SIGTERM is Lightning's until here.
@@ -122,29 +132,40 @@ class Elastic(pl.Callback):
         Raises
         ------
         TrainingError
-            If a step takes several batches: `loader` could not go on in the middle of an epoch.
+            If a step takes several batches, or an epoch is cut short: `loader` could not go on in
+            the middle of it.
         """
         del pl_module
         if trainer.accumulate_grad_batches != 1:
             raise TrainingError("leave accumulate_grad_batches at 1: every batch has to be a step")
-        self._following.begin(trainer.global_step)
+        steps = getattr(trainer.train_dataloader, "batch_sampler", None)
+        cut = isinstance(steps, _Steps) and trainer.num_training_batches < len(steps)
+        if cut and not trainer.fast_dev_run:
+            raise TrainingError(
+                "leave limit_train_batches at 1.0: loader goes through whole epochs"
+            )
+        # Checkpoints of one optimizer from before batches were counted have its steps.
+        self._batches = self._batches or trainer.global_step
+        # Lightning leaves a ReduceLROnPlateau's update out in an epoch that it goes on in; but what
+        # is validated at its end is whole.
+        trainer.fit_loop._restarting = False
+        self._following.begin(self._batches)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Agree on whether to go on, where a step of the optimizer was done."""
+        """Agree on whether to go on."""
         del pl_module, outputs, batch, batch_idx
         following = self._following
-        if trainer.global_step == following.done:
-            return
-        if following.step(trainer.global_step, _metrics(trainer)):
+        self._batches += 1
+        if following.step(self._batches, _metrics(trainer)):
             self._save(trainer)
         if following.told:
             following.leave()
 
     def _save(self, trainer: Any) -> None:
         folder = self._following.directory
-        path = folder / f"{_BEFORE}{trainer.global_step}{_AFTER}"
+        path = folder / f"{_BEFORE}{self._batches}{_AFTER}"
         trainer.save_checkpoint(path)
         if trainer.is_global_zero:
             seal(path)

@@ -151,7 +151,8 @@ class Findings:
             )
         for point in self.points:
             lines.extend(_warnings(point))
-        if len(self.points) > 1 and not any(point.resumed for point in self.points):
+        tried = [point.resumed for point in self.points if point.resumed is not None]
+        if tried and not any(tried):
             lines.append("it never went on from a checkpoint: every change would begin anew")
         return lines
 

@@ -123,8 +123,9 @@ class Point:
         Seconds from the order to start to the first report, without the steps in between.
     stop : float or None
         Seconds from the order to stop to the end; None where it ended by itself.
-    resumed : bool
-        Whether it went on from the checkpoint of the number before.
+    resumed : bool or None
+        Whether it went on from the checkpoint of the number before; None where there was none to go
+        on from.
     forced : bool
         Whether it had to be killed after its grace.
     finished : bool
@@ -139,7 +140,7 @@ class Point:
     metrics: Mapping[str, float]
     start: float
     stop: float | None
-    resumed: bool
+    resumed: bool | None
     forced: bool
     finished: bool
 
@@ -336,7 +337,7 @@ class Bench:
         step, first = seen.pace.step_time(), seen.pace.first
         if step is None or first is None:
             raise UnmeasuredError(_why_unknown(seen.pace, limits, over))
-        resumed = 0.0 < self._before <= first[1]
+        resumed = self._before <= first[1] if self._before > 0.0 else None
         steps = first[1] - self._before if resumed else first[1]
         self._before = seen.pace.done
         if finished:  # nothing is left of it to go on with

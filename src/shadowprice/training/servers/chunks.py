@@ -130,9 +130,13 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     Raises
     ------
     TrainingError
-        If there is no sample, arrays do not have one row each, or nothing that is installed
-        reaches the storage.
+        If there is no sample, arrays do not have one row each or hold no numbers, or nothing that
+        is installed reaches the storage.
     """
+    try:
+        arrays = {name: _numbers(name, array) for name, array in arrays.items()}
+    except ValueError as error:
+        raise TrainingError(f"data set {url}: {error}") from error
     counts = {len(array) for array in arrays.values()}
     if len(counts) != 1 or 0 in counts or samples < 1:
         raise TrainingError("a data set is arrays with one row a sample, and one sample at least")
@@ -236,10 +240,28 @@ def _keep_signals() -> None:
 
 def _unpacked(content: bytes, samples: int) -> Arrays:
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
+        arrays = {name: _numbers(name, stored[name]) for name in stored.files}
     if not arrays or any(len(array) != samples for array in arrays.values()):
         raise ValueError(f"its arrays do not have {samples} rows, as {INDEX} says")
     return arrays
+
+
+def _numbers(name: str, array: Any) -> NDArray[Any]:
+    """Return an array as torch takes it: numbers, in this machine's order of bytes.
+
+    Raises
+    ------
+    ValueError
+        If it holds anything else, has no rows, or a name that `numpy.savez` takes for itself.
+    """
+    found = np.asarray(array)
+    if found.dtype.kind not in "biufc":
+        raise ValueError(f"its array {name} is of {found.dtype}: write numbers, also for texts")
+    if not found.ndim:
+        raise ValueError(f"its array {name} has no rows")
+    if name in {"file", "allow_pickle"}:
+        raise ValueError(f"no array can be called {name}: give it another name")
+    return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
 def _insistently(attempt: Any, what: str) -> Any:

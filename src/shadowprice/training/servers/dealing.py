@@ -95,7 +95,7 @@ class Ledger:
     @property
     def finished(self) -> bool:
         """Whether every mini-batch of every epoch counts."""
-        return self._opened == self._epochs and not self._left
+        return self._opened >= self._epochs and not self._unfinished()
 
     def record(self) -> dict[str, Any]:
         """Return what counts, as plain values; tokens lapse with the generation."""
@@ -167,7 +167,7 @@ class Ledger:
     def _chosen(self, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return what to deal next: of the oldest epoch, and rather what nobody else reserved."""
         while True:
-            for epoch in sorted(self._left):
+            for epoch in self._unfinished():
                 free = self._free(epoch)
                 if reserved is not None and reserved[0] == epoch and reserved[1] in free:
                     return reserved
@@ -180,7 +180,7 @@ class Ledger:
     def _ahead(self) -> tuple[int, int] | None:
         """Return what is free and nobody meant to do."""
         while True:
-            for epoch in sorted(self._left):
+            for epoch in self._unfinished():
                 others = {chunk for at, chunk in self._reserved.values() if at == epoch}
                 for chunk in self._free(epoch):
                     if chunk not in others:
@@ -194,9 +194,13 @@ class Ledger:
         busy = {held for _, _, held in self._leases.values()}
         return [chunk for chunk in self._order(epoch) if chunk in left and chunk not in busy]
 
+    def _unfinished(self) -> list[int]:
+        """Return the epochs that are open; what was begun of more than there are now is left."""
+        return sorted(epoch for epoch in self._left if epoch < self._epochs)
+
     def _opened_another(self) -> bool:
         """Begin the next epoch, unless two are open or none is left."""
-        if self._opened == self._epochs or len(self._left) > 1:
+        if self._opened >= self._epochs or len(self._left) > 1:
             return False
         self._left[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
         self._opened += 1

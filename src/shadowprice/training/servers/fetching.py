@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from typing import Any, Final
 
+from shadowprice import jobs
 from shadowprice.training.servers.chunks import Arrays
+
+_LOOK: Final = 0.1
+"""Seconds between looks at whether a worker that waits was told to stop."""
 
 
 class Fetcher:
@@ -39,18 +44,38 @@ class Fetcher:
         while len(self._known) > self._keep:
             self._known.popitem(last=False)
 
-    def take(self, number: int) -> Arrays:
+    def want_ahead(self, number: int) -> None:
+        """Begin to fetch a chunk that is needed later, where it takes no other's place."""
+        if self._keep > 1:
+            self.want(number)
+
+    def take(self, number: int, stop: Any = None) -> Arrays:
         """Return a chunk, once it is there.
+
+        Parameters
+        ----------
+        number : int
+            Which.
+        stop : object, optional
+            True once the job was told to stop: a storage that stands still is waited for no longer.
 
         Raises
         ------
+        SystemExit
+            Status 143, if the job is told to stop before it is there.
         TrainingError
             If it cannot be fetched; the next who asks tries again.
         """
+        ahead = self._known.get(number)
+        if ahead is not None and ahead.done() and ahead.exception() is not None:
+            del self._known[number]  # that was ahead of need: the storage may be back
         self.want(number)
         self._known.move_to_end(number)
         coming = self._known[number]
         self.waited += not coming.done()
+        while not wait((coming,), _LOOK).done:
+            if stop:
+                jobs.leave()
         try:
             return coming.result()
         except BaseException:

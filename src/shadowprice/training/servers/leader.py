@@ -86,6 +86,8 @@ class Leader(Server):
         self._losses: dict[Key, float] = {}
         self._began = False
         """Whether work was dealt in this generation."""
+        self._shown: int | None = None
+        """The worker that shows what was learnt, once one was told so."""
 
     # ------------------------------------------------------------------ for workers
 
@@ -123,7 +125,7 @@ class Leader(Server):
         with self.changed, self._waits(worker):
             while not self.ended:
                 if self._dealer.finished:
-                    return Message(Kind.DONE, version=self.version)
+                    return Message(Kind.DONE, 0, int(self._shows(worker)), self.version)
                 self._lapse(time.monotonic())
                 work = self._dealer.deal(worker, max(1, len(self._live)))
                 if work is not None:
@@ -141,6 +143,21 @@ class Leader(Server):
                     )
                 self.changed.wait()
             return Message(Kind.STOP)
+
+    def _shows(self, worker: int) -> bool:
+        """Return whether a worker is to show what was learnt: one does, the first that is left.
+
+        One that is not gone, and says nothing any more, is not waited for long; `changed` is held.
+        """
+
+        def known() -> bool:
+            return self._shown is not None or worker == min(self._live, default=worker)
+
+        self.changed.wait_for(known, _LINGER)
+        if self._shown is None:
+            self._shown = worker
+            self.changed.notify_all()
+        return self._shown == worker
 
     def _committed(self, worker: int, message: Message) -> Message:
         key = (message.token, message.index)

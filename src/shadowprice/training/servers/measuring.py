@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -12,7 +13,10 @@ _WEIGHT: Final = 0.05
 
 
 class Running:
-    """A running mean: of all values while they are few, then of the last few dozen."""
+    """A running mean: of all values while they are few, then of the last few dozen.
+
+    After a value that is no number, or infinite, it begins anew.
+    """
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -20,6 +24,8 @@ class Running:
 
     def add(self, value: float) -> None:
         """Take a value in."""
+        if not math.isfinite(self.value):
+            self.value, self.count = 0.0, 0
         self.count += 1
         self.value += (value - self.value) * max(1.0 / self.count, _WEIGHT)
 

@@ -31,7 +31,7 @@ class Kind(IntEnum):
     WORK = 11
     """Answer to NEXT: do this."""
     DONE = 12
-    """Answer to NEXT: everything is done."""
+    """Answer to NEXT: everything is done; its index is 1 for the worker that shows the result."""
     STOP = 13
     """Answer to NEXT and COMMIT: save nothing, end; the leader has what counts."""
     STAGED = 14

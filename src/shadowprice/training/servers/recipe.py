@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.sampling import Order
+from shadowprice.training.sampling import Order, whole_number
 from shadowprice.training.servers.chunks import DataSet
 from shadowprice.training.servers.ordering import ChunkOrder
 
@@ -34,7 +34,8 @@ class Recipe:
     optimizer : callable
         Returns a `torch.optim.Optimizer` for parameters, which it is given as (name, parameter) in
         a list, as torch's own take them. A server gives it the pieces that it has, each in one
-        dimension, so it has to work element by element, as SGD and Adam do.
+        dimension, and empty ones for parameters of which it has none; so it has to work element by
+        element, as SGD and Adam do, and groups have to go by names.
     data : DataSet
         The data.
     epochs : int
@@ -57,6 +58,9 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # numpy's numbers would do, but not in a checkpoint.
+        for name in ("epochs", "minibatch", "seed"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         for name in ("epochs", "minibatch"):
             if not 1 <= getattr(self, name) <= 10**12:
                 raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")
@@ -108,7 +112,7 @@ class Settings:
     report_every : float
         Seconds between reports of progress.
     keep : int
-        Chunks that a worker keeps in memory.
+        Chunks that a worker keeps in memory; of 1 none is fetched ahead of need.
     shared_memory : bool
         Whether processes of one machine exchange tensors by memory.
     backend : str

@@ -42,7 +42,7 @@ class Outcome:
     minibatches : int
         Mini-batches that are in it; steps, of synchronous training.
     leads : bool
-        Whether this is worker 0, which is to show or keep it.
+        Whether this is the worker that is to show or keep it: of those that are left the first.
     measured : dict of str to float
         What the leading server measured, where it is in this process: outside of a scheduler.
     """
@@ -101,9 +101,11 @@ def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) ->
     stop = jobs.StopSignal()
     try:
         if job.ps == 0:
-            if job.workers > 1:
+            workers = max(job.workers, generation.world)  # torchrun tells the latter only
+            if workers > 1:
                 raise TrainingError(
-                    f"{job.workers} workers and no parameter server: give the job a ps section"
+                    f"{workers} workers and no parameter server: give the job a ps section; by "
+                    "hand one process is both, without torchrun"
                 )
             return _alone(recipe, settings, stop)
         if not generation.address:
@@ -156,7 +158,7 @@ def _alone(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
         leading.join()
         raise
     leading.join()
-    return Outcome(worker.model, minibatches, True, leader.measured.metrics())
+    return Outcome(worker.model, minibatches, worker.leads, leader.measured.metrics())
 
 
 # ------------------------------------------------------------------ among others
@@ -266,7 +268,7 @@ def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any)
     _store_held, links = _in_time(meet, stop)
     worker = Worker(recipe, settings, links, stop)
     minibatches = worker.work()
-    return Outcome(worker.model, minibatches, job.leads)
+    return Outcome(worker.model, minibatches, worker.leads)
 
 
 def _name(worker: int, server: int) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError
+from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.recipe import Recipe
 from shadowprice.training.servers.sharding import Layout
 
@@ -16,7 +18,7 @@ State = dict[str, Any]
 
 def seeded(recipe: Recipe) -> Any:
     """Return a recipe's model, the same in every process."""
-    torch.manual_seed(recipe.seed)
+    seed_all(recipe.seed)
     return recipe.model()
 
 
@@ -45,9 +47,10 @@ def layout_of(model: Any) -> Layout:
 
 
 def buffers_of(model: Any) -> list[Any]:
-    """Return what a model keeps beside its parameters: running means and counts."""
+    """Return what a model keeps beside its parameters, as real numbers: running means, counts."""
     kept = model.state_dict().keys()
-    return [one for name, one in model.named_buffers() if name in kept]
+    found = [one for name, one in model.named_buffers() if name in kept]
+    return [torch.view_as_real(one) if one.is_complex() else one for one in found]
 
 
 def flattened_buffers(model: Any) -> Any:
@@ -57,13 +60,17 @@ def flattened_buffers(model: Any) -> Any:
 
 
 def set_buffers(model: Any, values: Any) -> None:
-    """Put such numbers back into a model."""
+    """Put such numbers back into a model.
+
+    What is the same is left as it is: a whole number may be larger than float64 holds exactly.
+    """
     begin = 0
     for one in buffers_of(model):
-        part = values[begin : begin + one.numel()]
+        part = values[begin : begin + one.numel()].view(one.shape).to(one.device)
         begin += one.numel()
         with torch.no_grad():
-            one.copy_((part if one.is_floating_point() else part.round()).view(one.shape))
+            told = part if one.is_floating_point() else part.round()
+            one.copy_(torch.where(one.to(torch.float64) == part, one, told.to(one.dtype)))
 
 
 class Shard:
@@ -104,7 +111,11 @@ class Shard:
         for piece in self.pieces:
             self._views.append(torch.nn.Parameter(self.values[begin : begin + piece.size]))
             begin += piece.size
-        named = [(one.name, view) for one, view in zip(self.pieces, self._views, strict=True)]
+        own = {one.name: view for one, view in zip(self.pieces, self._views, strict=True)}
+        # Those of which nothing is here, too: a group of parameters may not be empty.
+        named = [
+            (name, own.get(name, torch.nn.Parameter(self.values[:0]))) for name, _ in layout.sizes
+        ]
         self._optimizer = recipe.optimizer(named)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._checked = False
@@ -145,7 +156,7 @@ class Shard:
         return {"pieces": pieces, "values": self.values.cpu(), "optimizer": states}
 
     def _check(self) -> None:
-        """Refuse optimisers whose state does not go by elements: it could not be divided anew."""
+        """Refuse optimisers whose state does not go by elements, or that no checkpoint can hold."""
         for view in self._views:
             for name, value in self._optimizer.state.get(view, {}).items():
                 if torch.is_tensor(value) and value.dim() and value.shape != view.shape:
@@ -154,6 +165,12 @@ class Shard:
                         "parameter's: parameter servers need one that works element by element, "
                         "as SGD and Adam do"
                     )
+        # As a checkpoint has it, without what tensors hold.
+        kept = [
+            {name: None if torch.is_tensor(value) else value for name, value in state.items()}
+            for state in self._optimizer.state.values()
+        ]
+        checkpoints.packed({"optimizer": kept})
         self._checked = True
 
     def _restore(self, state: Mapping[str, Any]) -> None:

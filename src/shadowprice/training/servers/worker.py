@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from shadowprice import jobs
+from shadowprice.training.differences import difference
 from shadowprice.training.generation import own_device
+from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.dealing import Work
 from shadowprice.training.servers.fetching import Fetcher
 from shadowprice.training.servers.messages import GoneError, Kind, Link, Message
@@ -66,6 +68,8 @@ class Worker:
         self._order = recipe.order()
         self._steps = recipe.steps(settings.parts)
         self._chunks = Fetcher(recipe.data.fetch, settings.keep)
+        self.leads = False
+        """Whether this worker, of those that are left in the end, is to show the result."""
         self._version = -1
         self._wanted = 0
         self._computing = self._exchanging = 0.0
@@ -94,6 +98,7 @@ class Worker:
             answer = self._asked(Message(Kind.NEXT))
             self._wanted = answer.version
             if answer.kind is Kind.DONE:
+                self.leads = bool(answer.index)
                 break
             epoch, chunk, first, last, ahead = (int(one) for one in answer.numbers)
             work = Work(answer.token, epoch, chunk, first, last, ahead)
@@ -111,8 +116,8 @@ class Worker:
     def _chunk(self, work: Work) -> None:
         """Go through the rest of a chunk, a mini-batch after the other, while it is ours."""
         self._chunks.want(work.chunk)
-        self._chunks.want(work.ahead)
-        arrays = self._chunks.take(work.chunk)
+        self._chunks.want_ahead(work.ahead)
+        arrays = self._chunks.take(work.chunk, self._stop)
         for index in range(work.first, work.last):
             self._set_pace()
             self._pull()
@@ -143,12 +148,12 @@ class Worker:
     def _located(self, epoch: int, positions: Any) -> Batch:
         rows: dict[str, list[Any]] = {}
         for chunk, places in self._order.located(epoch, positions):
-            for name, array in self._chunks.take(chunk).items():
+            for name, array in self._chunks.take(chunk, self._stop).items():
                 rows.setdefault(name, []).append(array[places])
         order = self._order.chunks(epoch)
         here = order.index(chunk)
         if here + 1 < len(order):
-            self._chunks.want(order[here + 1])
+            self._chunks.want_ahead(order[here + 1])
         return {name: torch.from_numpy(np.concatenate(parts)) for name, parts in rows.items()}
 
     # ------------------------------------------------------------------ computing
@@ -159,7 +164,7 @@ class Worker:
         What a model draws depends on the samples only, not on who computes them.
         """
         began = time.monotonic()
-        torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+        seed_all(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
         if len(self._buffers):
             set_buffers(self.model, self._buffers)
         self.model.train()
@@ -170,7 +175,7 @@ class Worker:
             if parameter.grad is not gradient:  # the script put another in its place
                 gradient.copy_(parameter.grad)
                 parameter.grad = gradient
-        change = (flattened_buffers(self.model) - self._buffers) * weight
+        change = difference(flattened_buffers(self.model), self._buffers) * weight
         found = float(loss.detach())
         self._computing += time.monotonic() - began
         return found, change
