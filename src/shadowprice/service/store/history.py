@@ -1,11 +1,11 @@
-"""Old jobs, events and curves leave the store, some rows at a time."""
+"""Old jobs, events, curves and tokens leave the store, some rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table, delete, func, select
 
 from shadowprice.service.store import Store, tables
 
@@ -60,16 +60,19 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
     StoreError
         If the store cannot be written.
     """
-    jobs = tables.jobs
+    jobs, tokens = tables.jobs, tables.tokens
     gone = old_jobs(store, before) if gone is None else gone
     old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
-        for table, moment in (
-            (tables.events, tables.events.c.at),
-            (tables.entries, tables.entries.c.at),
-            (tables.observed, tables.observed.c.ended),
+        over = func.coalesce(tokens.c.revoked, tokens.c.expires) < before
+        for table, is_old in (
+            (tables.events, tables.events.c.at < before),
+            (tables.entries, tables.entries.c.at < before),
+            (tables.observed, tables.observed.c.ended < before),
+            # An operator's that was revoked stays: it may be in the file that the next start reads.
+            (tokens, over & (tokens.c.role != "operator")),
         ):
-            rows = connection.execute(select(table.c.id).where(moment < before).limit(SWEPT))
+            rows = connection.execute(select(table.c.id).where(is_old).limit(SWEPT))
             old.append((table, list(rows.scalars())))
         seen = tables.outcomes
         strangers = connection.execute(
