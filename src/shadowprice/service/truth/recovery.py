@@ -219,13 +219,13 @@ def _engine(
     for row in rows:
         try:
             state = json.loads(zlib.decompress(row.state))
-            engine, replayed = _replayed(connection, state, choice, virtual=virtual)
+            engine, replayed, same = _replayed(connection, state, choice, virtual=virtual)
         except (ValueError, zlib.error) as error:
             problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
         except InputError as error:
             problem = error
         else:
-            return engine, row.sequence, replayed
+            return engine if same else _under(engine, choice), row.sequence, replayed
         log.error("%s; trying the one before", problem)
     raise InputError(
         Fault(
@@ -238,8 +238,11 @@ def _engine(
 
 def _replayed(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
-) -> tuple[Engine, int]:
-    """Return an engine with a snapshot's state and all that came after it."""
+) -> tuple[Engine, int, bool]:
+    """Return an engine with a snapshot's state and all that came after it.
+
+    It is under the policy that decided on that; also whether this is the one that is to decide now.
+    """
     label = _value(connection, "policy")
     same = label == choice.label
     before = choice if same else _choice_of(label)
@@ -275,9 +278,7 @@ def _replayed(
                 log.warning("the policy's memory cannot be read: %s", error)
     if knows < engine.sequence:
         engine.begin_policy_anew()
-    if not same:
-        engine = _under(engine, choice)
-    return engine, replayed
+    return engine, replayed, same
 
 
 def _choice_of(label: str) -> PolicyChoice:
@@ -289,7 +290,7 @@ def _under(engine: Engine, choice: PolicyChoice) -> Engine:
     """Return an engine in the same state under another policy."""
     try:
         return restore(snapshot(engine), choice.build(engine.cluster), memory=False)
-    except InputError as error:
+    except ShadowpriceError as error:  # plans reach beyond what it looks at, say
         raise InputError(
             Fault(
                 "--policy",
