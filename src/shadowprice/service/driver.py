@@ -54,8 +54,11 @@ LISTEN_SECONDS: Final = 1.0
 SNAPSHOT_SECONDS: Final = 0.003
 """Time that a piece of a snapshot may take between two batches."""
 
-POINTS: Final = 0.5
-"""Seconds between two points of a job's curve, at least."""
+POINTS: Final = SECOND // 2
+"""Nanoseconds between two points of a job's curve, at least."""
+
+POINTS_SHARE: Final = 2_000
+"""As many of them last as long as the job has run: a month of it is some 18,000 points."""
 
 MANY_POINTS: Final = 1_000
 """Points of curves that are written before the slot is over."""
@@ -153,7 +156,7 @@ class Driver:
         self._wake = asyncio.Event()
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
-        self._last_point: dict[str, float] = {}
+        self._last_point: dict[str, int] = {}
         self._heard: dict[str, int] = {}
         self._catching_up = False
         self._begin_listening()
@@ -247,10 +250,17 @@ class Driver:
             known.progress,
         ):
             self._reports[report.job] = report
-        now = time.monotonic()
-        if now - self._last_point.get(report.job, -1e9) >= POINTS and len(self._points) < 10_000:
+        now = self.clock.now()
+        since = now - self._last_point.get(report.job, -now)
+        if since >= self._between_points(report.job, now) and len(self._points) < 10_000:
             self._last_point[report.job] = now
             self._points.append(report)
+
+    def _between_points(self, job: str, now: int) -> int:
+        """Return how far points of a curve are apart: the more, the longer the job has run."""
+        view = self.published.jobs.get(job)
+        ran = 0 if view is None or view.first_start is None else now - view.first_start
+        return max(POINTS, ran // POINTS_SHARE)
 
     # ---------------------------------------------------------------- running
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +14,19 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from shadowprice.service.clock import SteadyClock
+from shadowprice.core.job import MICRO
+from shadowprice.executors.contract import Progressed, Started
+from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.operations import Submit
 from shadowprice.service.truth.outcome import Operation, Outcome
+from shadowprice.service.truth.reading import curve
 from shadowprice.service.truth.recovery import PolicyChoice
+from shadowprice.service.truth.reports import TakeReports
+from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from tests.live_hours import CLUSTER, SLOT
@@ -214,3 +221,43 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     (failures,) = driver.metrics.failures.collect()
     counted = [one.value for one in failures.samples if one.name.endswith("_total")]
     assert sum(counted) == len(told)
+
+
+def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole(
+    tmp_path: Path,
+) -> None:
+    hand = HandClock()
+    clock = SteadyClock(hand)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock)
+    truth.commit([_submit("job")])
+    hand.advance(SLOT)
+    truth.commit([Edge(False)])
+    truth.commit([TakeReports([Started(1, "job", 1, clock.now() / SECOND)])])
+    driver = Driver(truth, clock, virtual=False, keep=10**18, metrics=Metrics())
+    reports = 0
+    for apart, several in ((0.25, 4_000), (1.0, 4_000)):
+        for _ in range(several):
+            hand.advance(apart)
+            reports += 1
+            told = Progressed(
+                "job", 1, reports * MICRO, {"loss": 1 / reports}, clock.now() / SECOND
+            )
+            driver.report(told)
+            if len(driver._points) >= 1_000:
+                truth.commit([driver._progress()])
+    truth.commit([driver._progress()])
+    with store.reading() as connection:
+        kept = curve(connection, "job", 100_000)
+        shown = curve(connection, "job", 100)
+    driver._thread.shutdown()
+    store.close()
+    young = [point for point in kept if point["minibatches"] <= 4_000]
+    assert len(young) == 2_000  # two a second of the first thousand
+    assert len(kept) < 2_000 * (1 + math.log(5)) + 50  # of five thousand
+    gaps = [b["minibatches"] - a["minibatches"] for a, b in pairwise(kept[-50:])]
+    assert max(gaps) == 3  # seconds, a 2,000th of the time
+    assert 50 < len(shown) <= 100
+    assert shown[-1] == kept[-1]
+    assert shown == kept[::-1][:: -(-len(kept) // 100)][::-1]
