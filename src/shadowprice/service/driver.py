@@ -54,6 +54,9 @@ LISTEN_SECONDS: Final = 1.0
 SNAPSHOT_SECONDS: Final = 0.003
 """Time that a piece of a snapshot may take between two batches."""
 
+SWEEP_PAUSE: Final = 0.5
+"""Seconds between two transactions that let go of what is old, where there is more of it."""
+
 POINTS: Final = SECOND // 2
 """Nanoseconds between two points of a job's curve, at least."""
 
@@ -128,6 +131,8 @@ class Driver:
         Time that a piece of a snapshot may take between two batches.
     listen_seconds : float
         Seconds for which word may come in, after an absence, before slots are counted.
+    sweep_pause : float
+        Seconds between two transactions that let go of what is old.
     discard : callable or None
         Lets an executor remove what it keeps of jobs that are over, and returns those of which
         nothing is left; None where nothing runs.
@@ -141,6 +146,7 @@ class Driver:
 
     snapshot_seconds = SNAPSHOT_SECONDS
     listen_seconds = LISTEN_SECONDS
+    sweep_pause = SWEEP_PAUSE
 
     def __init__(
         self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
@@ -373,14 +379,22 @@ class Driver:
         """
         now = self.clock.now()
         before = now - self._keep
-        gone = await self._in_thread(lambda: history.old_jobs(self._store, before))
-        if gone and self.discard is not None:
-            gone = await self.discard(gone)
-        if gone is not None:
-            swept = await self._in_thread(lambda: history.sweep(self._store, before, gone))
-            for name in gone if swept else ():
-                self.published.recent.pop(name, None)
+        while await self._sweep_some(before):
+            await asyncio.sleep(self.sweep_pause)
         await self._in_thread(lambda: sweep_prices(self._store, now, before))
+
+    async def _sweep_some(self, before: int) -> bool:
+        """Let go of so much as leaves at once; whether there may be more that can."""
+        old = await self._in_thread(lambda: history.old_jobs(self._store, before))
+        if old is None:
+            return False
+        gone = await self.discard(old) if old and self.discard is not None else old
+        more = await self._in_thread(lambda: history.sweep(self._store, before, gone))
+        if more is None:
+            return False
+        for name in gone:
+            self.published.recent.pop(name, None)
+        return more or bool(gone and len(old) == history.SWEPT_JOBS)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result | None:
         """Return what is answered there, None where the store failed."""

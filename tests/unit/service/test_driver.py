@@ -261,3 +261,31 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
     assert 50 < len(shown) <= 100
     assert shown[-1] == kept[-1]
     assert shown == kept[::-1][:: -(-len(kept) // 100)][::-1]
+
+
+def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
+    clock = SteadyClock(HandClock())
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
+    view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
+    jobs = [{"id": one, "name": f"{one}", "closed": 1, **view} for one in range(1, 130)]
+    with store.transaction() as connection:
+        store.write(
+            connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
+        )
+        store.write(connection, tables.jobs.insert(), jobs)
+    driver = Driver(truth, clock, virtual=True, keep=1, metrics=Metrics())
+    driver.sweep_pause = 0.0
+
+    async def discard(names: Sequence[str]) -> list[str]:
+        return [name for name in names if int(name) > 60]  # the executor has the others still
+
+    driver.discard = discard
+    asyncio.run(driver.sweep())
+    driver._thread.shutdown()
+    with store.reading() as connection:
+        for table, left in ((tables.events, 0), (tables.jobs, 60)):
+            assert connection.execute(select(func.count()).select_from(table)).scalar() == left
+    store.close()

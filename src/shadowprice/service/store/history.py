@@ -12,6 +12,9 @@ from shadowprice.service.store import Store, tables
 SWEPT: Final = 1_000
 """Rows of a kind that leave at once."""
 
+SWEPT_JOBS: Final = 100
+"""Jobs that do; each takes the thousands of points of its curve with it."""
+
 _OF_JOBS: Final = (
     tables.progress,
     tables.generations,
@@ -33,12 +36,14 @@ def old_jobs(store: Store, before: int) -> list[str]:
     """
     jobs = tables.jobs
     with store.reading() as connection:
-        rows = connection.execute(select(jobs.c.name).where(jobs.c.closed < before).limit(SWEPT))
+        rows = connection.execute(
+            select(jobs.c.name).where(jobs.c.closed < before).limit(SWEPT_JOBS)
+        )
         return list(rows.scalars())
 
 
-def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
-    """Delete what was over before a moment, entries of accounts with the rest.
+def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
+    """Delete some of what was over before a moment, entries of accounts with the rest.
 
     Parameters
     ----------
@@ -52,8 +57,8 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    int
-        Jobs that left.
+    bool
+        Whether there may be more beside jobs.
 
     Raises
     ------
@@ -81,8 +86,9 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
             .limit(SWEPT)
         )
         strange = list(strangers.scalars())
-    if not gone and not strange and not any(found for _, found in old):
-        return 0
+    old_rows = [found for _, found in old]
+    if not gone and not strange and not any(old_rows):
+        return False
     with store.transaction() as connection:
         for at in range(0, len(gone), 500):
             names = gone[at : at + 500]
@@ -95,4 +101,4 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
             for at in range(0, len(found), 500):
                 numbers = found[at : at + 500]
                 store.write(connection, delete(table).where(table.c.id.in_(numbers)))
-    return len(gone)
+    return any(len(found) == SWEPT for found in (strange, *old_rows))
