@@ -433,6 +433,36 @@ def test_metrics_are_told(live: Running) -> None:
         assert f"shadowprice_{name}" in text
 
 
+def test_no_price_is_told_of_servers_that_are_gone(live: Running) -> None:
+    def priced() -> bool:
+        return 'shadowprice_price{kind="other' in live.client.get("/metrics").text
+
+    server = {"name": "other", "capacity": {"gpu": 3, "cpu": 5}}
+    assert live.client.post("/v1/servers", json=server).status_code == 201
+    assert priced()
+    assert live.client.delete("/v1/servers/other").status_code == 204
+    assert not priced()
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/jobs", "/assets/app.mjs"])
+def test_the_head_of_what_can_be_had_is_that_of_all_of_it(live: Running, path: str) -> None:
+    whole, head = live.client.get(path), live.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == whole.headers[name]
+
+
+def test_what_can_be_done_at_a_path_is_told(live: Running) -> None:
+    for method, path, allowed in (
+        ("POST", "/", "GET"),
+        ("DELETE", "/assets/app.mjs", "GET"),
+        ("HEAD", "/v1/events", "GET"),
+        ("PUT", "/v1/jobs/any", "DELETE, GET, PATCH"),
+    ):
+        told = live.client.request(method, path)
+        assert (told.status_code, told.headers["allow"]) == (405, allowed)
+
+
 def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
     servers = [{"name": "g", "count": 2, "capacity": {"gpu": 4, "cpu": 16}}]
     cluster = {"slot": "1h", "horizon": 30, "servers": servers}
