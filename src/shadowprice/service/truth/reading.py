@@ -100,8 +100,7 @@ def list_events(
         owner = table.c.tenant if job is None else func.coalesce(table.c.tenant, "")
         query = query.where(owner == tenant)
     if decisions:
-        alone = job is None and tenant is None
-        query = query.where((table.c.decision if alone else table.c.decision + 0) == 1)
+        query = query.where(tables.decided)
     if after is not None:
         query = query.where(table.c.id > after).order_by(table.c.id)
     else:
