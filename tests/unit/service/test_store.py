@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
 from shadowprice.service.store import Store, tables
-from shadowprice.service.store.store import _MIGRATIONS
+from shadowprice.service.store.store import _MIGRATIONS, LOG_BYTES
 from shadowprice.service.truth.reading import list_events
 
 
@@ -41,6 +44,49 @@ def test_tables_of_earlier_versions_become_those_of_this_one(tmp_path: Path, ver
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, tables.metadata) == []
     store.close()
+
+
+def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path: Path) -> None:
+    point = {"job": "a", "generation": 1, "at": 0, "minibatches": 0.0, "metrics": "x" * 60_000}
+    with store.transaction() as connection:
+        store.write(connection, tables.progress.insert(), [point] * 500)
+    over = threading.Event()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        until = time.monotonic() + 20
+        connection = sqlite3.connect(store.file, isolation_level=None)
+        connection.execute("PRAGMA synchronous=OFF")
+        while not over.is_set() and time.monotonic() < until:
+            connection.execute("REPLACE INTO meta VALUES ('written', ?)", (written,))
+            written += 1
+        connection.close()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        store.backup(tmp_path / "copy.db")
+        assert writing.is_alive()
+    finally:
+        over.set()
+        writing.join(30)
+    copy = sqlite3.connect(tmp_path / "copy.db")
+    [[points]] = copy.execute("SELECT count(*) FROM progress")
+    copy.close()
+    assert (points, written > 0) == (500, True)
+
+
+def test_a_log_that_grew_does_not_stay_large(store: Store) -> None:
+    point = {"job": "a", "generation": 1, "at": 0, "minibatches": 0.0, "metrics": "x" * 60_000}
+    log = Path(f"{store.file}-wal")
+    with store.transaction() as connection:
+        store.write(connection, tables.progress.insert(), [point] * 700)
+    assert log.stat().st_size > LOG_BYTES
+    for at in range(2):
+        with store.transaction() as connection:
+            store.put(connection, "written", f"{at}")
+    assert log.stat().st_size <= LOG_BYTES
 
 
 def test_few_decisions_are_found_among_much_else(store: Store) -> None:
