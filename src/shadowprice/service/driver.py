@@ -60,6 +60,9 @@ SWEEP_PAUSE: Final = 0.5
 POINTS: Final = SECOND // 2
 """Nanoseconds between two points of a job's curve, at least."""
 
+MOST_APART: Final = 3_600 * SECOND
+"""Nanoseconds between them, at most: the clock may have been set by years since a job began."""
+
 POINTS_SHARE: Final = 2_000
 """As many of them last as long as the job has run: a month of it is some 18,000 points."""
 
@@ -266,7 +269,7 @@ class Driver:
         """Return how far points of a curve are apart: the more, the longer the job has run."""
         view = self.published.jobs.get(job)
         ran = 0 if view is None or view.first_start is None else now - view.first_start
-        return max(POINTS, ran // POINTS_SHARE)
+        return max(POINTS, min(MOST_APART, ran // POINTS_SHARE))
 
     # ---------------------------------------------------------------- running
 
