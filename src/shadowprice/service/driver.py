@@ -23,7 +23,7 @@ from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, StoreError, history
-from shadowprice.service.truth.operations import DecideBacklog
+from shadowprice.service.truth.operations import AskQuote, DecideBacklog
 from shadowprice.service.truth.outcome import Operation, Outcome, Servers
 from shadowprice.service.truth.price_history import Sampler, sweep_prices
 from shadowprice.service.truth.reading import list_events, orders_given
@@ -38,6 +38,9 @@ Result = TypeVar("Result")
 
 BATCH: Final = 256
 """Operations of one transaction, at most."""
+
+QUOTES: Final = 8
+"""Quotes among them, at most: each takes as long as many submissions, and they change nothing."""
 
 WAITING: Final = 20_000
 """Operations that may wait; further ones are refused."""
@@ -412,8 +415,7 @@ class Driver:
         if self._until_edge() <= 0:
             await self._listen()
             await self._freshen()
-        batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-        batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
+        batch = self._taken()
         operations: list[Operation] = []
         told: list[_Waiting] = []
         edge_at = backlog_at = None
@@ -454,6 +456,21 @@ class Driver:
                         one.answer.set_result(answer.left)
             else:  # they belong to slots that have not ended yet; what was taken in is known
                 self._queue.extendleft(reversed(told))
+
+    def _taken(self) -> list[_Waiting]:
+        """Take what is asked from the queue, so much as fits into a batch."""
+        batch: list[_Waiting] = []
+        later: list[_Waiting] = []
+        quotes = 0
+        while self._queue and len(batch) < BATCH:
+            waiting = self._queue.popleft()
+            if waiting.answer.cancelled():
+                continue
+            quotes += isinstance(waiting.operation, AskQuote)
+            enough = quotes > QUOTES and isinstance(waiting.operation, AskQuote)
+            (later if enough else batch).append(waiting)
+        self._queue.extendleft(reversed(later))
+        return batch
 
     def _edge(self, told: Sequence[_Waiting]) -> Edge:
         """Return what time does to the truth now, and what happened meanwhile."""

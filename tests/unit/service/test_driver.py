@@ -21,7 +21,7 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.operations import AskQuote, Submit
 from shadowprice.service.truth.outcome import Operation, Outcome
 from shadowprice.service.truth.reading import curve
 from shadowprice.service.truth.recovery import PolicyChoice
@@ -289,3 +289,38 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
         for table, left in ((tables.events, 0), (tables.jobs, 60)):
             assert connection.execute(select(func.count()).select_from(table)).scalar() == left
     store.close()
+
+
+class Counted(Truth):
+    """A truth that tells what was in its batches."""
+
+    def commit(self, operations: Sequence[Operation]) -> Outcome:
+        self.batches = [*getattr(self, "batches", []), [type(one) for one in operations]]
+        return super().commit(operations)
+
+
+def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
+    clock = SteadyClock(HandClock())
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    quote = AskQuote(_submit("quoted").submissions[0])
+
+    async def play() -> None:
+        quotes = [asyncio.ensure_future(driver.do(quote)) for _ in range(40)]
+        jobs = [asyncio.ensure_future(driver.do(_submit(f"job-{at}"))) for at in range(3)]
+        await asyncio.sleep(0)
+        running = asyncio.create_task(driver.run())
+        async with asyncio.timeout(PATIENCE):
+            assert all(one.quote.admitted for one in await asyncio.gather(*quotes))
+            await asyncio.gather(*jobs)
+        await driver.stop()
+        await running
+        await driver.finish()
+
+    asyncio.run(play())
+    store.close()
+    quoted = [batch.count(AskQuote) for batch in truth.batches]
+    assert (sum(quoted), max(quoted)) == (40, 8)
+    assert truth.batches[0].count(Submit) == 3
