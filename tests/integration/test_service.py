@@ -1,8 +1,10 @@
 """The live service over HTTP: submit, look, revise, cancel, ask, operate, follow."""
 
+import asyncio
 import gc
 import http.client
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -168,6 +170,29 @@ def test_prices_are_told_by_kind_and_slot(live: Running) -> None:
     slots = [row["slot"] for row in told["slots"]]
     assert slots == list(range(slots[0], slots[0] + 3))
     assert "price" in told["slots"][0]["kinds"]["g"]["gpu"]
+
+
+def test_prices_that_many_ask_for_are_worked_out_once(
+    live: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.client.post("/v1/jobs", json=job("prices moved")).raise_for_status()
+    driver = live.service.driver
+    assert driver is not None
+    ask, asked = driver.ask, []
+
+    async def slowly(question: Any) -> Any:
+        asked.append(question)
+        await asyncio.sleep(0.1)
+        return await ask(question)
+
+    def slots(several: int) -> Any:
+        return live.client.get("/v1/prices", params={"slots": several}).json()["slots"]
+
+    monkeypatch.setattr(driver, "ask", slowly)
+    with ThreadPoolExecutor(8) as clients:
+        first, *others = clients.map(slots, [9] + [5] * 7)
+    assert 1 <= len(asked) <= 2  # who asks for more comes first, or not
+    assert all(one == first[:5] for one in others)
 
 
 def test_servers_come_drain_and_go(live: Running) -> None:

@@ -166,6 +166,7 @@ class Driver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="truth")
         self._queue: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
+        self._asking = asyncio.Lock()
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
         self._last_point: dict[str, int] = {}
@@ -225,9 +226,13 @@ class Driver:
         return await waiting.answer
 
     async def ask(self, question: Callable[[Truth], Result]) -> Result:
-        """Return what a question that changes nothing is answered, between two batches."""
+        """Return what a question that changes nothing is answered, between two batches.
+
+        One is asked at a time: all that were asked already would come before the next batch.
+        """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, question, self._truth)
+        async with self._asking:
+            return await loop.run_in_executor(self._thread, question, self._truth)
 
     async def ordered(
         self, generations: Sequence[tuple[str, int]]

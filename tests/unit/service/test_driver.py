@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -324,3 +325,33 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
     quoted = [batch.count(AskQuote) for batch in truth.batches]
     assert (sum(quoted), max(quoted)) == (40, 8)
     assert truth.batches[0].count(Submit) == 3
+
+
+def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
+    clock = SteadyClock(HandClock())
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    answered: list[int] = []
+
+    def question(_: Truth) -> None:
+        time.sleep(0.002)
+        answered.append(1)
+
+    async def play() -> int:
+        running = asyncio.create_task(driver.run())
+        asked = [asyncio.ensure_future(driver.ask(question)) for _ in range(100)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE):
+            await driver.do(_submit("job"))
+            before = len(answered)
+            await asyncio.gather(*asked)
+        await driver.stop()
+        await running
+        await driver.finish()
+        return before
+
+    assert asyncio.run(play()) < 50
+    assert len(answered) == 100
+    store.close()
