@@ -8,6 +8,7 @@ that the store and the executor need as well.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ FILES: Final = 4_096
 
 OWN_FILES: Final = 256
 """Open files that are left to everything but connections: the store, the executor, records."""
+
+_ERRORS: Final = logging.getLogger("shadowprice.service.connections")
+"""What is wrong with requests is answered; a line for each would let anybody fill the log."""
+_ERRORS.setLevel(logging.ERROR)
 
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -55,6 +60,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *, most: int, head_seconds: float = HEAD_SECONDS, **named: Any) -> None:
         super().__init__(**named)
+        self.logger = _ERRORS
         self._most, self._head_seconds = most, head_seconds
         # Bytes since a piece of a body, or the end of a head or a request.
         self._beside = 0

@@ -26,9 +26,11 @@ async def answering(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def listening(most: int = 10, head_seconds: float = 10.0) -> AsyncIterator[int]:
+async def listening(
+    most: int = 10, head_seconds: float = 10.0, answers: Any = answering
+) -> AsyncIterator[int]:
     """Listen as the service does; yield the port."""
-    config = uvicorn.Config(answering, log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(answers, log_config=None, lifespan="off", ws="none")
     config.load()
     state = ServerState()
 
@@ -117,6 +119,26 @@ def test_who_says_nothing_is_not_waited_for(sent: bytes) -> None:
             return await heard(port, sent)
 
     assert asyncio.run(scenario()).count(b" 200 ") == sent.count(b"GET")
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_only_errors_of_the_service_are_logged(
+    caplog: pytest.LogCaptureFixture, answered: bool
+) -> None:
+    async def failing(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise LookupError("a fault of the service")
+
+    async def scenario() -> None:
+        async with listening(answers=answering if answered else failing) as port:
+            await heard(port, b"no request\r\n\r\n")
+            await heard(
+                port, BEGUN.replace(b"close", b"Upgrade, close") + b"Upgrade: websocket\r\n\r\n"
+            )
+
+    asyncio.run(scenario())
+    assert ["service" in str(record.exc_info) for record in caplog.records] == [True] * (
+        not answered
+    )
 
 
 def test_files_are_left_to_the_service_itself() -> None:
