@@ -57,6 +57,9 @@ LISTEN_SECONDS: Final = 1.0
 SNAPSHOT_SECONDS: Final = 0.003
 """Time that a piece of a snapshot may take between two batches."""
 
+SWEEP_AFTER_STEP: Final = 3_600.0
+"""Seconds for which nothing leaves after the wall clock was set."""
+
 SWEEP_PAUSE: Final = 0.5
 """Seconds between two transactions that let go of what is old, where there is more of it."""
 
@@ -269,7 +272,10 @@ class Driver:
             self._reports[report.job] = report
         now = self.clock.now()
         since = now - self._last_point.get(report.job, -now)
-        if since >= self._between_points(report.job, now) and len(self._points) < 10_000:
+        soon = (
+            0 <= since < self._between_points(report.job, now)
+        )  # the clock may have been set back
+        if not soon and len(self._points) < 10_000:
             self._last_point[report.job] = now
             self._points.append(report)
 
@@ -360,6 +366,8 @@ class Driver:
             outcome = await self._commit([MoveOrigin(step, why)])
             if outcome is not None:
                 self.clock.follow(step)
+            # One that was set wrongly is put right before anything leaves for being old.
+            self._swept = now + SWEEP_AFTER_STEP
         if self._truth.accounts.soonest <= self.clock.now():
             await self._commit([Renew()])
         if now - self._swept > 60.0:

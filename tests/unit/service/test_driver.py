@@ -355,3 +355,42 @@ def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
     assert asyncio.run(play()) < 50
     assert len(answered) == 100
     store.close()
+
+
+def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None:
+    hand = HandClock()
+    clock = SteadyClock(hand)
+    month = 30 * 86_400 * SECOND
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=month, metrics=Metrics())
+    view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
+    with store.transaction() as connection:
+        row = {"id": 1, "name": "old", "closed": clock.now(), **view}
+        store.write(connection, tables.jobs.insert(), [row])
+
+    async def tick() -> None:
+        driver._second = 0.0
+        await driver._tick()
+        if driver._sweeping is not None:
+            await driver._sweeping
+
+    async def play() -> None:
+        driver._swept = -1e9
+        for wrong in (3 * month, 0):
+            hand.set_by = wrong
+            await tick()
+            driver.report(Progressed("job", 1, MICRO, {}, clock.now() / SECOND))
+        assert driver._sweeping is None
+        driver._swept = -1e9
+        await tick()
+        assert driver._sweeping is not None
+
+    asyncio.run(play())
+    driver._thread.shutdown()
+    with store.reading() as connection:
+        left = connection.execute(select(tables.jobs.c.name)).scalars().all()
+    store.close()
+    assert left == ["old"]
+    assert len(driver._points) == 2
