@@ -316,7 +316,9 @@ def week(folder: Path, policy: str, days: float) -> None:
         if truth.snapshot_due():
             truth.write_snapshot()
         if slot % 3_600 == 0:
-            history.sweep(store, steady.now() - 86_400 * SECOND)
+            before = steady.now() - 86_400 * SECOND
+            while history.sweep(store, before, old := history.old_jobs(store, before)) or old:
+                pass
         if slot % max(1, slots // 28) == 0 or slot == slots - 1:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             size = sum(file.stat().st_size for file in (folder / "week").iterdir())

@@ -27,7 +27,7 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.executors.generations.entry import Entry
-from shadowprice.executors.generations.generation import Generation
+from shadowprice.executors.generations.generation import Generation, boot
 from shadowprice.executors.generations.store import Store, key_of
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.settings import read_settings
@@ -181,6 +181,16 @@ def test_another_process_of_the_same_number_is_left_alone(
         await over(stranger, "a stranger that was killed")
 
     local.run(scenario)
+
+
+def test_who_was_killed_before_it_was_looked_at_was_killed(tmp_path: Path) -> None:
+    """What the executor remembers may be of before the supervisor came."""
+    executor = module.LocalExecutor(ExecutorOptions(str(tmp_path / "executor")))
+    for name, other in (("killed", {}), ("restarted", {"boot": "another"})):
+        state = {"phase": "running", "boot": boot(), "supervisor": 1, "began": 1, **other}
+        generation = Generation.create(tmp_path / name, {}, state)
+        executor._care(Entry("job", 1, generation))
+        assert name in generation.state()["reason"]
 
 
 def test_damaged_records_are_a_loss_and_no_more(local: LocalHarness) -> None:

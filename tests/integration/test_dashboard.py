@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -259,6 +260,19 @@ def test_news_arrive_without_asking(browser: Browser, live: Running) -> None:
         done = page.locator("tr", has=page.get_by_role("link", name="fresh", exact=True))
         done.get_by_text("kept").wait_for(timeout=60_000)
         assert page.evaluate("performance.timeOrigin") == loaded
+        assert visit.faults == []
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_clock_that_is_set_otherwise_moves_nothing(
+    browser: Browser, live: Running, hours: int
+) -> None:
+    with Visit(browser) as visit:
+        visit.page.clock.set_system_time(datetime.now(UTC) + timedelta(hours=hours))
+        page = enter(visit, live.address, operator(live), "#/job/trains")
+        submitted = page.locator("main [data-moment]").first
+        assert re.fullmatch(r"(\d+ min )?\d+ (s|min) ago|now", submitted.inner_text())
+        page.locator("header.top").get_by_text(re.compile("0:0[01] left")).wait_for()
         assert visit.faults == []
 
 

@@ -1,8 +1,10 @@
 """The live service over HTTP: submit, look, revise, cancel, ask, operate, follow."""
 
+import asyncio
 import gc
 import http.client
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -168,6 +170,29 @@ def test_prices_are_told_by_kind_and_slot(live: Running) -> None:
     slots = [row["slot"] for row in told["slots"]]
     assert slots == list(range(slots[0], slots[0] + 3))
     assert "price" in told["slots"][0]["kinds"]["g"]["gpu"]
+
+
+def test_prices_that_many_ask_for_are_worked_out_once(
+    live: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.client.post("/v1/jobs", json=job("prices moved")).raise_for_status()
+    driver = live.service.driver
+    assert driver is not None
+    ask, asked = driver.ask, []
+
+    async def slowly(question: Any) -> Any:
+        asked.append(question)
+        await asyncio.sleep(0.1)
+        return await ask(question)
+
+    def slots(several: int) -> Any:
+        return live.client.get("/v1/prices", params={"slots": several}).json()["slots"]
+
+    monkeypatch.setattr(driver, "ask", slowly)
+    with ThreadPoolExecutor(8) as clients:
+        first, *others = clients.map(slots, [9] + [5] * 7)
+    assert 1 <= len(asked) <= 2  # who asks for more comes first, or not
+    assert all(one == first[:5] for one in others)
 
 
 def test_servers_come_drain_and_go(live: Running) -> None:
@@ -431,6 +456,36 @@ def test_metrics_are_told(live: Running) -> None:
     text = live.client.get("/metrics").text
     for name in ("jobs", "admission_wait_seconds", "decision_seconds", "journal_lag_seconds"):
         assert f"shadowprice_{name}" in text
+
+
+def test_no_price_is_told_of_servers_that_are_gone(live: Running) -> None:
+    def priced() -> bool:
+        return 'shadowprice_price{kind="other' in live.client.get("/metrics").text
+
+    server = {"name": "other", "capacity": {"gpu": 3, "cpu": 5}}
+    assert live.client.post("/v1/servers", json=server).status_code == 201
+    assert priced()
+    assert live.client.delete("/v1/servers/other").status_code == 204
+    assert not priced()
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/jobs", "/assets/app.mjs"])
+def test_the_head_of_what_can_be_had_is_that_of_all_of_it(live: Running, path: str) -> None:
+    whole, head = live.client.get(path), live.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == whole.headers[name]
+
+
+def test_what_can_be_done_at_a_path_is_told(live: Running) -> None:
+    for method, path, allowed in (
+        ("POST", "/", "GET"),
+        ("DELETE", "/assets/app.mjs", "GET"),
+        ("HEAD", "/v1/events", "GET"),
+        ("PUT", "/v1/jobs/any", "DELETE, GET, PATCH"),
+    ):
+        told = live.client.request(method, path)
+        assert (told.status_code, told.headers["allow"]) == (405, allowed)
 
 
 def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -115,6 +116,21 @@ def test_a_tenant_operates_nothing(live: Running, routes: list[tuple[str, str]])
         for method, path in sorted(OPERATORS):
             answer = _ask(client, method, path)
             assert answer.status_code == 403, (method, path, answer.text)
+
+
+def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: Running) -> None:
+    told = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+    service = live.service
+    with live.as_(told["token"]) as vision:
+        assert vision.get("/v1/service").status_code == 200
+        readers, service._readers = service._readers, ThreadPoolExecutor(1)
+        service._readers.shutdown()  # whoever asks it to read meets an error
+        try:
+            live.client.delete(f"/v1/tokens/{told['id']}")
+            assert vision.get("/v1/service").status_code == 401
+        finally:
+            service._readers = readers
+    assert live.client.delete(f"/v1/tokens/{told['id']}").status_code == 404
 
 
 def test_another_tenants_account_is_not_there(live: Running) -> None:

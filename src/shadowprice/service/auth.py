@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, case, select
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.service.clock import stamp
@@ -93,25 +93,33 @@ class Tokens:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, _Known] = {}
-        self._expiries: dict[int, int | None] = {}
+        self._hashes: dict[int, str] = {}
 
     def load(self) -> None:
-        """Read them again."""
+        """Read them: once, before anybody asks."""
         table = tables.tokens
         with self._store.reading() as connection:
             rows = connection.execute(select(table).where(table.c.revoked.is_(None))).all()
-        self._known = {
-            row.hash: _Known(Caller(row.id, Role(row.role), row.tenant), row.expires)
-            for row in rows
-        }
-        self._expiries = {row.id: row.expires for row in rows}
+        self._known, self._hashes = {}, {}
+        for row in rows:
+            self._add(row.hash, Caller(row.id, Role(row.role), row.tenant), row.expires)
+
+    def _add(self, key: str, caller: Caller, expires: int | None) -> None:
+        self._known[key] = _Known(caller, expires)
+        self._hashes[caller.id] = key
+
+    def made(self, number: int, one: CreateToken) -> None:
+        """Take note of a token that is in the store now."""
+        self._add(hashed(one.token), Caller(number, one.role, one.tenant), one.expires)
+
+    def revoked(self, number: int) -> None:
+        """Take note that a token is valid no more; the store says so."""
+        self._known.pop(self._hashes.pop(number, ""), None)
 
     def holds(self, caller: Caller, now: int) -> bool:
         """Whether a token that was shown once is valid still."""
-        if caller.id not in self._expiries:
-            return False
-        expires = self._expiries[caller.id]
-        return expires is None or expires > now
+        known = self._known.get(self._hashes.get(caller.id, ""))
+        return known is not None and (known.expires is None or known.expires > now)
 
     def caller(self, header: str | None, now: int) -> Caller:
         """Return who sent an ``Authorization`` header.
@@ -216,6 +224,13 @@ class RevokeToken:
         )
         if not changed.rowcount:
             raise ProblemError("not-found", f"there is no valid token {self.number}")
+
+
+def valid_first(now: int) -> Select[Any]:
+    """Return the query of tokens, those that are valid before all others, each the newest first."""
+    table = tables.tokens
+    valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
+    return select(table).order_by(case((valid, 0), else_=1), table.c.id.desc())
 
 
 # ------------------------------------------------------------------ the operator's file

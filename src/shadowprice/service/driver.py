@@ -16,7 +16,7 @@ from shadowprice.service.clock import SECOND, SteadyClock, stamp
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import history
-from shadowprice.service.truth.operations import DecideBacklog
+from shadowprice.service.truth.operations import AskQuote, DecideBacklog
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.price_history import Sampler, sweep_prices
 from shadowprice.service.truth.reports import TakeProgress, TakeReports
@@ -28,6 +28,9 @@ log = logging.getLogger("shadowprice.service")
 
 BATCH: Final = 256
 """Operations of one transaction, at most."""
+
+QUOTES: Final = 8
+"""Quotes among them, at most: each takes as long as many submissions, and they change nothing."""
 
 CHUNK_SECONDS: Final = 0.03
 """Time that a chunk of the backlog may take while others wait for answers."""
@@ -41,8 +44,20 @@ LISTEN_SECONDS: Final = 1.0
 SNAPSHOT_SECONDS: Final = 0.003
 """Time that a piece of a snapshot may take between two batches."""
 
-POINTS: Final = 0.5
-"""Seconds between two points of a job's curve, at least."""
+SWEEP_AFTER_STEP: Final = 3_600.0
+"""Seconds for which nothing leaves after the wall clock was set."""
+
+SWEEP_PAUSE: Final = 0.5
+"""Seconds between two transactions that let go of what is old, where there is more of it."""
+
+POINTS: Final = SECOND // 2
+"""Nanoseconds between two points of a job's curve, at least."""
+
+MOST_APART: Final = 3_600 * SECOND
+"""Nanoseconds between them, at most: the clock may have been set by years since a job began."""
+
+POINTS_SHARE: Final = 2_000
+"""As many of them last as long as the job has run: a month of it is some 18,000 points."""
 
 MANY_POINTS: Final = 1_000
 """Points of curves that are written before the slot is over."""
@@ -68,6 +83,8 @@ class Driver(Writer):
         Time that a piece of a snapshot may take between two batches.
     listen_seconds : float
         Seconds for which word may come in, after an absence, before slots are counted.
+    sweep_pause : float
+        Seconds between two transactions that let go of what is old.
     discard : callable or None
         Lets an executor remove what it keeps of jobs that are over, and returns those of which
         nothing is left; None where nothing runs.
@@ -81,6 +98,7 @@ class Driver(Writer):
 
     snapshot_seconds = SNAPSHOT_SECONDS
     listen_seconds = LISTEN_SECONDS
+    sweep_pause = SWEEP_PAUSE
 
     def __init__(
         self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
@@ -91,7 +109,7 @@ class Driver(Writer):
         self._keep = keep
         self._reports: dict[str, Progressed] = {}
         self._points: list[Progressed] = []
-        self._last_point: dict[str, float] = {}
+        self._last_point: dict[str, int] = {}
         self._heard: dict[str, int] = {}
         self._catching_up = False
         self._begin_listening()
@@ -121,10 +139,20 @@ class Driver(Writer):
             known.progress,
         ):
             self._reports[report.job] = report
-        now = time.monotonic()
-        if now - self._last_point.get(report.job, -1e9) >= POINTS and len(self._points) < 10_000:
+        now = self.clock.now()
+        since = now - self._last_point.get(report.job, -now)
+        soon = (
+            0 <= since < self._between_points(report.job, now)
+        )  # the clock may have been set back
+        if not soon and len(self._points) < 10_000:
             self._last_point[report.job] = now
             self._points.append(report)
+
+    def _between_points(self, job: str, now: int) -> int:
+        """Return how far points of a curve are apart: the more, the longer the job has run."""
+        view = self.published.jobs.get(job)
+        ran = 0 if view is None or view.first_start is None else now - view.first_start
+        return max(POINTS, min(MOST_APART, ran // POINTS_SHARE))
 
     def _progress(self) -> TakeProgress:
         newest, points = self._reports, self._points
@@ -200,6 +228,8 @@ class Driver(Writer):
             outcome = await self._commit([MoveOrigin(step, why)])
             if outcome is not None:
                 self.clock.follow(step)
+            # One that was set wrongly is put right before anything leaves for being old.
+            self._swept = now + SWEEP_AFTER_STEP
         if self._truth.accounts.soonest <= self.clock.now():
             await self._commit([Renew()])
         if now - self._swept > 60.0:
@@ -230,22 +260,29 @@ class Driver(Writer):
         """
         now = self.clock.now()
         before = now - self._keep
-        gone = await self._in_thread(lambda: history.old_jobs(self._store, before))
-        if gone and self.discard is not None:
-            gone = await self.discard(gone)
-        if gone is not None:
-            swept = await self._in_thread(lambda: history.sweep(self._store, before, gone))
-            for name in gone if swept else ():
-                self.published.recent.pop(name, None)
+        while await self._sweep_some(before):
+            await asyncio.sleep(self.sweep_pause)
         await self._in_thread(lambda: sweep_prices(self._store, now, before))
+
+    async def _sweep_some(self, before: int) -> bool:
+        """Let go of so much as leaves at once; whether there may be more that can."""
+        old = await self._in_thread(lambda: history.old_jobs(self._store, before))
+        if old is None:
+            return False
+        gone = await self.discard(old) if old and self.discard is not None else old
+        more = await self._in_thread(lambda: history.sweep(self._store, before, gone))
+        if more is None:
+            return False
+        for name in gone:
+            self.published.recent.pop(name, None)
+        return more or bool(gone and len(old) == history.SWEPT_JOBS)
 
     async def _step(self) -> None:
         """Take in what waits, in one batch."""
         if self._until_edge() <= 0:
             await self._listen()
             await self._freshen()
-        batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-        batch = [waiting for waiting in batch if not waiting.answer.cancelled()]
+        batch = self._taken()
         operations: list[Operation] = []
         told: list[Waiting] = []
         edge_at = backlog_at = None
@@ -286,6 +323,21 @@ class Driver(Writer):
                         one.answer.set_result(answer.left)
             else:  # they belong to slots that have not ended yet; what was taken in is known
                 self._queue.extendleft(reversed(told))
+
+    def _taken(self) -> list[Waiting]:
+        """Take what is asked from the queue, so much as fits into a batch."""
+        batch: list[Waiting] = []
+        later: list[Waiting] = []
+        quotes = 0
+        while self._queue and len(batch) < BATCH:
+            waiting = self._queue.popleft()
+            if waiting.answer.cancelled():
+                continue
+            quotes += isinstance(waiting.operation, AskQuote)
+            enough = quotes > QUOTES and isinstance(waiting.operation, AskQuote)
+            (later if enough else batch).append(waiting)
+        self._queue.extendleft(reversed(later))
+        return batch
 
     # ---------------------------------------------------------------- slots that are over
 

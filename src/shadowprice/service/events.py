@@ -30,6 +30,9 @@ CHECK: Final = 1.0
 HEARTBEAT: Final = 15.0
 """Seconds after which a quiet stream says that it is alive."""
 
+ALIVE: Final = b": alive\n\n"
+"""What says so."""
+
 WAITING: Final = 256
 """Deliveries that may wait for a slow viewer; one more ends the stream, to be resumed."""
 
@@ -208,7 +211,7 @@ class Hub:
                         return
                     if time.monotonic() - spoke >= HEARTBEAT:
                         spoke = time.monotonic()
-                        yield b": alive\n\n"
+                        yield ALIVE
                     continue
                 if item is None or not allowed():
                     return
@@ -229,8 +232,9 @@ class Hub:
                 after = entry["id"]
                 if after <= until and visible(entry, tenant):
                     texts.append(message(entry["kind"], entry, after))
-            if texts:
-                yield after, b"".join(texts)
+            # Where nothing of it is theirs, too: long silence is taken for a broken connection, and
+            # whoever resumes from the same number again would never come to its end.
+            yield after, b"".join(texts) or ALIVE
 
     def close(self) -> None:
         """End every stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -142,8 +142,19 @@ class Metrics:
     def _displaced(self, job: str | None) -> bool:
         return job is not None and self._moved.pop(job, 0) is None
 
-    def scrape(self, views: Iterable[JobView], accounts: Iterable[Account]) -> bytes:
-        """Return the measures as text; gauges of jobs and accounts are set now."""
+    def scrape(
+        self,
+        views: Iterable[JobView],
+        accounts: Iterable[Account],
+        prices: Mapping[tuple[str, str], float],
+    ) -> bytes:
+        """Return the measures as text; gauges of jobs, accounts and prices are set now.
+
+        Prices are by kind of server and resource; what is gone has none any more.
+        """
+        self.price.clear()
+        for (kind, resource), price in prices.items():
+            self.price.labels(kind, resource).set(price)
         self.points_held.clear()
         self.points_spent.clear()
         for account in accounts:

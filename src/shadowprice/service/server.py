@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -16,6 +17,7 @@ from fastapi import FastAPI
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.service.api import create_app
+from shadowprice.service.connections import Connection, most_connections
 from shadowprice.service.service import Service
 from shadowprice.service.settings import Settings
 
@@ -117,13 +119,14 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
         app.router.lifespan_context = _lifespan(service, writes, trouble, told)
         config = uvicorn.Config(
             app,
+            http=partial(Connection, most=most_connections()),  # type: ignore[arg-type]
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="on",
             server_header=False,
             timeout_graceful_shutdown=10,
             timeout_keep_alive=30,
-            h11_max_incomplete_event_size=64 << 10,
         )
         server = _Server(config, service)
 

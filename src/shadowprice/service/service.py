@@ -64,6 +64,10 @@ Result = TypeVar("Result")
 POLL: Final = 2.0
 """Seconds between two tries of a standby to become the writer."""
 
+READERS: Final = 2
+"""Threads that read the store: as many pages as four, but four leave the others little of the
+interpreter; two, so that one slow question holds up no other."""
+
 DAY: Final = 86_400 * SECOND
 
 
@@ -106,7 +110,7 @@ class Service:
         self.end: Callable[[], None] = lambda: None
         self._clock = clock or SystemClock()
         self._executor = executor
-        self._readers = ThreadPoolExecutor(4, thread_name_prefix="reader")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._tasks: list[asyncio.Task[None]] = []
         self._other_records = False
         self._resident: Resident | None = None

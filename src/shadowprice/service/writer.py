@@ -62,6 +62,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="truth")
         self._queue: deque[Waiting] = deque()
         self._wake = asyncio.Event()
+        self._asking = asyncio.Lock()
         self._stopping = False
         self.trouble: str | None = None
         self.hub = Hub(self._missed)
@@ -103,9 +104,13 @@ class Writer:
         return await waiting.answer
 
     async def ask(self, question: Callable[[Truth], Result]) -> Result:
-        """Return what a question that changes nothing is answered, between two batches."""
+        """Return what a question that changes nothing is answered, between two batches.
+
+        One is asked at a time: all that were asked already would come before the next batch.
+        """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, question, self._truth)
+        async with self._asking:
+            return await loop.run_in_executor(self._thread, question, self._truth)
 
     async def ordered(
         self, generations: Sequence[tuple[str, int]]

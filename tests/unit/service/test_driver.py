@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +15,19 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from shadowprice.core.job import MICRO
+from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.clock import SteadyClock
+from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.operations import AskQuote, Submit
 from shadowprice.service.truth.outcome import Operation, Outcome
+from shadowprice.service.truth.reading import curve
+from shadowprice.service.truth.reports import TakeReports
+from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from tests.live_hours import CLUSTER, SLOT
@@ -214,3 +222,175 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     (failures,) = driver.metrics.failures.collect()
     counted = [one.value for one in failures.samples if one.name.endswith("_total")]
     assert sum(counted) == len(told)
+
+
+def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole(
+    tmp_path: Path,
+) -> None:
+    hand = HandClock()
+    clock = SteadyClock(hand)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock)
+    truth.commit([_submit("job")])
+    hand.advance(SLOT)
+    truth.commit([Edge(False)])
+    truth.commit([TakeReports([Started(1, "job", 1, clock.now() / SECOND)])])
+    driver = Driver(truth, clock, virtual=False, keep=10**18, metrics=Metrics())
+    reports = 0
+    for apart, several in ((0.25, 4_000), (1.0, 4_000)):
+        for _ in range(several):
+            hand.advance(apart)
+            reports += 1
+            told = Progressed(
+                "job", 1, reports * MICRO, {"loss": 1 / reports}, clock.now() / SECOND
+            )
+            driver.report(told)
+            if len(driver._points) >= 1_000:
+                truth.commit([driver._progress()])
+    truth.commit([driver._progress()])
+    with store.reading() as connection:
+        kept = curve(connection, "job", 100_000)
+        shown = curve(connection, "job", 100)
+    driver._thread.shutdown()
+    store.close()
+    young = [point for point in kept if point["minibatches"] <= 4_000]
+    assert len(young) == 2_000  # two a second of the first thousand
+    assert len(kept) < 2_000 * (1 + math.log(5)) + 50  # of five thousand
+    gaps = [b["minibatches"] - a["minibatches"] for a, b in pairwise(kept[-50:])]
+    assert max(gaps) == 3  # seconds, a 2,000th of the time
+    assert 50 < len(shown) <= 100
+    assert shown[-1] == kept[-1]
+    assert shown == kept[::-1][:: -(-len(kept) // 100)][::-1]
+
+
+def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
+    clock = SteadyClock(HandClock())
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
+    view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
+    jobs = [{"id": one, "name": f"{one}", "closed": 1, **view} for one in range(1, 130)]
+    with store.transaction() as connection:
+        store.write(
+            connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
+        )
+        store.write(connection, tables.jobs.insert(), jobs)
+    driver = Driver(truth, clock, virtual=True, keep=1, metrics=Metrics())
+    driver.sweep_pause = 0.0
+
+    async def discard(names: Sequence[str]) -> list[str]:
+        return [name for name in names if int(name) > 60]  # the executor has the others still
+
+    driver.discard = discard
+    asyncio.run(driver.sweep())
+    driver._thread.shutdown()
+    with store.reading() as connection:
+        for table, left in ((tables.events, 0), (tables.jobs, 60)):
+            assert connection.execute(select(func.count()).select_from(table)).scalar() == left
+    store.close()
+
+
+class Counted(Truth):
+    """A truth that tells what was in its batches."""
+
+    def commit(self, operations: Sequence[Operation]) -> Outcome:
+        self.batches = [*getattr(self, "batches", []), [type(one) for one in operations]]
+        return super().commit(operations)
+
+
+def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
+    clock = SteadyClock(HandClock())
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    quote = AskQuote(_submit("quoted").submissions[0])
+
+    async def play() -> None:
+        quotes = [asyncio.ensure_future(driver.do(quote)) for _ in range(40)]
+        jobs = [asyncio.ensure_future(driver.do(_submit(f"job-{at}"))) for at in range(3)]
+        await asyncio.sleep(0)
+        running = asyncio.create_task(driver.run())
+        async with asyncio.timeout(PATIENCE):
+            assert all(one.quote.admitted for one in await asyncio.gather(*quotes))
+            await asyncio.gather(*jobs)
+        await driver.stop()
+        await running
+        await driver.finish()
+
+    asyncio.run(play())
+    store.close()
+    quoted = [batch.count(AskQuote) for batch in truth.batches]
+    assert (sum(quoted), max(quoted)) == (40, 8)
+    assert truth.batches[0].count(Submit) == 3
+
+
+def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
+    clock = SteadyClock(HandClock())
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    answered: list[int] = []
+
+    def question(_: Truth) -> None:
+        time.sleep(0.002)
+        answered.append(1)
+
+    async def play() -> int:
+        running = asyncio.create_task(driver.run())
+        asked = [asyncio.ensure_future(driver.ask(question)) for _ in range(100)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE):
+            await driver.do(_submit("job"))
+            before = len(answered)
+            await asyncio.gather(*asked)
+        await driver.stop()
+        await running
+        await driver.finish()
+        return before
+
+    assert asyncio.run(play()) < 50
+    assert len(answered) == 100
+    store.close()
+
+
+def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None:
+    hand = HandClock()
+    clock = SteadyClock(hand)
+    month = 30 * 86_400 * SECOND
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=month, metrics=Metrics())
+    view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
+    with store.transaction() as connection:
+        row = {"id": 1, "name": "old", "closed": clock.now(), **view}
+        store.write(connection, tables.jobs.insert(), [row])
+
+    async def tick() -> None:
+        driver._second = 0.0
+        await driver._tick()
+        if driver._sweeping is not None:
+            await driver._sweeping
+
+    async def play() -> None:
+        driver._swept = -1e9
+        for wrong in (3 * month, 0):
+            hand.set_by = wrong
+            await tick()
+            driver.report(Progressed("job", 1, MICRO, {}, clock.now() / SECOND))
+        assert driver._sweeping is None
+        driver._swept = -1e9
+        await tick()
+        assert driver._sweeping is not None
+
+    asyncio.run(play())
+    driver._thread.shutdown()
+    with store.reading() as connection:
+        left = connection.execute(select(tables.jobs.c.name)).scalars().all()
+    store.close()
+    assert left == ["old"]
+    assert len(driver._points) == 2

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select, update
 
-from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.errors import InputError, PolicyError, ShadowpriceError
 from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
@@ -594,6 +594,20 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
     with bench.store.reading() as connection:
         ended = list_jobs(connection, limit=100)
     assert {view.state.open for view in ended} == {False}
+    bench.store.close()
+
+
+def test_a_policy_that_cannot_take_plans_over_is_refused_with_the_mend(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "oasis")
+    bench.submit("planned")
+    bench.truth.write_snapshot()  # two: the one before is no way round
+    assert len(bench.truth.engine.jobs["planned"].plan) > 1
+    bench.choice = PolicyChoice("backfill", {})
+    with pytest.raises(InputError, match=r"^--policy: backfill cannot take over.*keep the policy"):
+        bench.read()
+    bench.choice = PolicyChoice("pdors", {})
+    bench.read()
+    assert len(bench.truth.engine.jobs["planned"].plan) > 1
     bench.store.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
@@ -38,6 +39,9 @@ from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.progress import read_progress, told_fault
 
 _MOST_PROGRESS: Final = 65_536
+
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Of which the service, and not a job, has too little: it looks again later."""
 
 
 class Entry:
@@ -197,8 +201,10 @@ class Entry:
             descriptor = os.open(self.progress, flags)
         except FileNotFoundError:
             return None
-        except OSError:
-            self._misread("its file of progress is none that can be read: a link, or locked away")
+        except OSError as error:
+            if error.errno not in _SHORT:
+                why = "its file of progress is none that can be read: a link, or locked away"
+                self._misread(why)
             return None
         try:
             found = os.fstat(descriptor)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -352,22 +352,25 @@ class LocalExecutor:
             return
         lock.release()
         try:
-            phase = generation.state()["phase"]
+            state = (
+                generation.state()
+            )  # as it is now: what is remembered may be of before its claim
         except ValueError:
-            phase = DAMAGED
+            state = {**entry.state, "phase": DAMAGED}
+        phase = state["phase"]
         if phase == ACCEPTED:
             if time.monotonic() - entry.launched > PATIENCE:
                 self._launch(entry)
-        elif phase not in OVER and self._cleared(generation, entry):
-            same = entry.state.get("boot") == boot()
+        elif phase not in OVER and self._cleared(generation, state):
+            same = state.get("boot", boot()) == boot()
             what = "its supervisor was killed" if same else "this machine was restarted"
             generation.settle(f"{what}, and the generation with it")
 
     @staticmethod
-    def _cleared(generation: Generation, entry: Entry) -> bool:
+    def _cleared(generation: Generation, state: Mapping[str, Any]) -> bool:
         """End what an abandoned generation left; whether nothing of it is there any more."""
         plan = generation.plan()
-        if entry.state.get("boot", boot()) != boot():
+        if state.get("boot", boot()) != boot():
             return True
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
         for _ in range(50):

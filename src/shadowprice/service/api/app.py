@@ -82,7 +82,7 @@ def _methods(request: Request) -> list[str]:
         pattern = re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(template))
         if re.fullmatch(pattern, request.url.path):
             found |= {method.upper() for method in methods}
-    return sorted(found)
+    return sorted(found or {"GET"})  # the dashboard's files are in no document
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
@@ -112,8 +112,15 @@ _HEADERS = [
 ]
 
 
+_ENDLESS = "/v1/events"
+"""The one route whose answer does not end, so that nobody asks for its head alone."""
+
+
 class Guard:
     """What holds for every request: slashes in names are none of the path, browsers do not guess.
+
+    Who asks for the head of what can be had is answered as if for all of it; the web server leaves
+    the body out.
 
     Parameters
     ----------
@@ -140,4 +147,6 @@ class Guard:
         raw = scope.get("raw_path")
         if raw:
             scope = {**scope, "path": segments(raw)}
+        if scope["method"] == "HEAD" and scope["path"] != _ENDLESS:
+            scope = {**scope, "method": "GET"}
         await self._app(scope, receive, guarded)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
-from sqlalchemy import select
 from starlette.responses import JSONResponse, Response
 
 from shadowprice.core.amounts import UNLIMITED, Dimension, format_amount, parse_span
@@ -26,12 +25,17 @@ from shadowprice.service.api.requests import (
     known_query,
     object_of,
 )
-from shadowprice.service.auth import CreateToken, RevokeToken, new_token, token_record
+from shadowprice.service.auth import (
+    CreateToken,
+    RevokeToken,
+    new_token,
+    token_record,
+    valid_first,
+)
 from shadowprice.service.auth import Role as TokenRole
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.store import tables
 from shadowprice.service.truth.operations import ChangeServers
 from shadowprice.service.truth.submission import not_addressed
 
@@ -208,15 +212,11 @@ async def remove_server(name: str, request: Request, service: Asked, caller: Ope
 
 @router.get("/tokens", tags=["tokens"], **documents.LIST_TOKENS)
 async def list_tokens(request: Request, service: Asked, caller: Operator) -> JSONResponse:
-    """List tokens, without what they are."""
+    """List tokens, without what they are: those that are valid first, at most 1,000."""
     del caller
     known_query(request, ())
-    table = tables.tokens
-    rows = await service.read(
-        lambda connection: connection.execute(
-            select(table).order_by(table.c.id.desc()).limit(1_000)
-        ).all()
-    )
+    query = valid_first(service.writing.clock.now()).limit(1_000)
+    rows = await service.read(lambda connection: connection.execute(query).all())
     return answer({"tokens": [token_record(row) for row in rows]})
 
 
@@ -254,7 +254,7 @@ async def create_token(request: Request, service: Asked, caller: Operator) -> JS
     token = new_token()
     operation = CreateToken(token, TokenRole(role), tenant, note, expires)
     number = await service.writing.do(operation)
-    await service.read(lambda _: service.tokens.load())
+    service.tokens.made(number, operation)
     told = {"id": number, "token": token, "role": role, "tenant": tenant, "note": note}
     return answer({**told, "expires": None if expires is None else stamp(expires)}, 201)
 
@@ -267,6 +267,11 @@ async def revoke_token(number: int, request: Request, service: Asked, caller: Op
         raise ProblemError("conflict", "a token does not revoke itself; use another operator's")
     if not 0 < number < 2**53:
         raise ProblemError("not-found", f"there is no valid token {number}")
-    await service.writing.do(RevokeToken(number))
-    await service.read(lambda _: service.tokens.load())
+    try:
+        await service.writing.do(RevokeToken(number))
+    except ProblemError as error:
+        if error.code == "not-found":  # the answer that told of it may have been lost
+            service.tokens.revoked(number)
+        raise
+    service.tokens.revoked(number)
     return Response(status_code=204)

@@ -282,7 +282,10 @@ async def generations(name: str, request: Request, service: Asked, caller: Anyon
 
 @router.get("/jobs/{name:name}/progress", **documents.CURVE)
 async def curve(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Return what a job reported: mini-batches and metrics, in order."""
+    """Return what a job reported: mini-batches and metrics, in order.
+
+    Where there are more points than `limit`, they are left out evenly; the last one is there.
+    """
     known_query(request, ("limit",))
     limit = whole_of(request, "limit", 1_000, 1, 5_000) or 1_000
     await own_job(service, caller, name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -47,13 +49,24 @@ async def prices(request: Request, service: Asked, caller: Anyone) -> JSONRespon
     known_query(request, ("slots",))
     slots = whole_of(request, "slots", 24, 1, 1_000) or 24
     driver = service.writing
-    key = (driver.published.sequence, slots)
-    cache: dict[tuple[int, int], bytes] = request.app.state.__dict__.setdefault("prices", {})
-    if key not in cache:
-        found = await driver.ask(lambda truth: prices_of(truth, slots))
-        cache.clear()
-        cache[key] = json.dumps(found).encode()
-    return answer(json.loads(cache[key]))
+    known: _Prices = request.app.state.__dict__.setdefault("prices", _Prices())
+    async with known.asking:  # who waited is told what was found meanwhile
+        sequence = driver.published.sequence
+        if known.sequence != sequence or known.slots < slots:
+            known.found = await driver.ask(lambda truth: prices_of(truth, slots))
+            known.sequence, known.slots = sequence, slots
+        found = known.found
+    return answer({**found, "slots": found["slots"][:slots]})
+
+
+@dataclass(slots=True)
+class _Prices:
+    """Prices of so many slots, as they were after some event: many ask for the same."""
+
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    sequence: int = -1
+    slots: int = 0
+    found: dict[str, Any] = field(default_factory=dict)
 
 
 @router.get("/prices/history", **documents.PRICE_HISTORY)

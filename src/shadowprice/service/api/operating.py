@@ -53,10 +53,9 @@ async def metrics(request: Request, service: Asked, caller: Operator) -> Respons
     del caller
     known_query(request, ())
     driver = service.writing
-    for (kind, resource), price in (await driver.ask(_prices)).items():
-        service.metrics.price.labels(kind, resource).set(price)
+    prices_now = await driver.ask(_prices)
     text = service.metrics.scrape(
-        driver.published.jobs.values(), driver.published.accounts.values()
+        driver.published.jobs.values(), driver.published.accounts.values(), prices_now
     )
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 

@@ -1,16 +1,19 @@
-"""Old jobs, events and curves leave the store, some rows at a time."""
+"""Old jobs, events, curves and tokens leave the store, some rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table, delete, func, select
 
 from shadowprice.service.store import Store, tables
 
 SWEPT: Final = 1_000
 """Rows of a kind that leave at once."""
+
+SWEPT_JOBS: Final = 100
+"""Jobs that do; each takes the thousands of points of its curve with it."""
 
 _OF_JOBS: Final = (
     tables.progress,
@@ -33,12 +36,14 @@ def old_jobs(store: Store, before: int) -> list[str]:
     """
     jobs = tables.jobs
     with store.reading() as connection:
-        rows = connection.execute(select(jobs.c.name).where(jobs.c.closed < before).limit(SWEPT))
+        rows = connection.execute(
+            select(jobs.c.name).where(jobs.c.closed < before).limit(SWEPT_JOBS)
+        )
         return list(rows.scalars())
 
 
-def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
-    """Delete what was over before a moment, entries of accounts with the rest.
+def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
+    """Delete some of what was over before a moment, entries of accounts with the rest.
 
     Parameters
     ----------
@@ -52,24 +57,27 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    int
-        Jobs that left.
+    bool
+        Whether there may be more beside jobs.
 
     Raises
     ------
     StoreError
         If the store cannot be written.
     """
-    jobs = tables.jobs
+    jobs, tokens = tables.jobs, tables.tokens
     gone = old_jobs(store, before) if gone is None else gone
     old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
-        for table, moment in (
-            (tables.events, tables.events.c.at),
-            (tables.entries, tables.entries.c.at),
-            (tables.observed, tables.observed.c.ended),
+        over = func.coalesce(tokens.c.revoked, tokens.c.expires) < before
+        for table, is_old in (
+            (tables.events, tables.events.c.at < before),
+            (tables.entries, tables.entries.c.at < before),
+            (tables.observed, tables.observed.c.ended < before),
+            # An operator's that was revoked stays: it may be in the file that the next start reads.
+            (tokens, over & (tokens.c.role != "operator")),
         ):
-            rows = connection.execute(select(table.c.id).where(moment < before).limit(SWEPT))
+            rows = connection.execute(select(table.c.id).where(is_old).limit(SWEPT))
             old.append((table, list(rows.scalars())))
         seen = tables.outcomes
         strangers = connection.execute(
@@ -78,8 +86,9 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
             .limit(SWEPT)
         )
         strange = list(strangers.scalars())
-    if not gone and not strange and not any(found for _, found in old):
-        return 0
+    old_rows = [found for _, found in old]
+    if not gone and not strange and not any(old_rows):
+        return False
     with store.transaction() as connection:
         for at in range(0, len(gone), 500):
             names = gone[at : at + 500]
@@ -92,4 +101,4 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> int:
             for at in range(0, len(found), 500):
                 numbers = found[at : at + 500]
                 store.write(connection, delete(table).where(table.c.id.in_(numbers)))
-    return len(gone)
+    return any(len(found) == SWEPT for found in (strange, *old_rows))

@@ -40,6 +40,9 @@ from shadowprice.service.store.prepared import Prepared
 FILE: Final = "shadowprice.db"
 """The database in a data directory."""
 
+LOG_BYTES: Final = 32 << 20
+"""Bytes of the write-ahead log that are left to it once it was written into the database."""
+
 ADVISORY: Final = 0x5AD0_9A1C
 """Number of PostgreSQL's advisory lock; its second half is the schema's own."""
 
@@ -448,7 +451,9 @@ def backup_file(source: Path, target: Path) -> None:
             partial = Path(name)
             copy = sqlite3.connect(partial)
             try:
-                reader.backup(copy, pages=4096)
+                # In one go, as of one moment; the service goes on writing. In pieces, it would
+                # begin anew each time that something was written between two of them.
+                reader.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")
                 broken = copy.execute("PRAGMA quick_check").fetchone()[0]
                 if broken != "ok":
@@ -531,6 +536,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
+    # A copy that is made, or much that is written at once, lets the log grow: not for good.
+    cursor.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
     # Each of the connections has its own; what is not in it is in the system's.
     cursor.execute("PRAGMA cache_size=-4096")
     cursor.close()

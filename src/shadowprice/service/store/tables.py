@@ -15,6 +15,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    literal_column,
 )
 
 metadata: Final = MetaData()
@@ -119,8 +120,15 @@ events = Table(
 )
 Index("events_by_job", events.c.job, events.c.id)
 Index("events_by_tenant", events.c.tenant, events.c.id)
-Index("events_by_decision", events.c.decision, events.c.id)
 Index("events_by_time", events.c.at)
+# Decisions are few among all that happens to a job: they are found by themselves.
+decided: Final = events.c.decision == literal_column("1")
+for _name, _columns in (
+    ("events_decided", (events.c.id,)),
+    ("events_decided_by_tenant", (events.c.tenant, events.c.id)),
+    ("events_decided_by_job", (events.c.job, events.c.id)),
+):
+    Index(_name, *_columns, sqlite_where=decided, postgresql_where=decided)
 
 progress = Table(
     "progress",

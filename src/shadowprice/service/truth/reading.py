@@ -100,8 +100,7 @@ def list_events(
         owner = table.c.tenant if job is None else func.coalesce(table.c.tenant, "")
         query = query.where(owner == tenant)
     if decisions:
-        alone = job is None and tenant is None
-        query = query.where((table.c.decision if alone else table.c.decision + 0) == 1)
+        query = query.where(tables.decided)
     if after is not None:
         query = query.where(table.c.id > after).order_by(table.c.id)
     else:
@@ -192,11 +191,18 @@ def orders_given(
 
 
 def curve(connection: Connection, name: str, limit: int = 5_000) -> list[dict[str, Any]]:
-    """Return what a job reported, in order, the last so many points."""
+    """Return what a job reported, in order: at most so many points, evenly of all, and the last."""
     table = tables.progress
+    place = func.row_number().over(order_by=table.c.id.desc()).label("place")
+    mine = select(table.c.id, place).where(table.c.job == name).subquery()
+    points = connection.execute(select(func.count()).where(table.c.job == name)).scalar_one()
+    apart = max(1, -(-points // limit))
     rows = connection.execute(
-        select(table).where(table.c.job == name).order_by(table.c.id.desc()).limit(limit)
-    ).all()
+        select(table)
+        .join(mine, mine.c.id == table.c.id)
+        .where((mine.c.place - 1) % apart == 0)
+        .order_by(table.c.id)
+    )
     return [
         {
             "at": stamp(row.at),
@@ -204,5 +210,5 @@ def curve(connection: Connection, name: str, limit: int = 5_000) -> list[dict[st
             "minibatches": row.minibatches,
             "metrics": json.loads(row.metrics),
         }
-        for row in reversed(rows)
+        for row in rows
     ]

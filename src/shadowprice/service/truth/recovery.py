@@ -186,13 +186,13 @@ def _engine(
     for row in rows:
         try:
             state = json.loads(zlib.decompress(row.state))
-            engine, replayed = _replayed(connection, state, choice, virtual=virtual)
+            engine, replayed, same = _replayed(connection, state, choice, virtual=virtual)
         except (ValueError, zlib.error) as error:
             problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
         except InputError as error:
             problem = error
         else:
-            return engine, row.sequence, replayed
+            return engine if same else _under(engine, choice), row.sequence, replayed
         log.error("%s; trying the one before", problem)
     raise InputError(
         Fault(
@@ -205,8 +205,11 @@ def _engine(
 
 def _replayed(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
-) -> tuple[Engine, int]:
-    """Return an engine with a snapshot's state and all that came after it."""
+) -> tuple[Engine, int, bool]:
+    """Return an engine with a snapshot's state and all that came after it.
+
+    It is under the policy that decided on that; also whether this is the one that is to decide now.
+    """
     mark = _value(connection, "policy")
     same = mark == mark_of(choice)
     before = choice if same else _choice_of(mark)
@@ -242,9 +245,7 @@ def _replayed(
                 log.warning("the policy's memory cannot be read: %s", error)
     if knows < engine.sequence:
         engine.begin_policy_anew()
-    if not same:
-        engine = _under(engine, choice)
-    return engine, replayed
+    return engine, replayed, same
 
 
 def live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
@@ -273,7 +274,7 @@ def _under(engine: Engine, choice: PolicyChoice) -> Engine:
     """Return an engine in the same state under another policy."""
     try:
         return restore(snapshot(engine), live_policy(choice, engine.cluster), memory=False)
-    except InputError as error:
+    except ShadowpriceError as error:  # plans reach beyond what it looks at, say
         raise InputError(
             Fault(
                 "--policy",

@@ -64,6 +64,17 @@ export const part = (name) => encodeURIComponent(name);
 
 export const headers = (more = {}) => ({ Authorization: `Bearer ${session.token}`, ...more });
 
+const TOLD = 3000; // milliseconds by which clocks differ before it counts: answers tell whole seconds
+let ahead = 0;
+
+/** Return the moment by the service's clock, as its answers tell it: this machine's may be set otherwise. */
+export const now = () => Date.now() + ahead;
+
+function compareClocks(answer) {
+  const by = Date.parse(answer.headers.get("Date") ?? "") + 500 - Date.now();
+  ahead = Math.abs(by) > TOLD ? by : 0;
+}
+
 /** Ask the service, and return what it answers; a `Problem` where it does not. */
 export async function ask(path, { method = "GET", query, body, signal } = {}) {
   let answer;
@@ -78,6 +89,7 @@ export async function ask(path, { method = "GET", query, body, signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { code: "unreachable", detail: "the service cannot be reached" });
   }
+  compareClocks(answer);
   if (answer.ok) return answer.status === 204 ? null : answer.json();
   const problem = await problemOf(answer);
   if (answer.status === 401 && asked === session.token) session.onexpired(problem);

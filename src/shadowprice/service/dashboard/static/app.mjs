@@ -1,7 +1,7 @@
 // The page as a whole: who is signed in, which view is open, what is new, and how fresh all of it is.
 
 import { Page } from "./charts/charts.mjs";
-import { ask, session } from "./api.mjs";
+import { ask, now, session } from "./api.mjs";
 import { form } from "./dialogs.mjs";
 import { Live } from "./live.mjs";
 import { button, element, note, swap, tickMoments, to, trouble } from "./parts.mjs";
@@ -333,7 +333,7 @@ class App {
     }
     if (this.chip.textContent !== text) this.chip.textContent = text;
     const { slot, ends } = this.service;
-    const until = ends ? (new Date(ends) - Date.now()) / 1000 : null;
+    const until = ends ? (new Date(ends) - now()) / 1000 : null;
     this.slot.textContent = slot === null || slot === undefined ? "idle" : until !== null && until >= 0 && state === "live" ? `slot ${slot} · ${Math.floor(until / 60)}:${String(Math.floor(until % 60)).padStart(2, "0")} left` : `slot ${slot}`;
   }
 

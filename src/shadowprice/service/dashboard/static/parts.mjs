@@ -2,6 +2,7 @@
 
 import { element, shown } from "./charts/dom.mjs";
 import { number, span } from "./charts/format.mjs";
+import { now } from "./api.mjs";
 
 export { element, shown, number, span };
 
@@ -47,9 +48,9 @@ export function clockTime(moment, seconds = false) {
   return `${day} ${time}`;
 }
 
-/** Write how long it is until a moment, or since it. */
-export function distance(moment, now = Date.now()) {
-  const seconds = (new Date(moment) - now) / 1000;
+/** Write how long it is until a moment, or since it, by the service's clock. */
+export function distance(moment) {
+  const seconds = (new Date(moment) - now()) / 1000;
   const size = Math.abs(seconds);
   if (size < 1) return "now";
   const told = size < 60 ? `${Math.round(size)} s` : span(Math.round(size / 60) * 60, 2);

@@ -1,7 +1,7 @@
 // One job: its promise and progress, where it ran and will, what it measured, its story and its logs.
 
 import { Chart } from "./charts/charts.mjs";
-import { ask, part } from "./api.mjs";
+import { ask, now, part } from "./api.mjs";
 import { badge, bar, button, distance, element, isOpen, note, number, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
 import { describe, RAN } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
@@ -40,7 +40,7 @@ export class JobView {
     const far = [job.promise_slot, job.completion_slot].filter((slot) => slot !== null);
     this.job = job;
     const { slot_seconds: seconds, coming } = this.app.service;
-    const since = (Date.now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
+    const since = (now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
     const query = { job: this.name, back: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - coming + 3))) };
     const where = await ask("timeline", { query });
     this.draw(job, told, curve.points, where);
@@ -159,7 +159,7 @@ export class JobView {
       { head: "Workers", class: "num", cell: (one) => `${number(one.workers)}${one.ps ? ` + ${number(one.ps)} ps` : ""}` },
       { head: "On", cell: (one) => one.placement.slice(0, 6).map(({ server, workers, ps }) => `${server} (${workers}${ps ? `+${ps}` : ""})`).join(", ") + (one.placement.length > 6 ? ` and ${one.placement.length - 6} more` : "") },
       { head: "Began", cell: (one) => when(one.started, { brief: true, seconds: true }) },
-      { head: "Ran", class: "num", cell: (one) => (one.started ? span(Math.max(1, Math.round((new Date(one.ended ?? Date.now()) - new Date(one.started)) / 1000))) : "–") },
+      { head: "Ran", class: "num", cell: (one) => (one.started ? span(Math.max(1, Math.round((new Date(one.ended ?? now()) - new Date(one.started)) / 1000))) : "–") },
       { head: "Ended", class: "why", cell: (one) => (one.ended ? element("span", { class: "clip", title: one.reason ?? "" }, ended(one)) : one.started ? "runs" : "ordered") },
     ];
     swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (one) => String(one.generation), none: "It has not run yet." }));

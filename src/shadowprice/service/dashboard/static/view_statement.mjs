@@ -1,7 +1,7 @@
 // A tenant's statement: what it holds, what moved it, entry by entry.
 
 import { Chart } from "./charts/charts.mjs";
-import { ask, part } from "./api.mjs";
+import { ask, now, part } from "./api.mjs";
 import { button, chips, element, empty, jobLink, note, number, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 
@@ -81,9 +81,9 @@ export class StatementView {
     if (!entries.length) return;
     const { slot_seconds: slot, origin } = this.app.service;
     const place = (moment) => (new Date(moment) - new Date(origin)) / 1000 / slot;
-    const now = this.span === "1" ? place(entries.at(-1).at) : place(Date.now());
+    const shownTo = this.span === "1" ? place(entries.at(-1).at) : place(now());
     const first = entries[0], xs = [place(first.at), ...entries.map((one) => place(one.at))];
-    const last = Math.max(now, xs.at(-1) + 1e-6);
+    const last = Math.max(shownTo, xs.at(-1) + 1e-6);
     const clock = clockOf(slot, origin);
     const series = [{ name: "held", colour: 0, values: [first.balance - first.points, ...entries.map((one) => one.balance)] }];
     const description = { kind: "slotLines", slots: true, steps: true, x: xs, end: last, x_label: clock.title, y_label: "points", fill: true, series };

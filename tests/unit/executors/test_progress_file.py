@@ -1,0 +1,36 @@
+"""What is made of a job's file of progress."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from shadowprice.executors.contract import Misreported
+from shadowprice.executors.generations.entry import Entry
+from shadowprice.executors.generations.generation import Generation
+
+
+def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) -> None:
+    entry = Entry("job", 1, Generation(tmp_path))
+    entry.progress.write_text('{"generation": 1, "minibatches": 7}')
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        looks = [entry.new_progress() for _ in range(3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert looks == [None] * 3
+    assert entry.news() == []
+    found = entry.new_progress()
+    assert found is not None
+    assert found.progress == 7_000_000
+
+
+def test_a_job_is_told_of_a_link_in_the_place_of_its_file(tmp_path: Path) -> None:
+    entry = Entry("job", 1, Generation(tmp_path))
+    entry.progress.symlink_to(os.devnull)
+    assert [entry.new_progress() for _ in range(2)] == [None, None]
+    [told] = entry.news()
+    assert isinstance(told, Misreported)
+    assert "a link" in told.reason

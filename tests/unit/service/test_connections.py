@@ -1,0 +1,150 @@
+"""What comes before a token is bounded: how many connections, how long, how large a head."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from shadowprice.service.connections import HEAD, OWN_FILES, Connection, most_connections
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with how many bytes a body has."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": f"read {size}".encode()})
+
+
+@asynccontextmanager
+async def listening(
+    most: int = 10, head_seconds: float = 10.0, answers: Any = answering
+) -> AsyncIterator[int]:
+    """Listen as the service does; yield the port."""
+    config = uvicorn.Config(answers, log_config=None, lifespan="off", ws="none")
+    config.load()
+    state = ServerState()
+
+    def made() -> Connection:
+        return Connection(
+            most=most, head_seconds=head_seconds, config=config, server_state=state, app_state={}
+        )
+
+    server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def heard(port: int, *pieces: bytes) -> bytes:
+    """Send pieces, and return all that comes until the connection ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except ConnectionError:
+        return b"reset"
+    finally:
+        writer.close()
+
+
+BEGUN = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+CHUNKED = BEGUN + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece"),
+    [
+        (BEGUN + b"X: ", b"a" * 8_192),
+        (BEGUN, b"X: a\r\n" * 1_024),
+        (b"GET /", b"a" * 8_192),
+        (CHUNKED + b"1\r\na\r\n0\r\n", b"X: a\r\n" * 1_024),
+        (CHUNKED + b"1", b";a=" + b"a" * 8_192),
+    ],
+    ids=["a header", "headers", "the address", "trailers", "an extension of a chunk"],
+)
+def test_what_is_beside_a_body_is_bounded(begun: bytes, piece: bytes) -> None:
+    async def scenario() -> bytes:
+        async with listening() as port:
+            return await heard(port, begun, *[piece] * (4 * HEAD // len(piece)))
+
+    # The answer may be lost where more comes than is read: what counts is that it ends.
+    assert asyncio.run(scenario()).startswith((b"HTTP/1.1 431", b"reset")) or b"Trans" in begun
+
+
+def test_a_long_head_and_a_body_in_small_pieces_are_taken() -> None:
+    async def scenario() -> tuple[bytes, bytes]:
+        async with listening() as port:
+            large = await heard(port, BEGUN + b"X: " + b"a" * (HEAD // 2) + b"\r\n\r\n")
+            small = await heard(port, CHUNKED, *[b"1\r\na\r\n" * 999] * 40, b"0\r\n\r\n")
+            return large, small
+
+    large, small = asyncio.run(scenario())
+    assert b" 200 " in large
+    assert b"read 39960" in small
+
+
+def test_one_connection_more_than_there_may_be_is_closed() -> None:
+    async def scenario() -> None:
+        async with listening(most=2) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            await asyncio.sleep(0.01)
+            assert await heard(port, BEGUN + b"\r\n") in {b"", b"reset"}
+            held[0][1].close()
+            await asyncio.sleep(0.01)
+            assert b" 200 " in await heard(port, BEGUN + b"\r\n")
+            held[1][1].close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("sent", [b"", BEGUN, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" + BEGUN])
+def test_who_says_nothing_is_not_waited_for(sent: bytes) -> None:
+    async def scenario() -> bytes:
+        async with listening(head_seconds=0.05) as port:
+            return await heard(port, sent)
+
+    assert asyncio.run(scenario()).count(b" 200 ") == sent.count(b"GET")
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_only_errors_of_the_service_are_logged(
+    caplog: pytest.LogCaptureFixture, answered: bool
+) -> None:
+    async def failing(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise LookupError("a fault of the service")
+
+    async def scenario() -> None:
+        async with listening(answers=answering if answered else failing) as port:
+            await heard(port, b"no request\r\n\r\n")
+            await heard(
+                port, BEGUN.replace(b"close", b"Upgrade, close") + b"Upgrade: websocket\r\n\r\n"
+            )
+
+    asyncio.run(scenario())
+    assert ["service" in str(record.exc_info) for record in caplog.records] == [True] * (
+        not answered
+    )
+
+
+def test_files_are_left_to_the_service_itself() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        most = most_connections()
+        assert 0 < most <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN_FILES
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

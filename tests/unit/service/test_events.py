@@ -1,0 +1,28 @@
+"""The event stream by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from shadowprice.service.events import ALIVE, Hub
+
+
+def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None:
+    def entry(number: int, tenant: str) -> dict[str, Any]:
+        at = "2026-11-26T00:00:00.000Z"
+        return {"id": number, "at": at, "kind": "a", "job": "a", "tenant": tenant, "data": {}}
+
+    entries = [entry(number, "theirs") for number in range(1, 2_001)] + [entry(2_001, "mine")]
+    hub = Hub(lambda after, _: entries[after : after + 500])
+    hub.last = 2_001
+
+    async def scenario() -> list[bytes]:
+        stream = hub.follow("mine", 0)
+        async with asyncio.timeout(10):
+            return [await anext(stream) for _ in range(6)]
+
+    first, *quiet, last = asyncio.run(scenario())
+    assert first.startswith(b"retry:")
+    assert quiet == [ALIVE] * 4
+    assert last.startswith(b"id: 2001\n")

@@ -1,0 +1,117 @@
+"""The store over versions and years: tables of earlier ones, and what is found by an index."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import create_engine
+
+from shadowprice.service.store import Store, tables
+from shadowprice.service.store.store import _MIGRATIONS, LOG_BYTES
+from shadowprice.service.truth.reading import list_events
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    found = Store(str(tmp_path / "data"))
+    found.open()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("version", ["0001", "0002", "0003", "0004"])
+def test_tables_of_earlier_versions_become_those_of_this_one(tmp_path: Path, version: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with create_engine(f"sqlite:///{folder / 'shadowprice.db'}").begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, version)
+    store = Store(str(folder))
+    store.open()
+    with store.reading() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, tables.metadata) == []
+    store.close()
+
+
+def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path: Path) -> None:
+    point = {"job": "a", "generation": 1, "at": 0, "minibatches": 0.0, "metrics": "x" * 60_000}
+    with store.transaction() as connection:
+        store.write(connection, tables.progress.insert(), [point] * 500)
+    over = threading.Event()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        until = time.monotonic() + 20
+        connection = sqlite3.connect(store.file, isolation_level=None)
+        connection.execute("PRAGMA synchronous=OFF")
+        while not over.is_set() and time.monotonic() < until:
+            connection.execute("REPLACE INTO meta VALUES ('written', ?)", (written,))
+            written += 1
+        connection.close()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        store.backup(tmp_path / "copy.db")
+        assert writing.is_alive()
+    finally:
+        over.set()
+        writing.join(30)
+    copy = sqlite3.connect(tmp_path / "copy.db")
+    [[points]] = copy.execute("SELECT count(*) FROM progress")
+    copy.close()
+    assert (points, written > 0) == (500, True)
+
+
+def test_a_log_that_grew_does_not_stay_large(store: Store) -> None:
+    point = {"job": "a", "generation": 1, "at": 0, "minibatches": 0.0, "metrics": "x" * 60_000}
+    log = Path(f"{store.file}-wal")
+    with store.transaction() as connection:
+        store.write(connection, tables.progress.insert(), [point] * 700)
+    assert log.stat().st_size > LOG_BYTES
+    for at in range(2):
+        with store.transaction() as connection:
+            store.put(connection, "written", f"{at}")
+    assert log.stat().st_size <= LOG_BYTES
+
+
+def test_few_decisions_are_found_among_much_else(store: Store) -> None:
+    def entries(first: int, several: int, **more: Any) -> list[dict[str, Any]]:
+        entry = {"at": 1, "kind": "resized", "decision": 0, "job": "a", "tenant": "v", "data": "{}"}
+        return [{"id": first + at, **entry, **more} for at in range(several)]
+
+    rows = [
+        *entries(1, 2, decision=1),
+        *entries(10, 5_000),
+        *entries(6_000, 2_000, decision=1, job="b", tenant="w"),
+    ]
+    with store.transaction() as connection:
+        store.write(connection, tables.events.insert(), rows)
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    with store.reading() as connection:
+        raw: Any = connection.connection.driver_connection
+        raw.set_progress_handler(count, 10)
+        for asked in ({"tenant": "v"}, {"job": "a"}, {"job": "a", "tenant": "v"}):
+            found = list_events(connection, decisions=True, **asked)
+            assert [entry["id"] for entry in found] == [2, 1]
+        raw.set_progress_handler(None, 0)
+    assert steps < 50

@@ -1,0 +1,66 @@
+"""Tokens over months: those that count are listed, those that are long over go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowprice.service.auth import valid_first
+from shadowprice.service.store import Store, history, tables
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    found = Store(str(tmp_path / "data"))
+    found.open()
+    yield found
+    found.close()
+
+
+def keep(
+    store: Store,
+    number: int,
+    *,
+    role: str = "tenant",
+    expires: int | None = None,
+    revoked: int | None = None,
+) -> None:
+    row = {
+        "id": number,
+        "hash": f"{number}",
+        "role": role,
+        "tenant": None,
+        "note": "",
+        "created": 0,
+        "expires": expires,
+        "revoked": revoked,
+    }
+    with store.transaction() as connection:
+        store.write(connection, tables.tokens.insert(), [row])
+
+
+def listed(store: Store, now: int) -> list[int]:
+    with store.reading() as connection:
+        return [row.id for row in connection.execute(valid_first(now))]
+
+
+def test_valid_tokens_come_before_those_that_are_over(store: Store) -> None:
+    keep(store, 1)
+    keep(store, 2, expires=100)
+    keep(store, 3, expires=20)
+    keep(store, 4, revoked=10)
+    assert listed(store, now=50) == [2, 1, 4, 3]
+    assert listed(store, now=100) == [1, 4, 3, 2]
+
+
+def test_tokens_that_are_over_for_longer_than_is_kept_leave(store: Store) -> None:
+    keep(store, 1)
+    keep(store, 2, expires=100)
+    keep(store, 3, expires=20)
+    keep(store, 4, expires=90, revoked=10)
+    keep(store, 5, expires=10, revoked=60)
+    keep(store, 6, role="operator", revoked=10)  # else a file that holds it would let it in again
+    history.sweep(store, before=50)
+    assert listed(store, now=50) == [2, 1, 6, 5]
