@@ -301,10 +301,6 @@ def read_table(
     names = list(columns)
     if header:
         names = column_names(head, separator)
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        if twice:
-            message = f"the header names {shown(twice[0])} more than once"
-            raise InputError(Fault(f"{path}: line 1", message, "give each column once"))
         missing = [name for name in columns if name not in names and name not in optional]
         if missing:
             raise InputError(
@@ -314,6 +310,10 @@ def read_table(
                     f"the columns must be {', '.join(c for c in columns if c not in optional)}",
                 )
             )
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            message = f"the header names {shown(twice[0])} more than once"
+            raise InputError(Fault(f"{path}: line 1", message, "give each column once"))
     else:
         _check_width(path, head, len(names), separator)
     schema = {name: columns.get(name, pl.String()) for name in names}
