@@ -63,7 +63,8 @@ $(TESTS_STAMP): $(STAMP)
 test: $(STAMP) $(TESTS_STAMP) ## Run the tests
 	@$(BIN)/shadowprice warm  # once, on all processors: each worker of pytest would compile for itself
 	@# In the order of files: those of few tests are often the longest, and xdist would keep them for the end.
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SMALL)
+	@# Six at once, though processors are few: what drives real processes waits for them most of the time.
+	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(SMALL)
 
 test-properties: $(STAMP) ## Run the tests of properties with all their draws, and all hostile inputs; make test has half of them
 	@SHADOWPRICE_TEST_DRAWS=all $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/integration/test_hostile_inputs.py tests/properties
