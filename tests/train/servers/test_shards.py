@@ -74,6 +74,32 @@ def test_parameters_are_grouped_by_name_though_a_server_has_none_of_a_group(
     assert torch.equal(*learnt)
 
 
+class Plain(torch.optim.Optimizer):
+    """Counts on a gradient of all that it is given, as one of somebody's own may."""
+
+    def __init__(self, parameters: object) -> None:
+        super().__init__(parameters, {"lr": 0.1})  # type: ignore[arg-type]
+        for one in (one for group in self.param_groups for one in group["params"]):
+            self.state[one]["sum"] = torch.zeros_like(one)
+
+    def step(self) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                for one, _ in zip(group["params"], group["param_names"], strict=True):
+                    one.sub_(self.state[one]["sum"].add_(one.grad), alpha=group["lr"])
+
+
+def test_an_optimiser_steps_over_what_has_a_gradient_alone(tmp_path: Path) -> None:
+    recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Plain)
+    learnt = []
+    for servers in (1, 3):
+        shards = [Shard(recipe, number, servers) for number in range(servers)]
+        for shard in shards:
+            shard.apply([torch.ones_like(shard.values)], 0)
+        learnt.append(torch.cat([shard.values for shard in shards]))
+    assert torch.equal(*learnt)
+
+
 class Spread(torch.optim.Optimizer):
     """Keeps one row for every parameter: it cannot be divided by elements."""
 

@@ -112,15 +112,26 @@ class Shard:
             self._views.append(torch.nn.Parameter(self.values[begin : begin + piece.size]))
             begin += piece.size
         own = {one.name: view for one, view in zip(self.pieces, self._views, strict=True)}
-        # Those of which nothing is here, too: a group of parameters may not be empty.
+        # Those of which nothing is here, too: no group of parameters may be made empty.
         named = [
             (name, own.get(name, torch.nn.Parameter(self.values[:0]))) for name, _ in layout.sizes
         ]
         self._optimizer = recipe.optimizer(named)
+        self._leave_out({id(one) for _, one in named} - {id(one) for one in self._views})
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._checked = False
         if state is not None:
             self._restore(state)
+
+    def _leave_out(self, others: set[int]) -> None:
+        """Let the optimiser step over what has gradients alone, which it may count on."""
+        for group in self._optimizer.param_groups:
+            here = [at for at, one in enumerate(group["params"]) if id(one) not in others]
+            for one in group["params"]:
+                if id(one) in others:
+                    self._optimizer.state.pop(one, None)
+            for key in {"params", "param_names"} & group.keys():
+                group[key] = [group[key][at] for at in here]
 
     def apply(self, gradients: Sequence[Any], minibatch: int) -> None:
         """Update the parameters once.
