@@ -17,6 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
 from shadowprice.service.store import Store, tables
+from shadowprice.service.store.files import backup_file
 from shadowprice.service.store.store import _MIGRATIONS, LOG_BYTES
 from shadowprice.service.truth.reading import list_events
 
@@ -66,7 +67,7 @@ def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path
     writing = threading.Thread(target=write)
     writing.start()
     try:
-        store.backup(tmp_path / "copy.db")
+        backup_file(store.file, tmp_path / "copy.db")
         assert writing.is_alive()
     finally:
         over.set()

@@ -260,7 +260,7 @@ def backup(
     """
     check_extra()
     from shadowprice.results.target import check_file
-    from shadowprice.service.store.store import FILE, RESTORE, backup_file, check_copy, is_store
+    from shadowprice.service.store.files import FILE, RESTORE, backup_file, check_copy, is_store
 
     if "://" in data:
         mend = "use pg_dump, which copies a database while it is written"

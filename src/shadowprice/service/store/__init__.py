@@ -1,5 +1,6 @@
 """What the service keeps: SQLite in a directory, or PostgreSQL by its address."""
 
-from shadowprice.service.store.store import Rows, Store, StoreError
+from shadowprice.service.store.errors import StoreError
+from shadowprice.service.store.store import Rows, Store
 
 __all__ = ["Rows", "Store", "StoreError"]

@@ -6,11 +6,8 @@ statement and around the commit: that is where tests let it fail.
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,64 +23,27 @@ from sqlalchemy import (
     create_engine,
     event,
     select,
-    text,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.service.store import tables
+from shadowprice.service.store.advisory import EPOCH, AdvisoryLock
+from shadowprice.service.store.errors import StoreError
+from shadowprice.service.store.files import FILE, RESTORE
 from shadowprice.service.store.lock import DirectoryLock
 from shadowprice.service.store.prepared import Prepared
 
-FILE: Final = "shadowprice.db"
-"""The database in a data directory."""
-
 LOG_BYTES: Final = 32 << 20
 """Bytes of the write-ahead log that are left to it once it was written into the database."""
-
-ADVISORY: Final = 0x5AD0_9A1C
-"""Number of PostgreSQL's advisory lock; its second half is the schema's own."""
-
-EPOCH: Final = "epoch"
-"""Key under which the number of the elected leader is kept."""
-
-TAKE_OVER: Final = 5.0
-"""Seconds that a connection that is ended is given to let go of the lock."""
-
-_END_HOLDER: Final = text(
-    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted "
-    "AND classid::bigint = :one AND objid::bigint = :two AND pid <> pg_backend_pid() "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-)
-
-_SESSION: Final = text(
-    "SELECT pid, backend_start AS since FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-)
-
-_END_SESSION: Final = text(
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-    "WHERE pid = :pid AND backend_start = :since"
-)
-
-RESTORE: Final = (
-    f"stop the service, put a copy that `shadowprice backup` wrote into an empty directory as "
-    f"{FILE}, and serve from there"
-)
-"""What helps where the SQLite file is damaged."""
 
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 Rows = Sequence[Mapping[str, Any]]
-
-
-class StoreError(ShadowpriceError):
-    """The store cannot be written or read; what was being written was not."""
-
-    code = "storage"
 
 
 class Store:
@@ -113,7 +73,7 @@ class Store:
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
-        self._session: dict[str, Any] | None = None  # the server's, which has the advisory lock
+        self._advisory = AdvisoryLock()
         if "://" in where:
             self.folder: Path | None = None
             self._url = _postgres_url(where)
@@ -160,7 +120,7 @@ class Store:
                 if self._lock is None:
                     self._lock = DirectoryLock(self.folder)
             self._writer = self._engine.connect()
-            if not self.embedded and not self._elected(self._writer, take_over=epoch > 0):
+            if not self._leads(take_over=epoch > 0):
                 self._drop_writer()
                 return False
             self._migrate(self._writer)
@@ -201,7 +161,7 @@ class Store:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
                 self._drop_writer()
                 self._writer = self._engine.connect()
-                if not self.embedded and not self._elected(self._writer):
+                if not self._leads(take_over=False):
                     self._drop_writer()
                     return False
                 if not self._fenced(self._writer):
@@ -268,6 +228,11 @@ class Store:
             },
         )
 
+    def _leads(self, *, take_over: bool) -> bool:
+        """Return whether the connection may write; that of a file may, whose folder is locked."""
+        assert self._writer is not None
+        return self.embedded or self._advisory.take(self._writer, self._epoch, take_over=take_over)
+
     def _fenced(self, connection: Connection) -> bool:
         """Keep this leader's number, now that nobody else writes; whether none is higher."""
         if not self._epoch:
@@ -279,45 +244,6 @@ class Store:
                 return False
             self.put(connection, EPOCH, str(self._epoch))
         return True
-
-    def _elected(self, connection: Connection, *, take_over: bool = False) -> bool:
-        """Try for the advisory lock; it lasts as long as the connection.
-
-        The connection of this writer's own that had it before is ended, if the server has it still:
-        what lies between may hold it for it, long after it was lost here. Where an elected leader
-        finds the lock with an earlier one, that one's connection is ended: a process that is frozen
-        holds it for as long as its machine answers.
-        """
-        for setting, value in (("idle", 3), ("interval", 2), ("count", 3)):
-            connection.execute(text(f"SET tcp_keepalives_{setting} = {value}"))
-        schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
-        number = {"one": ADVISORY, "two": schema}
-        asked = text("SELECT pg_try_advisory_lock(:one, :two)")
-        ended = self._session is not None and bool(
-            connection.execute(_END_SESSION, self._session).scalar()
-        )
-        taken = connection.execute(asked, number).scalar_one()
-        if not taken and take_over and self._later(connection):
-            connection.execute(_END_HOLDER, {"one": ADVISORY, "two": schema % 2**32})
-            ended = True
-        until = time.monotonic() + TAKE_OVER
-        while not taken and ended and time.monotonic() < until:
-            connection.commit()
-            time.sleep(0.05)
-            taken = connection.execute(asked, number).scalar_one()
-        if taken:
-            self._session = dict(connection.execute(_SESSION).mappings().one())
-        connection.commit()
-        return bool(taken)
-
-    def _later(self, connection: Connection) -> bool:
-        """Whether this leader was elected after the last one that wrote, as far as is known."""
-        there = connection.execute(text("SELECT to_regclass('meta')")).scalar()
-        if there is None:
-            return True
-        table = tables.meta
-        found = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
-        return found is None or int(found) < self._epoch
 
     # ---------------------------------------------------------------- versions
 
@@ -417,114 +343,6 @@ class Store:
             ).scalar()
         return None if found is None else str(found)
 
-    def backup(self, target: Path) -> None:
-        """Write a copy of the store as it is at this moment; only of an embedded one.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be read or written.
-        """
-        backup_file(self.file, target)
-
-
-def backup_file(source: Path, target: Path) -> None:
-    """Copy a SQLite file while it is in use; the target appears when it is whole.
-
-    Raises
-    ------
-    InputError
-        If the copy would take the place of a database that a service works with, or of a part of
-        one; nothing was written then.
-    StoreError
-        If it cannot be read or written.
-    """
-    check_copy(target)
-    partial: Path | None = None
-    try:
-        reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            handle, name = tempfile.mkstemp(
-                prefix=".shadowprice.", suffix=".part", dir=target.parent
-            )
-            os.close(handle)
-            partial = Path(name)
-            copy = sqlite3.connect(partial)
-            try:
-                # In one go, as of one moment; the service goes on writing. In pieces, it would
-                # begin anew each time that something was written between two of them.
-                reader.backup(copy)
-                copy.execute("PRAGMA journal_mode=DELETE")
-                broken = copy.execute("PRAGMA quick_check").fetchone()[0]
-                if broken != "ok":
-                    message = f"is damaged: {' '.join(broken.split())[:200]}"
-                    raise StoreError(str(Fault(str(source), message, RESTORE)))
-            finally:
-                copy.close()
-        finally:
-            reader.close()
-        partial.replace(target)
-    except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"cannot copy {source} to {target}: {error}") from error
-    finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
-
-
-def check_copy(target: Path) -> None:
-    """Refuse to replace a database that a service works with, whether or not it runs now.
-
-    It has a write-ahead log, whatever name it is reached by; copies have none. A service whose
-    database is replaced goes on writing to the one that has no name any more.
-
-    Raises
-    ------
-    InputError
-        If a copy at ``target`` would take the place of such a database, or of a part of one.
-    """
-    mend = "give a new name"
-    try:
-        if target.is_file() and _has_log(target):
-            message = "is the database that a service works with, not a copy of one"
-            raise InputError(Fault(str(target), message, mend))
-        for part in _PARTS:
-            whole, left = Path(str(target).removesuffix(part)), Path(f"{target}{part}")
-            if whole != target and whole.is_file():
-                message = f"would be read as a part of the database {whole}"
-                raise InputError(Fault(str(target), message, mend))
-            if left.exists():
-                message = f"{left.name}, beside it, would be read as a part of the copy"
-                raise InputError(Fault(str(target), message, mend))
-    except OSError:
-        return  # what cannot be looked at cannot be written either
-
-
-def _has_log(path: Path) -> bool:
-    """Whether a file is a SQLite file with a write-ahead log, by what its header says.
-
-    It is not opened as a database: by another name than its own, that would begin a second log.
-    """
-    with path.open("rb") as file:
-        head = file.read(19)
-    return head.startswith(b"SQLite format 3\0") and head[18:] == b"\2"
-
-
-_PARTS: Final = ("-wal", "-shm", "-journal")
-"""What SQLite adds to a database's name to call the files that it keeps beside it."""
-
-
-def is_store(path: Path) -> bool:
-    """Whether a file is the SQLite file of a service, or a copy of one."""
-    try:
-        reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            found = {name for (name,) in reader.execute("SELECT name FROM sqlite_master")}
-        finally:
-            reader.close()
-    except sqlite3.Error:
-        return False
-    return {tables.meta.name, tables.journal.name} <= found
-
 
 def _no_fault(point: str) -> None:
     del point
@@ -568,6 +386,3 @@ def _damage(error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     original = getattr(error, "orig", None) or error
     return " ".join(str(original).split())[:300]
-
-
-__all__ = ["RESTORE", "Rows", "Store", "StoreError", "backup_file", "check_copy", "is_store"]
