@@ -267,10 +267,11 @@ def test_objects_that_cannot_be_kept_are_found_at_once() -> None:
         run.keep(model=model, data=DATA)
 
 
-def test_a_state_that_could_not_be_read_again_is_found_at_once() -> None:
+@pytest.mark.parametrize("value", [Path(), lambda: None], ids=["not read", "not written"])
+def test_a_state_that_could_not_be_read_again_is_found_at_once(value: object) -> None:
     class Odd:
         def state_dict(self) -> dict[str, Any]:
-            return {"path": Path()}
+            return {"value": value}
 
         def load_state_dict(self, state: dict[str, Any]) -> None:
             raise AssertionError(state)

@@ -67,8 +67,15 @@ class Restored:
         return unpacked(data)
 
 
-def packed(state: State) -> memoryview:
+def packed(state: State, what: str = "a state") -> memoryview:
     """Return a state (tensors, numbers, strings, and mappings and sequences of them) as bytes.
+
+    Parameters
+    ----------
+    state : mapping
+        The state.
+    what : str
+        What errors call it.
 
     Raises
     ------
@@ -76,15 +83,15 @@ def packed(state: State) -> memoryview:
         If it holds anything else, numpy's numbers for one: it could not be read again.
     """
     stream = io.BytesIO()
-    torch.save(dict(state), stream)
     try:
+        torch.save(dict(state), stream)
         stream.seek(0)
         torch.load(stream, map_location="meta", weights_only=True)  # all but what tensors hold
-    except pickle.UnpicklingError as error:
+    except (pickle.PickleError, AttributeError, TypeError) as error:
         # The line that names what it is comes after advice to read it nevertheless.
         said = next((one for one in str(error).splitlines() if "GLOBAL" in one), str(error))
         raise TrainingError(
-            "a state is more than tensors, Python's own numbers, strings and mappings and "
+            f"{what} is more than tensors, Python's own numbers, strings and mappings and "
             f"sequences of them, and could not be read again: {said.strip()}"
         ) from error
     return stream.getbuffer()
