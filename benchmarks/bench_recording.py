@@ -23,12 +23,13 @@ from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.job import Job, StepModel, build_job
 from shadowprice.core.utility import Sigmoid
 from shadowprice.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import read_run, write_run
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.report.page import write_report
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 
 JOBS, SLOTS, SERVERS = 50_000, 8_000, 60
 
@@ -91,11 +92,11 @@ def main() -> None:
     scenario = Scenario(cluster, jobs)
 
     def replay(observers: Callable[[], list[Observer]]) -> float:
-        policy = build_policy(scenario, "fifo", {"workers": "most"})
+        policy = PolicyChoice("fifo", {"workers": "most"}).build(scenario.context())
         return timed(lambda: Simulation(cluster, jobs, policy).run(observers()))
 
     replay(list)  # compiles
-    policy = build_policy(scenario, "fifo", {"workers": "most"})
+    policy = PolicyChoice("fifo", {"workers": "most"}).build(scenario.context())
     print(f"{JOBS:,} jobs, {SLOTS:,} slots of arrivals, {SERVERS} servers, FIFO")
     rows: dict[str, list[float]] = {"alone": [], "recorder": [], "slot by slot": []}
     for _ in range(3):
@@ -109,7 +110,9 @@ def main() -> None:
         folder = Path(name)
         whole = timed(
             lambda: record_run(
-                scenario, "fifo", build_policy(scenario, "fifo", {"workers": "most"})
+                scenario,
+                "fifo",
+                PolicyChoice("fifo", {"workers": "most"}).build(scenario.context()),
             )
         )
         print(f"  replay and tables      {whole:6.2f} s")

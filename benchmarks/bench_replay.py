@@ -32,9 +32,10 @@ from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, View
 from shadowprice.core.specs import ClusterSpec, validate
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.traces.generator import cluster_for
 from shadowprice.traces.locate import parse_spec, read_trace
 from shadowprice.traces.synthesis import SynthesisOptions, synthesize
@@ -176,8 +177,8 @@ def replay(name: str, spec: str, load: float) -> dict[str, Any]:
         return {"jobs": shadow.arrivals, "done": None, "seconds": shadow.seconds}
     policy, recorded = name.split(maxsplit=1)[0], "recorded" in name
     warm = Scenario(cluster, jobs[:300])
-    Simulation(cluster, warm.jobs, build_policy(warm, policy, settings)).run()
-    built = build_policy(scenario, policy, settings)
+    Simulation(cluster, warm.jobs, PolicyChoice(policy, settings).build(warm.context())).run()
+    built = PolicyChoice(policy, settings).build(scenario.context())
     began, busy = time.perf_counter(), time.process_time()
     if recorded:
         done = record_run(scenario, policy, built).info["summary"]["finished"]

@@ -18,10 +18,11 @@ from shadowprice.core.events import Promise
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.experiments.rolling.setting import Workload, restarting
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.execution import ExactExecution
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 
 PRESETS: Final = ("calibrated", "chunk")
 PARTS: Final = (10, 25, 50)
@@ -46,7 +47,7 @@ class Slower(ExactExecution):
 def run(scenario: Scenario, less: float, seed: int, *, steady: bool) -> tuple[int, int, float]:
     """Return the first promises kept and made, and the share of the value on offer earned."""
     cluster, jobs = scenario.cluster, scenario.jobs
-    policy = build_policy(scenario, "rolling", {"steady": steady})
+    policy = PolicyChoice("rolling", {"steady": steady}).build(scenario.context())
     recorder = Recorder(cluster, jobs, policy)
     execution = Slower(less, seed)
     Simulation(cluster, jobs, policy, until=scenario.until, execution=execution).run([recorder])

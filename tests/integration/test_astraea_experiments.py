@@ -10,8 +10,9 @@ import pytest
 from shadowprice.experiments.astraea import efficiency, presets, ratio, workload
 from shadowprice.experiments.astraea.runs import POLICIES, run, variance
 from shadowprice.experiments.framework import Settings, experiments, run_experiment
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import books_of
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 
 PATIENCE = 300.0
 """Seconds for an optimum: on a busy machine the limit of a figure would end it before its proof."""
@@ -72,7 +73,9 @@ def test_a_run_s_fairness_is_the_books_one() -> None:
     jobs, _ = workload.draw_jobs(cluster, 25, seed=2, ranges=workload.TINY)
     outcome = run("astraea", cluster, jobs)
     scenario = Scenario(cluster, jobs)
-    books = books_of(record_run(scenario, "astraea", build_policy(scenario, "astraea", {})))
+    books = books_of(
+        record_run(scenario, "astraea", PolicyChoice("astraea").build(scenario.context()))
+    )
     for name, value in outcome.fairness().items():
         assert value == pytest.approx(books.accounts[name].fairness)
     assert variance(list(outcome.fairness().values())) == pytest.approx(books.fairness_variance)

@@ -16,7 +16,7 @@ from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.misreports import TrueRevenue, misreports
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 from tests.astraea_cases import (
     SETTINGS,
     example_cluster,
@@ -141,7 +141,7 @@ def test_understated_work_takes_as_long_as_it_takes() -> None:
     ]
     assert lie.jobs[0].required == job.required // 2
     observer = TrueRevenue({"j": job}, "a", lie.told)
-    policy = build_policy(Scenario(owned, lie.jobs), "hived", {})
+    policy = PolicyChoice("hived").build(Scenario(owned, lie.jobs).context())
     Simulation(owned, lie.jobs, policy, execution=lie.execution(ExactExecution())).run([observer])
     assert observer.done == {"j": 5}
     assert observer.utility == 100 - 2 * 5
@@ -154,7 +154,7 @@ def test_parts_of_a_job_go_no_faster_than_the_job() -> None:
     assert {len(m.jobs) for m in splits} == {2, 3}
     for split in splits:
         observer = TrueRevenue({"j": job}, "a", split.told)
-        policy = build_policy(Scenario(owned, split.jobs), "hived", {})
+        policy = PolicyChoice("hived").build(Scenario(owned, split.jobs).context())
         Simulation(owned, split.jobs, policy).run([observer])
         # Alone, whole, it takes slots 0 to 3; what parts do beside each other is lost.
         assert observer.done.get("j", 3) >= 3

@@ -12,8 +12,9 @@ import pytest
 from shadowprice import simulate as simulated
 from shadowprice.cli.main import main
 from shadowprice.core import bounds
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import Source
 from tests.policy_worlds import SHARED, every_policy
 
@@ -137,6 +138,6 @@ def test_a_long_run_tells_its_slot_when_nobody_arrives(folder: Path) -> None:
     def tell(arrived: int, jobs: int, slot: int | None = None, /) -> None:
         told.append((arrived, jobs, slot))
 
-    record_run(scenario, "fifo", build_policy(scenario, "fifo", {}), progress=tell)
+    record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()), progress=tell)
     assert told[0] == (1, 1, 3)
     assert [slot for _, _, slot in told[1:]] == [3 + 1024 * n for n in range(1, 5)]

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shadowprice.core.utility import Sigmoid
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Run
 from shadowprice.results.report import embed
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.scales import number
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
 from tests.planners import Wanderer
 from tests.priced import FlatRate
@@ -86,7 +87,9 @@ def money_page(folder: Path) -> str:
     (folder / "money.yaml").write_text(MONEY)
     (folder / "types.yaml").write_text(ON_TYPES)
     scenario, _ = Source(cluster=folder / "money.yaml", jobs=folder / "types.yaml").scenario(0)
-    return render_report(record_run(scenario, "oasis", build_policy(scenario, "oasis", {})))
+    return render_report(
+        record_run(scenario, "oasis", PolicyChoice("oasis").build(scenario.context()))
+    )
 
 
 def comparison() -> str:

@@ -12,10 +12,11 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import Books, books_of, timeline
 from shadowprice.results.files import Run, read_run, write_run
 from shadowprice.results.report.page import write_report
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from tests.astraea_cases import (
     SETTINGS,
     example_cluster,
@@ -29,7 +30,7 @@ TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"work
 
 def recorded(cluster: Cluster, jobs: list[Job], policy: str, **settings: object) -> Run:
     scenario = Scenario(cluster, jobs)
-    return record_run(scenario, policy, build_policy(scenario, policy, settings))
+    return record_run(scenario, policy, PolicyChoice(policy, settings).build(scenario.context()))
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from shadowprice.core.events import Commit, Decided, Decision, DriverEvent, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.constants import PriceConstants
 from shadowprice.policies.pricing.terms import Shortfall, Terms
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.retracing import Known, Retracing
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 from tests.advice_cases import entry, resolved, servers, tight_entry, tight_servers
 from tests.draws import draws
 
@@ -68,7 +69,7 @@ def told(decision: Decision) -> object:
 
 
 def by_engine(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> dict[str, object]:
-    policy = build_policy(scenario, name, settings, explained=False)
+    policy = PolicyChoice(name, settings).build(scenario.context(explained=False))
     seen = _Decisions()
     Simulation(scenario.cluster, scenario.jobs, policy, until=scenario.until).run([seen])
     return {job: told(decision) for job, decision in seen.first.items()}
@@ -85,7 +86,9 @@ def by_arrivals(
     jobs = list(scenario.jobs)
     if changed is not None:
         jobs[at] = changed
-    policy = build_policy(replace(scenario, jobs=jobs), name, settings, explained=False)
+    policy = PolicyChoice(name, settings).build(
+        replace(scenario, jobs=jobs).context(explained=False)
+    )
     assert isinstance(policy, PricedAdmission)
     course = Retracing(scenario, policy, known, at)
     return {

@@ -12,7 +12,6 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.kernels.stopwatch import preparing, working_time
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.registry import make_policy
 from shadowprice.results.collect import Circumstances, Input, collect
 from shadowprice.results.files import Run
 from shadowprice.results.observer import Observer
@@ -78,30 +77,6 @@ class Scenario:
             seed=self.seed,
             explained=explained,
         )
-
-
-def build_policy(
-    scenario: Scenario, name: str, settings: Mapping[str, Any], *, explained: bool = True
-) -> Policy:
-    """Build a policy that knows the whole workload of a scenario, as simulations allow.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        What is run.
-    name : str
-        The policy.
-    settings : mapping
-        Its settings.
-    explained : bool
-        Whether its refusals are to say why.
-
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is unknown.
-    """
-    return make_policy(name, scenario.context(explained=explained), settings)
 
 
 def run_policy(

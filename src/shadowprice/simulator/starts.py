@@ -14,9 +14,10 @@ from shadowprice.core.events import Command, Completed, DriverEvent
 from shadowprice.core.policy import Policy
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy
+from shadowprice.simulator.scenario import Scenario
 
 _SETTINGS: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -117,5 +118,5 @@ def starts(scenario: Scenario, stop: Callable[[], bool]) -> Iterator[Mapping[str
     for settings in _SETTINGS:
         if stop():
             return
-        policy = build_policy(undisturbed, "rolling", settings)
+        policy = PolicyChoice("rolling", settings).build(undisturbed.context())
         yield schedules_of(undisturbed, policy, stop)

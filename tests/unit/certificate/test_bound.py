@@ -25,6 +25,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import Constant, utility_value
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.offline.problem import whole_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.limits import limits_of
@@ -32,7 +33,7 @@ from shadowprice.policies.pricing.posted import PostedPrices, read_posted
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.starts import schedules_of
 from tests.bag_cases import bag, places
 from tests.oracles.lagrangian import lagrangian_bound
@@ -126,7 +127,7 @@ def test_best_is_at_least_what_it_begins_with(policy: str, seed: int) -> None:
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 3)), horizon=2)
     jobs = [replace(one, restart=Fraction(1, 2)) for one in some_jobs(on, rng)]
     scenario = Scenario(on, tuple(jobs), None)
-    begun = schedules_of(scenario, build_policy(scenario, policy, {}), never)
+    begun = schedules_of(scenario, PolicyChoice(policy).build(scenario.context()), never)
     by = {one.name: one for one in jobs}
     earned = sum(
         utility_value(by[name].utility, plan.completion - by[name].arrival)
@@ -295,8 +296,8 @@ def test_it_begins_with_what_a_policy_leaves(seed: int) -> None:
     on = cluster(3, 2, int(rng.integers(0, 2)), gpus=2, horizon=12)
     jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(20)]
     scenario = Scenario(on, jobs, 12, seed)
-    run = record_run(scenario, "rolling", build_policy(scenario, "rolling", {}))
-    left = schedules_of(scenario, build_policy(scenario, "rolling", {}), never)
+    run = record_run(scenario, "rolling", PolicyChoice("rolling").build(scenario.context()))
+    left = schedules_of(scenario, PolicyChoice("rolling").build(scenario.context()), never)
     by_name = {one.name: one for one in jobs}
     earns = sum(
         utility_value(by_name[name].utility, plan.completion - by_name[name].arrival)
@@ -325,9 +326,13 @@ def test_a_run_that_is_stopped_leaves_what_it_completed() -> None:
         asked += 1
         return asked > 13
 
-    some = schedules_of(scenario, build_policy(scenario, "rolling", {}), stop)
+    some = schedules_of(scenario, PolicyChoice("rolling").build(scenario.context()), stop)
     assert asked == 14
-    assert 0 < len(some) < len(schedules_of(scenario, build_policy(scenario, "rolling", {}), never))
+    assert (
+        0
+        < len(some)
+        < len(schedules_of(scenario, PolicyChoice("rolling").build(scenario.context()), never))
+    )
 
 
 def test_the_clock_of_the_processor_stands_still_while_it_waits() -> None:

@@ -19,7 +19,7 @@ from shadowprice.experiments.oasis.testbed import declared
 from shadowprice.experiments.testbed import measure, starts
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.simulator.scenario import build_policy, record_run
+from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import Source
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
@@ -70,7 +70,7 @@ def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
     options = GeneratorOptions(preset="testbed", jobs=JOBS, slots=SLOTS, slot_seconds=SLOT)
     records: Any = list(generate(options, seed=0).to_records())
     scenario, _ = Source(cluster=oasis_testbed_cluster(), jobs=records).scenario()
-    policy = build_policy(scenario, who.name, dict(who.settings))
+    policy = PolicyChoice(who.name, dict(who.settings)).build(scenario.context())
     stated = record_run(scenario, who.name, policy, settings=dict(who.settings))
     ours = measure.simulated(scaled(45, seed=0), who)
     columns = ["job", "arrival", "completion"]

@@ -18,10 +18,11 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.comparison import rows_of
 from shadowprice.results.files import Run, read_run, write_run
 from shadowprice.results.metrics import common_completion, restricted_mean
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import trials_of
 
 SLOT = 600
@@ -71,7 +72,7 @@ def clocked(seed: int) -> tuple[Cluster, list[dict[str, object]], list[Job]]:
 
 def ran(on: Cluster, jobs: list[Job], policy: str, **changes: object) -> Run:
     scenario = Scenario(on, jobs, **changes)  # type: ignore[arg-type]  # what the test varies
-    return record_run(scenario, policy, build_policy(scenario, policy, {}))
+    return record_run(scenario, policy, PolicyChoice(policy).build(scenario.context()))
 
 
 def seconds(text: object) -> Fraction:

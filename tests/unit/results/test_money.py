@@ -12,6 +12,7 @@ import pytest
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.specs import ClusterSpec, validate
 from shadowprice.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import write_run
 from shadowprice.results.observer import Observer
 from shadowprice.results.report.page import render_report
@@ -19,7 +20,7 @@ from shadowprice.results.report.scales import number
 from shadowprice.results.report.section_stories import stories
 from shadowprice.results.story import read_story
 from shadowprice.results.telling import story_lines
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from tests.replays import world
 
 
@@ -62,7 +63,9 @@ def test_a_run_costs_what_its_slots_cost(policy: str, seed: int) -> None:
     on = replace(on, costs=np.random.default_rng(seed).uniform(0, 9, on.servers))
     scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
     meter = Meter(on)
-    run = record_run(scenario, policy, build_policy(scenario, policy, {}), observers=[meter])
+    run = record_run(
+        scenario, policy, PolicyChoice(policy).build(scenario.context()), observers=[meter]
+    )
     money = run.summary["money"]
     costs = dict(run.jobs.select("job", "cost").rows())
     for name, cost in costs.items():
@@ -82,7 +85,7 @@ def test_a_run_costs_what_its_slots_cost(policy: str, seed: int) -> None:
 def test_a_run_without_prices_tells_no_money() -> None:
     on, jobs, _ = world(1)
     scenario = Scenario(on, jobs, until=40)
-    run = record_run(scenario, "fifo", build_policy(scenario, "fifo", {}))
+    run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
     assert "money" not in run.summary
     assert "cost" not in run.jobs.columns
     assert "cost of what jobs used" not in render_report(run)
@@ -93,7 +96,7 @@ def test_pages_and_stories_tell_what_jobs_and_the_cluster_cost(tmp_path: Path) -
     on, jobs, _ = world(1)
     on = replace(on, costs=np.arange(1.0, on.servers + 1.0))
     scenario = Scenario(on, jobs, until=40)
-    run = record_run(scenario, "fifo", build_policy(scenario, "fifo", {}))
+    run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
     page, told = render_report(run), stories(run, run.jobs, {})
     money = run.summary["money"]
     for name in ("used", "whole"):

@@ -14,12 +14,13 @@ import pytest
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.errors import InputError
 from shadowprice.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.difference import difference
 from shadowprice.results.files import Run
 from shadowprice.results.listing import Range, Selection, columns_of, ordered
 from shadowprice.results.moment import Moment, amounts_of, moment_of
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.scenario import Scenario, build_policy, record_run
+from shadowprice.simulator.scenario import Scenario, record_run
 from tests.replays import world
 from tests.unit.results.test_places import unfolded
 
@@ -43,7 +44,7 @@ def watched(policy: str, seed: int, **settings: Any) -> tuple[Run, Seen]:
     on, jobs, happened = world(seed)
     scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
     seen = Seen()
-    built = build_policy(scenario, policy, settings)
+    built = PolicyChoice(policy, settings).build(scenario.context())
     return record_run(scenario, policy, built, observers=[seen]), seen
 
 
