@@ -140,10 +140,8 @@ class Driver(Writer):
         ):
             self._reports[report.job] = report
         now = self.clock.now()
-        since = now - self._last_point.get(report.job, -now)
-        soon = (
-            0 <= since < self._between_points(report.job, now)
-        )  # the clock may have been set back
+        since = now - self._last_point.get(report.job, -now)  # below 0 where it was set back
+        soon = 0 <= since < self._between_points(report.job, now)
         if not soon and len(self._points) < 10_000:
             self._last_point[report.job] = now
             self._points.append(report)

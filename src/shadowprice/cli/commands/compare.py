@@ -143,15 +143,6 @@ def compare(
     with stop_sign() as stop, place as pending, ExitStack() as resources:
         certificate = _certificate(scenario, proving, stop, quiet) if bound else None
 
-        def advised(run: Run) -> Run:
-            from shadowprice.simulator.advice import with_advice
-
-            of = next(one for one in chosen if one.label == run.policy)
-            with progress_bar(f"advice on refused, {of.label}", quiet) as progress:
-                return with_advice(
-                    run, scenario, of, seconds=advising, progress=progress, stop=stop
-                )
-
         def keep(run: Run) -> None:
             if certificate is not None:
                 run.info["bound"] = {
@@ -160,7 +151,7 @@ def compare(
                     if name not in {"best", "gap"}  # no schedule was looked for
                 }
             if advice and not run.info["partial"]:
-                run = advised(run)
+                run = _advised(run, scenario, chosen, advising, stop, quiet)
             if pending is not None:
                 keep_run(run, pending.path)
 
@@ -185,6 +176,22 @@ def compare(
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+
+
+def _advised(
+    run: Run,
+    scenario: Scenario,
+    choices: Sequence[PolicyChoice],
+    seconds: float,
+    stop: StopSign,
+    quiet: bool,
+) -> Run:
+    """Return a run with advice on the jobs that it refused."""
+    from shadowprice.simulator.advice import with_advice
+
+    of = next(one for one in choices if one.label == run.policy)
+    with progress_bar(f"advice on refused, {of.label}", quiet) as progress:
+        return with_advice(run, scenario, of, seconds=seconds, progress=progress, stop=stop)
 
 
 def _check_out(out: Path | None, advice: bool) -> None:

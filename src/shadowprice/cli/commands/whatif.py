@@ -124,16 +124,15 @@ def whatif(
         changes = parsed(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
+    from shadowprice.simulator.interrupt import stop_sign
+    from shadowprice.simulator.trials import seeds_from
+    from shadowprice.simulator.whatif import whatif as run_whatif
+
     choices = o.policy_choices(policy or ["oasis"], params, set_)
     changes = parsed(add, remove)
-    from shadowprice.simulator.trials import seeds_from
-
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)  # a wrong file is not to wait for the compiler
-    from shadowprice.simulator.interrupt import stop_sign
-    from shadowprice.simulator.whatif import whatif as run_whatif
-
     prepare_kernels([choice.name for choice in choices], quiet, bags=scenario.has_bags)
     with stop_sign() as stop, progress_bar("whatif", quiet):
         found = run_whatif(source, choices, changes, chosen, stop=stop)

@@ -352,9 +352,8 @@ class LocalExecutor:
             return
         lock.release()
         try:
-            state = (
-                generation.state()
-            )  # as it is now: what is remembered may be of before its claim
+            # As it is now: what is remembered may be of before its claim.
+            state = generation.state()
         except ValueError:
             state = {**entry.state, "phase": DAMAGED}
         phase = state["phase"]
