@@ -32,6 +32,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     torch.manual_seed(0)
     truth = torch.arange(8, dtype=torch.float32)
     model = around.prepare(torch.nn.Linear(8, 1))
+    device = next(model.parameters()).device
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     step, found = 0, around.restored()
     if found is not None:
@@ -42,7 +43,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     while step < STEPS:
         # The batch belongs to the step, and each worker takes its part: any number of workers goes.
         points = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(step))[rank::world]
-        loss = torch.nn.functional.mse_loss(model(points).squeeze(1), points @ truth)
+        scores, wanted = model(points.to(device)).squeeze(1), (points @ truth).to(device)
+        loss = torch.nn.functional.mse_loss(scores, wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -58,7 +60,8 @@ class Scheduled:
         from shadowprice import jobs
 
         self._jobs, self._stop = jobs, jobs.StopSignal()
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        # Whether to stop is agreed on over gloo, on the CPU.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
         if torch.cuda.is_available():

@@ -122,7 +122,8 @@ def loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor
 
 def right(model: torch.nn.Module, size: int) -> float:
     """Return the share of new images whose class a model tells."""
-    held = {name: torch.from_numpy(array) for name, array in images(HELD, size, 1).items()}
+    where = next(model.parameters()).device
+    held = {name: torch.from_numpy(one).to(where) for name, one in images(HELD, size, 1).items()}
     with torch.no_grad():
         found = model.eval()(held["image"]).argmax(dim=1)
     return float((found == held["label"]).double().mean())

@@ -1,4 +1,8 @@
-"""What tensors travel by in tests: gloo, a wire of gloo beside it, NCCL where there are GPUs."""
+"""What tensors travel by in tests: gloo, a wire of gloo beside it, NCCL where there are GPUs.
+
+Whether there are is asked of the driver's library: processes are forked from one that has imported
+this, and none of them could use a GPU if that had.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ import torch.distributed as dist
 
 from shadowprice.training.generation import nccl_here
 from shadowprice.training.servers.wires import WIRES, Wire
+
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 ON_GPUS = pytest.mark.skipif(not nccl_here(), reason="there is no GPU, or no NCCL")
 BACKENDS = ("gloo", "wired", pytest.param("nccl", marks=ON_GPUS))
@@ -31,6 +37,7 @@ def share_gpus(rank: int) -> None:
     So each says that it is on a machine of its own, and they talk by sockets.
     """
     if nccl_here():
+        assert not torch.cuda._is_in_bad_fork(), "forked from a process that has used a GPU"
         os.environ |= {
             "NCCL_HOSTID": f"test-{rank}",
             "NCCL_P2P_DISABLE": "1",

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 import torch
 
 from shadowprice.training import Order
-from shadowprice.training.generation import own_device
+from shadowprice.training.generation import nccl_here, own_device
 from shadowprice.training.randomness import seed_all
 from tests.train.generations import Job
 from tests.train.scripts import small
@@ -94,6 +94,7 @@ def test_resized_at_every_slot_it_ends_with_the_loss_curve_of_a_fixed_run(job: M
     expected, got = final(fixed), final(moved)
     assert got["final"] == pytest.approx(expected["final"], rel=1e-6, abs=1e-12)
     assert got["random"] == expected["random"]
+    assert f", 2 workers, {'nccl' if nccl_here() else 'gloo'}\n" in moved.began[-1].log()
 
 
 def twin(epochs: int) -> tuple[list[float], list[float]]:
@@ -165,6 +166,18 @@ def test_in_float32_a_resized_run_differs_less_than_seeds_do(job: Make) -> None:
     assert len(losses(moved)) == 16 * 5
     noise = min(apart(fixed[0], fixed[1]), apart(fixed[0], fixed[2]), apart(fixed[1], fixed[2]))
     assert apart(fixed[0], moved) < 0.1 * noise
+
+
+def test_mixed_precision_and_the_scale_of_its_gradients_go_through_moves(job: Make) -> None:
+    words = ("--mixed", "--epochs", "8")
+    fixed, moved = job("fixed", words=words), job("moved", words=(*words, "--pace", "0.02"))
+    fixed.run(1)
+    resized(moved, [(2, "told"), (3, "killed"), (1, "told")], by=7)
+    moved.run(2)
+    assert final(moved)["scale"] == final(fixed)["scale"] == 2.0 ** (8 + 8 * 5 // 5)
+    apart = [abs(losses(moved)[step] - loss) for step, loss in losses(fixed).items()]
+    assert len(apart) == 8 * 5
+    assert sum(apart) / len(apart) < 0.02  # of what begins at 0.7: numbers of a few digits round
 
 
 def test_more_workers_than_parts_change_nothing(job: Make) -> None:

@@ -7,7 +7,9 @@ of training go by NCCL.
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,23 +46,67 @@ def test_without_a_gpu_it_is_gloo(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    assert (told.device.type, told.backend) == ("cpu", "gloo")
+    assert told.device.type == "cpu"
+    assert generation._fitting(0, 1, dist.HashStore()) == "gloo"
 
 
-@pytest.mark.parametrize(("nccl", "backend"), [(True, "nccl"), (False, "gloo")])
-def test_with_gpus_it_is_nccl_where_torch_has_it(
-    told: generation.Generation, monkeypatch: pytest.MonkeyPatch, nccl: bool, backend: str
+@pytest.mark.parametrize(
+    ("gpus", "backend", "why"),
+    [
+        ({"0": "here 0", "1": "here 1"}, "nccl", ""),
+        ({"0": "here 0", "1": "there 0"}, "nccl", ""),
+        ({"0": "here 0", "1": "here 0"}, "gloo", "(some share one): they meet by gloo"),
+        ({"0": "here 0", "1": ""}, "gloo", "(1 have none): they meet by gloo"),
+        ({"0": "", "1": "here 0"}, "gloo", "(1 have none): they meet by gloo"),
+        ({"0": "", "1": ""}, "gloo", ""),
+    ],
+)
+def test_it_is_nccl_where_every_process_has_a_gpu_of_its_own(
+    told: generation.Generation,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    gpus: dict[str, str],
+    backend: str,
+    why: str,
 ) -> None:
-    with_gpus(monkeypatch, nccl=nccl)
+    store = dist.HashStore()
+    found = []
+    for rank in (0, 1):  # the first would wait for the other
+        dist.PrefixStore("gpus", store).set(str(1 - rank), gpus[str(1 - rank)])
+        monkeypatch.setattr(generation, "_own_gpu", lambda own=gpus[str(rank)]: own)
+        found.append(generation._fitting(rank, 2, store))
+    assert found == [backend, backend]
+    said = capfd.readouterr().err  # by one of them
+    assert said.count("not every process has a GPU of its own") == bool(why)
+    assert why in said
     asked: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(generation, "_met", lambda *_: store)
     monkeypatch.setattr(
         dist, "init_process_group", lambda name, **more: asked.append((name, more["rank"]))
     )
     monkeypatch.setattr(generation, "hold", lambda _: None)
-    assert told.device == torch.device("cuda", 0)  # of those that it was given
     generation.join_group(told)
-    assert asked == [torch.device("cuda", 0), (backend, 1)]
+    generation.join_group(told, backend="gloo")
+    assert asked == [(backend, 1), ("gloo", 1)]
+
+
+def test_gpus_are_told_apart_by_machine_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert generation._own_gpu() == ""
+    with_gpus(monkeypatch, nccl=False)
+    assert generation._own_gpu() == ""
+    with_gpus(monkeypatch)
+    place = SimpleNamespace(pci_domain_id=0, pci_bus_id=7, pci_device_id=1, uuid="GPU-1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: place)
+    machine = generation._machine()
+    assert socket.gethostname() in machine
+    assert generation._own_gpu() == f"{machine} 0:7:1"
+    del place.pci_domain_id  # as in older versions of torch
+    assert generation._own_gpu() == f"{machine} GPU-1"
+    monkeypatch.setenv("NCCL_HOSTID", "elsewhere")  # which NCCL goes by
+    assert generation._own_gpu() == "elsewhere GPU-1"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +137,7 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
             made.append(given[1:3])
 
     made: list[Any] = []
-    for name in wires._BY_ITSELF:
+    for name in wires._UNWATCHED:
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     with_gpus(monkeypatch)
@@ -102,7 +148,7 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
     assert wire.device == wires.device_of("nccl") == torch.device("cuda", 0)
     assert wires.device_of("gloo") == torch.device("cpu")
     # A worker's death ends no server: torch's own thread would.
-    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == "1"
 
 
 def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 from shadowprice.training import TrainingError
 from shadowprice.training.callbacks import seals
 from shadowprice.training.callbacks.following import divided
+from shadowprice.training.generation import nccl_here
 from tests.train.generations import Job
 
 pytestmark = pytest.mark.train
@@ -90,6 +91,9 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             done = newest[0]
             assert done == (goal if library == "lightning" else at(moved))
             assert f"told to stop: saved after step {done}" in generation.log()
+            backend = "nccl" if nccl_here() else "gloo"
+            many = f"{workers} workers, {backend}" if workers > 1 else "1 worker"
+            assert f", {many}\n" in generation.log()
         moved.run(1)
         assert left.ended() == [0], left.log()
     finally:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import os
+import socket
 import sys
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -19,6 +21,9 @@ from shadowprice.training.errors import TrainingError
 
 PATIENCE: Final = timedelta(minutes=5)
 """How long processes wait for each other: to come together, and in all they do together."""
+
+_MORE: Final = timedelta(seconds=30)
+"""What NCCL has beyond that: it ends a process that waits too long, without a word of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,6 @@ class Generation:
     def device(self) -> torch.device:
         """What it computes on: a GPU that it was given, else the CPU; see `own_device`."""
         return own_device()
-
-    @property
-    def backend(self) -> str:
-        """How tensors travel: NCCL between GPUs, else gloo."""
-        return "nccl" if nccl_here() else "gloo"
 
 
 def current() -> Generation:
@@ -88,7 +88,7 @@ def join_group(
     generation : Generation
         Which.
     backend : str, optional
-        How tensors travel; by default `Generation.backend`.
+        How tensors travel; by default NCCL where every process has a GPU of its own, else gloo.
     patience : timedelta, optional
         How long to wait for the others, now and in everything done together later.
 
@@ -106,23 +106,67 @@ def join_group(
     if generation.address and _loopback(generation.address.rpartition(":")[0]):
         # gloo asks the resolver for this machine's name, which not every machine knows.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.HashStore() if generation.world == 1 else None
+    rank, world = generation.rank, generation.world
     try:
+        store = _met(rank, world, patience)
+        backend = backend or _fitting(rank, world, store)
         dist.init_process_group(
-            backend or generation.backend,
-            init_method=None if store else "env://",
-            store=store,
-            rank=generation.rank,
-            world_size=generation.world,
-            timeout=patience,
+            backend,
+            store=dist.PrefixStore("default_pg", store),
+            rank=rank,
+            world_size=world,
+            timeout=patience + _MORE if backend == "nccl" else patience,
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainingError(
-            f"process {generation.rank} of {generation.world} did not find the others at "
-            f"{generation.address}: {said[0]}"
+            f"process {rank} of {world} did not find the others at {generation.address}: {said[0]}"
         ) from error
     hold(dist.group.WORLD)
+
+
+def _met(rank: int, world: int, patience: timedelta) -> Any:
+    """Return the store in which all processes of a generation find each other."""
+    if world == 1:
+        return dist.HashStore()
+    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=patience))
+    store.set_timeout(patience)
+    return store
+
+
+def _fitting(rank: int, world: int, store: Any) -> str:
+    """Return the backend that all processes can use, the same to all of them."""
+    own = _own_gpu()
+    if world == 1:
+        return "nccl" if own else "gloo"
+    store = dist.PrefixStore("gpus", store)
+    store.set(str(rank), own)
+    gpus = [one for one in store.multi_get([str(each) for each in range(world)]) if one]
+    if len(gpus) == len({*gpus}) == world:
+        return "nccl"
+    if gpus and rank == 0:
+        why = f"{world - len(gpus)} have none" if len(gpus) < world else "some share one"
+        say(f"not every process has a GPU of its own ({why}): they meet by gloo, not by NCCL")
+    return "gloo"
+
+
+def _own_gpu() -> str:
+    """Return what NCCL tells GPUs apart by, which refuses two processes on one; empty for none."""
+    if not nccl_here():
+        return ""
+    found = torch.cuda.get_device_properties(own_device())
+    place = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    gpu = str(found.uuid) if None in place else ":".join(map(str, place))
+    return f"{os.environ.get('NCCL_HOSTID') or _machine()} {gpu}"
+
+
+def _machine() -> str:
+    """Return a name that no other machine has: hosts may be called alike."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot}"
 
 
 def own_device() -> torch.device:
@@ -186,6 +230,12 @@ def leave_group() -> None:
     """Let go of the others; nothing happens where there is no group."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def workers() -> str:
+    """Return how many workers there are, and how they are connected, for people."""
+    count = dist.get_world_size() if dist.is_initialized() else 1
+    return f"{count} workers, {dist.get_backend()}" if count > 1 else "1 worker"
 
 
 def say(text: str) -> None:

@@ -61,21 +61,26 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="steps of one update")
     parser.add_argument("--evaluate", type=float, default=0.0, help="seconds of worker 0")
     parser.add_argument("--patience", type=float, default=60.0)
+    parser.add_argument("--mixed", action="store_true", help="precision")
     parser.add_argument("--file-limit", type=int, default=0)
     chosen = parser.parse_args()
-    if chosen.file_limit:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (chosen.file_limit, chosen.file_limit))
     kind = torch.float64 if chosen.double else torch.float32
     data = Noisy(100, kind)
     run = training.join(
         len(data), batch=24, parts=6, epochs=chosen.epochs, seed=chosen.seed,
-        save_every=chosen.save_every, report_every=0.05, patience=chosen.patience,
+        save_every=chosen.save_every, patience=chosen.patience,
+        report_every=0.0 if torch.cuda.is_available() else 0.05,  # a GPU's losses come with reports
     )  # fmt: skip
     model = run.wrap(network().to(kind))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=run.total)
-    run.keep(model=model, optimizer=optimizer, schedule=schedule)
+    on = run.device.type
+    lower = torch.autocast(on, torch.float16 if on == "cuda" else torch.bfloat16, chosen.mixed)
+    scaler = torch.amp.GradScaler(on, 2.0**8, growth_interval=5, enabled=chosen.mixed)
+    run.keep(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
+    if chosen.file_limit:  # NCCL has met the others by files
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (chosen.file_limit, chosen.file_limit))
 
     folder = Path(os.environ["SHADOWPRICE_CHECKPOINT_DIR"])
     known = -1
@@ -89,13 +94,17 @@ def main() -> None:
                 stream.write(json.dumps({"step": run.done, "loss": run.loss, **line}) + "\n")
 
     try:
-        for step in run.steps(data, num_workers=chosen.loaders):
+        pinned = bool(chosen.loaders) and torch.cuda.is_available()
+        for step in run.steps(data, num_workers=chosen.loaders, pin_memory=pinned):
             write({"workers": run.generation.world})
             for inputs, labels in step:
-                step.backward(torch.nn.functional.cross_entropy(model(inputs), labels))
+                with lower:
+                    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                scaler.scale(step.weigh(loss)).backward()
                 time.sleep(chosen.pace / 6)
             if (step.number + 1) % chosen.every == 0:
-                optimizer.step()
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad()
             schedule.step()
             if step.ends_epoch and run.leads:
@@ -106,7 +115,7 @@ def main() -> None:
         values = [one.double().flatten() for one in model.state_dict().values()]
         final = {"final": torch.cat(values).tolist(), "random": torch.rand(1).item()}
         write(final)
-        (folder / "final").write_text(json.dumps(final))
+        (folder / "final").write_text(json.dumps({**final, "scale": scaler.get_scale()}))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from shadowprice import training  # noqa: E402
 from shadowprice.training.callbacks.lightning import Elastic, arguments, loader, newest  # noqa: E402
+from shadowprice.training.generation import nccl_here  # noqa: E402
 
 
 class Model(pl.LightningModule):
@@ -86,8 +87,8 @@ def main() -> None:
     order = training.Order(len(data), batch=12, parts=1, whole=True)
     model = Model(chosen, folder / "done")
     trainer = pl.Trainer(
-        max_epochs=5, accumulate_grad_batches=chosen.accumulate, accelerator="cpu",
-        limit_train_batches=chosen.limit,
+        max_epochs=5, accumulate_grad_batches=chosen.accumulate,
+        accelerator="gpu" if nccl_here() else "cpu", limit_train_batches=chosen.limit,
         logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[Elastic(report_every=0.05)], **arguments(),

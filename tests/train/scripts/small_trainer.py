@@ -18,6 +18,7 @@ vision.prepare()
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
 from shadowprice.training.callbacks.huggingface import Elastic, arguments, newest  # noqa: E402
+from shadowprice.training.generation import nccl_here  # noqa: E402
 
 
 class Model(torch.nn.Module):
@@ -56,8 +57,8 @@ def main() -> None:
     folder = Path(os.environ["SHADOWPRICE_CHECKPOINT_DIR"])
     folder.mkdir(parents=True, exist_ok=True)
     args = TrainingArguments(
-        num_train_epochs=5, learning_rate=0.05, logging_steps=1, use_cpu=True, report_to=[],
-        disable_tqdm=True, seed=3, eval_strategy="steps", eval_steps=1,
+        num_train_epochs=5, learning_rate=0.05, logging_steps=1, report_to=[],
+        use_cpu=not nccl_here(), disable_tqdm=True, seed=3, eval_strategy="steps", eval_steps=1,
         **arguments(batch=12, largest=4),
         # The worst is kept, which is the first: nothing is saved that is not asked for.
         save_strategy="best", metric_for_best_model="loss", greater_is_better=True,

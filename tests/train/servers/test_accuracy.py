@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from shadowprice.training.generation import own_device
 from shadowprice.training.servers.recipe import Recipe, Settings
 from tests.train.servers import scripts
 from tests.train.servers.threads import Threads
@@ -52,7 +53,7 @@ def test_resized_at_every_quarter_it_is_as_accurate_as_at_a_fixed_size(
     held = {
         name: torch.cat(
             [
-                torch.from_numpy(whole.data.fetch(number)[name])
+                torch.from_numpy(whole.data.fetch(number)[name]).to(own_device())
                 for number in range(first, len(whole.data.chunks))
             ]
         )

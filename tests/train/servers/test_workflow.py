@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 import torch
 
 from shadowprice.training import TrainingError
+from shadowprice.training.generation import own_device
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run
 from shadowprice.training.servers.shard import seeded, trained
@@ -46,7 +47,7 @@ def minibatches_in_step(recipe: Recipe) -> Iterator[dict[str, Any]]:
         }
         for first in range(0, recipe.data.samples, recipe.minibatch):
             taken = {name: one[first : first + recipe.minibatch] for name, one in rows.items()}
-            yield {name: torch.from_numpy(one) for name, one in taken.items()}
+            yield {name: torch.from_numpy(one).to(own_device()) for name, one in taken.items()}
 
 
 def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
@@ -57,12 +58,13 @@ def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
             arrays = recipe.data.fetch(chunk)
             for index in range(order.minibatches(recipe.minibatch)[chunk]):
                 places = order.minibatch(epoch, chunk, index, recipe.minibatch)
-                yield {name: torch.from_numpy(one[places]) for name, one in arrays.items()}
+                batch = {name: torch.from_numpy(one[places]) for name, one in arrays.items()}
+                yield {name: one.to(own_device()) for name, one in batch.items()}
 
 
 def plain(recipe: Recipe, minibatches: Iterator[dict[str, Any]]) -> tuple[Any, list[float]]:
     """Train as a script does that knows nothing of servers."""
-    model = seeded(recipe)
+    model = seeded(recipe).to(own_device())
     optimizer = recipe.optimizer(trained(model))
     rate = optimizer.param_groups[0]["lr"]
     losses = []
@@ -251,7 +253,7 @@ def test_buffers_that_nothing_changes_stay_what_they_are(
     outcome = run(replace(recipe, model=Constant), Settings(synchronous=synchronous))
     assert outcome is not None
     for name, value in Constant().named_buffers():
-        assert torch.equal(outcome.model.get_buffer(name), value), name
+        assert torch.equal(outcome.model.get_buffer(name).cpu(), value), name
 
 
 def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_path: Path) -> None:
@@ -260,7 +262,9 @@ def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_p
     def noisy(model: Any, batch: Any) -> Any:
         shape = tuple(batch["x"].shape)
         noise = np.random.normal(size=shape) + random.random()  # noqa: NPY002  # as scripts do
-        return recipe.loss(model, {**batch, "x": batch["x"] + torch.from_numpy(noise)})
+        return recipe.loss(
+            model, {**batch, "x": batch["x"] + torch.from_numpy(noise).to(own_device())}
+        )
 
     turn = threading.Lock()
 

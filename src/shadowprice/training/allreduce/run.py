@@ -41,6 +41,7 @@ from shadowprice.training.generation import (
     leave_group,
     say,
     wait_for,
+    workers,
 )
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.reporting import Reporter
@@ -84,7 +85,7 @@ class Run:
         self.generation, self.order, self.total = generation, order, total
         self.done = 0
         self.loss: float | None = None
-        self._loss_wanted = False
+        self._loss_wanted = True
         self._group = group
         self._told = torch.zeros(3, dtype=torch.float64)
         hold(self._told)
@@ -164,10 +165,10 @@ class Run:
             self._restore(found)
         # From here on a SIGTERM is answered by a checkpoint; before, there is nothing to save.
         self._stop = jobs.StopSignal()
-        self._together(lambda: dist.barrier(group=self._group))
+        self._together(lambda: dist.barrier(group=self._group), "the beginning")
         if self.leads:
             jobs.note_restored(self.done)
-            say(f"step {self.done} of {self.total}, {self.generation.world} workers")
+            say(f"step {self.done} of {self.total}, {workers()}")
         self._saved_at, self._saved_step = time.monotonic(), self.done
         return found is not None
 
@@ -235,10 +236,11 @@ class Run:
                 self._left_within(step)
                 raise
             step.check_done()
-            self._together(buffers.end)
+            end = f"the end of step {number}"
+            self._together(buffers.end, end)
             seed_all(self.order.key(number, 0, 2))  # what is drawn between steps
             self.done, self._step = number + 1, None
-            self._after(step)
+            self._after(step, end)
         self._finish()
 
     def _left_within(self, step: Step) -> None:
@@ -249,16 +251,20 @@ class Run:
         if self._save_asked and self.leads:
             say(f"not saved: the loop over the steps was left within step {step.number}")
 
-    def _after(self, step: Step) -> None:
+    def _after(self, step: Step, end: str) -> None:
         """Agree on whether to go on; report and save where it is time to."""
-        # Asking a GPU for a number waits for it: only where the number will be told.
-        asked = self._loss_wanted or self.device.type == "cpu" or self.done == self.total
-        told = self._told
+        told, on_cpu = self._told, self.device.type == "cpu"
         told[0] = float(bool(self._stop))
-        told[1] = step.loss_sum.cpu() if asked else 0.0
+        told[1] = step.loss_sum if on_cpu else 0.0
         told[2] = float(self.leads and self._reporter.due)
-        self._together(lambda: wait_for(dist.all_reduce(told, group=self._group, async_op=True)))
+        self._together(lambda: self._summed(told), end)
+        # Asking a GPU for a number waits for it: only where the number will be told, and only once
+        # all are here, since a GPU waits for a worker that does not come without a word.
+        asked = on_cpu or self._loss_wanted or self.done == self.total
         stopping, self._loss_wanted = bool(told[0]), bool(told[2])
+        if asked and not on_cpu:
+            told[1] = step.loss_sum
+            self._together(lambda: self._summed(told[1:2]), end)
         if asked:
             self.loss = float(told[1])
         if self.leads:
@@ -274,16 +280,19 @@ class Run:
     def _losses(self) -> dict[str, float]:
         return {} if self.loss is None else {"loss": self.loss}
 
-    def _together(self, action: Callable[[], Any]) -> None:
+    def _summed(self, numbers: Any) -> None:
+        wait_for(dist.all_reduce(numbers, group=self._group, async_op=True))
+
+    def _together(self, action: Callable[[], Any], where: str) -> None:
         """Do what needs all workers; one that is gone because all were told to stop is no error."""
         try:
             action()
         except (dist.DistError, RuntimeError) as error:
             if not self._stop and "Timed out" in str(error):
                 raise TrainingError(
-                    f"another worker did not come to the end of step {self.done} in time: where "
-                    "one of them has more to do than the others, as worker 0 that evaluates has, "
-                    "raise the patience of join"
+                    f"another worker did not come to {where} in time: where one of them has more "
+                    "to do than the others, as worker 0 that evaluates has, raise the patience of "
+                    "join"
                 ) from error
             if not self._stop:
                 raise

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from shadowprice import jobs
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.generation import hold, say, wait_for
+from shadowprice.training.generation import hold, say, wait_for, workers
 from shadowprice.training.reporting import Reporter
 
 SAVE_EVERY: Final = 600.0
@@ -64,7 +64,7 @@ class Following:
             dist.barrier(group=self._group)
         if self.leads:
             jobs.note_restored(done)
-            say(f"step {done}, {dist.get_world_size() if dist.is_initialized() else 1} workers")
+            say(f"step {done}, {workers()}")
         self._saved = time.monotonic()
 
     def step(self, done: int, metrics: Mapping[str, float]) -> bool:

@@ -202,6 +202,8 @@ class PairLink:
 
     def close(self) -> None:
         """Say that nothing more comes; see `messages.Link.close`."""
+        if self._wire is not None:
+            self._wire.close()
         self._group = self._wire = None
 
     def _sent(self, tensor: Any, tag: int) -> None:

@@ -199,6 +199,7 @@ def _serve(
             say(f"worker {worker} did not come: {error}")
             return
         server.serve(worker, link)
+        link.close()
 
     if job.rank == 0:
         assert isinstance(server, Leader)
@@ -268,6 +269,8 @@ def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any)
     _store_held, links = _in_time(meet, stop)
     worker = Worker(recipe, settings, links, stop)
     minibatches = worker.work()
+    for link in links:
+        link.close()
     return Outcome(worker.model, minibatches, worker.leads)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -24,14 +25,13 @@ _STALLED: Final = 60.0
 """Seconds that a tensor has that is under way, and as many more as it takes at `_SLOWEST`."""
 _SLOWEST: Final = 10e6
 """Bytes a second below which a tensor counts as lost."""
+_LEAST_PAUSE: Final = 20e-6
+_MOST_PAUSE: Final = 1e-3
+"""Seconds between two looks at what a GPU moves, soon and later."""
 
-_BY_ITSELF: Final = {
-    # What fails is told to who asked for it: by default a thread of torch's ends the process, which
-    # would be a server's end where a worker dies.
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    # The same for a thread that looks into the store, which is gone once all have met.
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-}
+_UNWATCHED: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
+"""Lets torch watch no group by a thread of its own, which would end the process where one fails:
+a server, where a worker dies. `Wire` waits for whatever it asks for, and is told of what fails."""
 
 
 class Wire:
@@ -53,7 +53,10 @@ class Wire:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def meet(self, patience: timedelta) -> None:
-        """Move a byte from 0 to 1: NCCL connects when first used, by a store that is not kept.
+        """Move a byte each way: NCCL connects a way when it is first used, by a store not kept.
+
+        Both have to be there for that, so who sends the first time waits for who receives: later
+        that one waits for a header, which comes after what is sent.
 
         Raises
         ------
@@ -61,9 +64,10 @@ class Wire:
             If that fails, or takes too long.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
-        move = self._group.recv if self._other == 0 else self._group.send
+        ways = [self._group.send, self._group.recv]
         with self._aside():
-            move([byte], self._other, 0).wait(patience)
+            for move in ways if self._other else reversed(ways):
+                self._wait_for(move([byte], self._other, 0), patience)
 
     def send(self, content: Any, announce: Callable[[], None]) -> None:
         """Send bytes, and return when they are there.
@@ -85,7 +89,7 @@ class Wire:
                 work = self._group.send([content], self._other, 0)
             announce()
             with self._aside():
-                work.wait(_limit(content))
+                self._wait_for(work, _limit(content))
 
     def receive(self, into: Any) -> None:
         """Receive bytes that are under way.
@@ -101,7 +105,20 @@ class Wire:
             If they do not come.
         """
         with self._or_none(), self._aside():
-            self._group.recv([into], self._other, 0).wait(_limit(into))
+            self._wait_for(self._group.recv([into], self._other, 0), _limit(into))
+
+    def close(self) -> None:
+        """Let go of the other."""
+        self._group.abort()
+
+    def _wait_for(self, work: Any, limit: timedelta) -> None:
+        """Wait until something has moved, looking often: torch looks every 10 ms."""
+        if self._stream is not None:
+            until, pause = time.monotonic() + limit.total_seconds(), _LEAST_PAUSE
+            while not work.is_completed() and time.monotonic() < until:
+                time.sleep(pause)
+                pause = min(2.0 * pause, _MOST_PAUSE)
+        work.wait(limit)
 
     @contextlib.contextmanager
     def _or_none(self) -> Any:
@@ -141,7 +158,7 @@ def by_nccl(store: Any, rank: int) -> Wire:
     rank : int
         0 at one end, 1 at the other.
     """
-    for name, value in _BY_ITSELF.items():
+    for name, value in _UNWATCHED.items():
         os.environ.setdefault(name, value)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = _FOREVER  # `Wire` has limits of its own

@@ -1,0 +1,50 @@
+"""Where there are real GPUs: what the local executor deals out, and what workers make of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from shadowprice.executors.contract import Ended, Ending, Executor, Share
+from tests.contract.harness import LocalHarness, Told, spec
+from tests.train.backends import ON_GPUS
+
+pytestmark = [pytest.mark.train, ON_GPUS]
+
+ROOT = Path(__file__).parents[2]
+WORDS = (sys.executable, str(ROOT / "examples" / "training" / "digits.py"), "--epochs", "6")
+MEMORY = 4 << 30
+
+
+@pytest.mark.parametrize(
+    ("workers", "share", "says"),
+    [(1, 1000, ""), (2, 500, "some share one): they meet by gloo, not by NCCL")],
+)
+def test_workers_learn_on_what_they_are_dealt(
+    tmp_path: Path, workers: int, share: int, says: str
+) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+        order = spec(
+            "digits",
+            1,
+            WORDS,
+            Share("one", workers),
+            env={"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+            worker={"gpu": share, "memory": MEMORY},
+        )
+        await executor.start(order)
+        ended = await told.one(Ended, "digits")
+        assert ended.ending is Ending.DONE, ended
+        said = (await executor.logs("digits")).text
+        found = re.search(r"done: loss [\d.]+, ([\d.]+)% right", said)
+        assert found, said
+        assert float(found[1]) > 90.0
+        assert says in said
+
+    LocalHarness(tmp_path / "executor", {"cgroup": "off"}).run(scenario)
