@@ -7,6 +7,7 @@ this, and none of them could use a GPU if that had.
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,10 +23,35 @@ ON_GPUS = pytest.mark.skipif(not nccl_here(), reason="there is no GPU, or no NCC
 BACKENDS = ("gloo", "wired", pytest.param("nccl", marks=ON_GPUS))
 
 
+class Connecting:
+    """A group of gloo that connects as NCCL does: a way when it is first used, by both ends."""
+
+    def __init__(self, store: Any, rank: int) -> None:
+        self._group = dist.ProcessGroupGloo(store, rank, 2, dist.default_pg_timeout)
+        self._store, self._rank, self._ways = store, rank, {"out", "in"}
+
+    def send(self, tensors: list[Any], other: int, tag: int) -> Any:
+        """Send, the first time once the other receives."""
+        if "out" in self._ways:
+            self._store.wait([f"way-{self._rank}"], timedelta(seconds=60))
+            self._ways.remove("out")
+        return self._group.send(tensors, other, tag)
+
+    def recv(self, tensors: list[Any], other: int, tag: int) -> Any:
+        """Receive."""
+        if "in" in self._ways:
+            self._store.set(f"way-{other}", "")
+            self._ways.remove("in")
+        return self._group.recv(tensors, other, tag)
+
+    def abort(self) -> None:
+        """End what is under way."""
+        self._group.abort()
+
+
 def wired(store: Any, rank: int) -> Wire:
     """Return a wire of gloo: all of one but the GPU."""
-    group = dist.ProcessGroupGloo(store, rank, 2, dist.default_pg_timeout)
-    return Wire(group, rank, torch.device("cpu"))
+    return Wire(Connecting(store, rank), rank, torch.device("cpu"))
 
 
 WIRES["wired"] = wired
