@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.inputs.given import job_entries, plain_values, whole_number
+from shadowprice.inputs.given import entries, plain_values, whole_number
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.comparison import is_comparison, keep_comparison, keep_run
 from shadowprice.results.difference import Difference, difference
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import REPORT, Fields, Run, is_run, read_advice, read_run, write_run
+from shadowprice.results.listing import parse_slot
 from shadowprice.results.moment import Moment, moment_of
 from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, run_policy
@@ -120,15 +121,21 @@ class Result:
             return None
         return pl.DataFrame(list(self.run.payments()))
 
-    def at(self, slot: int) -> Moment:
+    def at(self, slot: int | str) -> Moment:
         """Return one slot: ``jobs`` that run or wait, and ``servers``.
+
+        Parameters
+        ----------
+        slot : int or str
+            A slot, or a time from the start such as ``2h``.
 
         Raises
         ------
         InputError
-            If the run did not get to the slot.
+            If that is neither, or the run did not get to the slot.
         """
-        return moment_of(self.run, slot)
+        seconds = self.info["cluster"]["slot_seconds"]
+        return moment_of(self.run, parse_slot(str(slot), seconds, "slot"))
 
     @property
     def advice(self) -> dict[str, Fields] | None:
@@ -183,6 +190,13 @@ class Comparison:
     def __getitem__(self, label: str) -> Result:
         """Return the run of a policy from the first seed."""
         return self.runs[label]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the labels, as through those of ``runs``."""
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
 
     def save(self, folder: PathLike) -> Path:
         """Write the comparison's page and numbers, and each run's directory, as the command does.
@@ -276,7 +290,7 @@ def simulate(
     *,
     trace: str | None = None,
     parameters: Parameters | None = None,
-    incidents: PathLike | None = None,
+    incidents: PathLike | Iterable[Mapping[str, Any]] | None = None,
     until: str | None = None,
     slot: str = "20min",
     load: float = 1.0,
@@ -299,8 +313,8 @@ def simulate(
         sized to it (``load``, ``slot``).
     parameters : mapping, optional
         Parameters of the policy; nested ones as nested mappings.
-    incidents : path, optional
-        Servers lost and back, jobs cancelled.
+    incidents : path or iterable of mappings, optional
+        Servers lost and back, jobs cancelled: incident file, or the incidents that one holds.
     until : str, optional
         Timespan, such as ``300 slots``.
     slot, load
@@ -339,7 +353,7 @@ def compare(
     *,
     seeds: int = 1,
     trace: str | None = None,
-    incidents: PathLike | None = None,
+    incidents: PathLike | Iterable[Mapping[str, Any]] | None = None,
     until: str | None = None,
     slot: str = "20min",
     load: float = 1.0,
@@ -401,7 +415,7 @@ def whatif(
     changes: Sequence[Mapping[str, int]] = (),
     seeds: int = 1,
     trace: str | None = None,
-    incidents: PathLike | None = None,
+    incidents: PathLike | Iterable[Mapping[str, Any]] | None = None,
     until: str | None = None,
     slot: str = "20min",
     load: float = 1.0,
@@ -482,7 +496,7 @@ def _source(
     cluster: PathLike | Mapping[str, Any] | None,
     jobs: PathLike | Iterable[Mapping[str, Any]] | None,
     trace: str | None,
-    incidents: PathLike | None,
+    incidents: PathLike | Iterable[Mapping[str, Any]] | None,
     until: str | None,
     slot: str,
     load: float,
@@ -490,9 +504,9 @@ def _source(
 ) -> Source:
     return Source(
         cluster=Path(cluster) if isinstance(cluster, str) else plain_values(cluster),
-        jobs=_jobs(jobs),
+        jobs=_listed(jobs, "jobs"),
         trace=None if trace is None else str(trace),
-        incidents=None if incidents is None else Path(incidents),
+        incidents=_listed(incidents, "incidents"),
         until=until,
         slot=slot,
         load=load,
@@ -500,10 +514,12 @@ def _source(
     )
 
 
-def _jobs(jobs: PathLike | Iterable[Mapping[str, Any]] | None) -> Path | list[Any] | None:
-    if jobs is None:
+def _listed(
+    given: PathLike | Iterable[Mapping[str, Any]] | None, kind: str
+) -> Path | list[Any] | None:
+    if given is None:
         return None
-    return Path(jobs) if isinstance(jobs, str | Path) else job_entries(jobs)
+    return Path(given) if isinstance(given, str | Path) else entries(given, kind)
 
 
 def _choices(policies: Policies) -> list[PolicyChoice]:

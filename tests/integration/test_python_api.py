@@ -80,6 +80,10 @@ def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
     second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "fewest"})
     running = first.at(2).jobs.filter(pl.col("state") == "running")
     assert set(running["job"]) == set(first.allocations.filter(pl.col("slot") == 2)["job"])
+    assert first.at("20min").jobs.equals(first.at(2).jobs)
+    for wrong in ("soon", -1, True, ""):
+        with pytest.raises(InputError, match=r"slot: .*is no slot.*write a number from 0 on"):
+            first.at(wrong)
     found = first.diff(second)
     gained = second.summary["total_utility"] - first.summary["total_utility"]
     assert found.jobs["gain"].sum() == pytest.approx(gained)
@@ -91,7 +95,10 @@ def test_compare_and_whatif_are_the_commands(
     both = shadowprice.compare(
         CLUSTER, JOBS, ["fifo", ("srtf", {"workers": "fewest"}), "drf"], seeds=3
     )
-    assert list(both.runs) == ["fifo", "srtf workers=fewest", "drf"]
+    assert list(both.runs) == [*both] == ["fifo", "srtf workers=fewest", "drf"]
+    assert len(both) == 3
+    assert "drf" in both
+    assert "oasis" not in both
     assert len(both.frame) == 9
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
     assert main(("compare", *words, "-p", "fifo,srtf?workers=fewest,drf", "--seeds", "3")) == 0
@@ -143,6 +150,27 @@ def test_the_same_run_over_and_over_is_no_sample() -> None:
     [*counts] = both.means.filter(pl.col("measure") == "mean_jct")["count"]
     assert counts == [1, 1, 3]
     assert "depends on the seed" not in repr(shadowprice.compare(CLUSTER, JOBS, same))
+
+
+def test_incidents_may_be_given_as_a_file_holds_them(files: Path) -> None:
+    happens = [
+        {"slot": 3, "server_lost": "old"},
+        {"slot": 4, "cancel": "job-3"},
+        {"slot": 9, "server_back": "old"},
+    ]
+    path = files / "incidents.yaml"
+    path.write_text(json.dumps({"incidents": happens}))
+    read = shadowprice.simulate(CLUSTER, JOBS, "drf", incidents=path)
+    given = shadowprice.simulate(CLUSTER, JOBS, "drf", incidents=iter(happens))
+    assert quiet(given.info) == quiet(read.info)
+    assert given.jobs.equals(read.jobs)
+    assert given.jobs["outcome"].to_list().count("cancelled") == 1
+    compared = shadowprice.compare(CLUSTER, JOBS, "drf", incidents=happens)
+    assert compared["drf"].jobs.equals(read.jobs)
+    with pytest.raises(InputError, match=r"incidents\[1\].cancel: .*did you mean 'job-3'"):
+        shadowprice.simulate(CLUSTER, JOBS, incidents=[happens[0], {"slot": 4, "cancel": "job_3"}])
+    with pytest.raises(InputError, match=r"incidents: is a mapping; give the list of incidents"):
+        shadowprice.simulate(CLUSTER, JOBS, incidents={"incidents": happens})
 
 
 def test_wrong_inputs_are_told() -> None:

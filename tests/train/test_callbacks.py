@@ -118,6 +118,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             ("--samples", "66"),
             "66 samples, no multiple of the mini-batch of 12: leave 6",
         ),
+        ("trainer", ("--stream",), "the data set has no length"),
         ("lightning", ("--accumulate", "2"), "leave accumulate_grad_batches at 1"),
         ("lightning", ("--limit", "3"), "leave limit_train_batches at 1.0"),
     ],

@@ -23,18 +23,25 @@ def plain_values(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def job_entries(jobs: Iterable[Any]) -> list[Any]:
-    """Return the jobs of a list, or of anything that yields them, as a job file would hold them.
+def entries(given: Iterable[Any], kind: str) -> list[Any]:
+    """Return the entries of a list, or of anything that yields them, as a file would hold them.
+
+    Parameters
+    ----------
+    given : iterable of mappings
+        The entries.
+    kind : str
+        What they are, and what the file's list is called: ``jobs``, ``incidents``.
 
     Raises
     ------
     InputError
-        If it is the whole of a job file, which may hold more than jobs.
+        If it is the whole of such a file, which may hold more than that list.
     """
-    if isinstance(jobs, Mapping):
-        mend = "give the list of jobs in it, or the path of the file"
-        raise InputError(Fault("jobs", "is a mapping", mend))
-    return [plain_values(job) for job in jobs]
+    if isinstance(given, Mapping):
+        mend = f"give the list of {kind} in it, or the path of the file"
+        raise InputError(Fault(kind, "is a mapping", mend))
+    return [plain_values(entry) for entry in given]
 
 
 def whole_number(value: Any, place: str, bound: Bound, least: int, what: str) -> int:

@@ -67,10 +67,28 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
     InputError
         With every fault of the file.
     """
+    records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path)
+    return resolve_incidents(records, str(path), cluster, jobs)
+
+
+def resolve_incidents(
+    records: Iterable[tuple[str, Any]], given: str, cluster: Cluster, jobs: Sequence[Job]
+) -> list[Incident]:
+    """Return incidents of what says them, as `read_incidents` does of a file.
+
+    Parameters
+    ----------
+    records : iterable of (str, mapping)
+        Each with its place, or with an `InputError` where it could not be read.
+    given : str
+        What all of it is called.
+    cluster, jobs
+        As `read_incidents` takes them.
+    """
     faults: list[Fault] = []
     found: list[tuple[str, Incident]] = []
     arrivals = {job.name: job.arrival for job in jobs}
-    for place, record in _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path):
+    for place, record in records:
         if isinstance(record, InputError):
             faults += record.faults
             continue
@@ -78,7 +96,7 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
         faults += wrong
         if len(faults) > bounds.FAULTS.most:
             break
-        bounds.INCIDENTS.check(len(found), str(path))
+        bounds.INCIDENTS.check(len(found), given)
         if spec is not None:
             try:
                 found.append((place, _resolve(spec, place, cluster, arrivals)))

@@ -19,7 +19,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.wording import closest
 from shadowprice.inputs import read_jobs
 from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
-from shadowprice.inputs.incidents import read_incidents
+from shadowprice.inputs.incidents import Incident, read_incidents, resolve_incidents
 from shadowprice.inputs.text import load_yaml
 from shadowprice.results.collect import Input
 from shadowprice.simulator.scenario import Scenario
@@ -44,8 +44,10 @@ class Source:
         Job file, or the jobs that one holds.
     trace : str, optional
         A trace in place of jobs, as ``--trace`` names it; without a cluster, one is sized to it.
-    incidents, params : Path, optional
-        Further files; ``params`` is only noted.
+    incidents : Path or sequence of mappings, optional
+        Incident file, or the incidents that one holds.
+    params : Path, optional
+        A file that is only noted.
     until : str, optional
         Timespan, such as ``300 slots``.
     slot : str
@@ -59,7 +61,7 @@ class Source:
     cluster: Path | Document | None = None
     jobs: Path | Sequence[Document] | None = None
     trace: str | None = None
-    incidents: Path | None = None
+    incidents: Path | Sequence[Document] | None = None
     params: Path | None = None
     until: str | None = None
     slot: str = "20min"
@@ -113,12 +115,11 @@ class Source:
             workload, remarks = self._read_jobs(servers), []
             entry = partial(_entry, self.jobs, workload)
             inputs.append(_input("jobs", self.jobs))
-        happenings = (
-            [] if self.incidents is None else read_incidents(self.incidents, servers, workload)
-        )
-        for kind, file in (("incidents", self.incidents), ("params", self.params)):
-            if file is not None:
-                inputs.append(Input.of(kind, file))
+        happenings = self._read_incidents(servers, workload)
+        if self.incidents is not None:
+            inputs.append(_input("incidents", self.incidents))
+        if self.params is not None:
+            inputs.append(Input.of("params", self.params))
         scenario = Scenario(
             cluster=servers,
             jobs=workload,
@@ -152,6 +153,14 @@ class Source:
         assert self.jobs is not None
         records = ((f"jobs[{at}]", record) for at, record in enumerate(self.jobs))
         return resolve_records(records, cluster, skip_invalid=self.skip_invalid)
+
+    def _read_incidents(self, cluster: Cluster, jobs: Sequence[Job]) -> list[Incident]:
+        if self.incidents is None:
+            return []
+        if isinstance(self.incidents, Path):
+            return read_incidents(self.incidents, cluster, jobs)
+        records = ((f"incidents[{at}]", record) for at, record in enumerate(self.incidents))
+        return resolve_incidents(records, "incidents", cluster, jobs)
 
     # ------------------------------------------------------------ traces
 

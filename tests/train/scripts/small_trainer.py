@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ class Model(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(scores, labels), "scores": scores}
 
 
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Data that nobody knows the length of."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._data)
+
+
 class Slow(TrainerCallback):
     """Takes its time, and tells how far it is."""
 
@@ -50,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--stream", action="store_true", help="data without a length")
     chosen = parser.parse_args()
     draw = torch.Generator().manual_seed(1)
     inputs = torch.randn(chosen.samples, 6, generator=draw)
@@ -57,15 +69,16 @@ def main() -> None:
     folder = Path(os.environ["SHADOWPRICE_CHECKPOINT_DIR"])
     folder.mkdir(parents=True, exist_ok=True)
     args = TrainingArguments(
-        num_train_epochs=5, learning_rate=0.05, logging_steps=1, report_to=[],
+        num_train_epochs=5, max_steps=25, learning_rate=0.05, logging_steps=1, report_to=[],
         use_cpu=not nccl_here(), disable_tqdm=True, seed=3, eval_strategy="steps", eval_steps=1,
         **arguments(batch=12, largest=4),
         # The worst is kept, which is the first: nothing is saved that is not asked for.
         save_strategy="best", metric_for_best_model="loss", greater_is_better=True,
     )  # fmt: skip
     model = Model()
+    told = Stream(data) if chosen.stream else data
     trainer = Trainer(
-        model, args, train_dataset=data, eval_dataset=data[:12],
+        model, args, train_dataset=told, eval_dataset=data[:12],
         callbacks=[Elastic(report_every=0.05), Slow(chosen.pace, folder / "done")],
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=newest())

@@ -234,6 +234,7 @@ def test_a_job_whose_restart_takes_most_of_a_slot_is_promised_nothing_unless_ask
     one = training(on, "a", utility=Constant(5.0), restart_seconds=on.slot_seconds * 3 / 4)
     (waits,) = decide(on, [one])
     assert isinstance(waits, Queue)
+    assert "each move costs it 0.75 of a slot, and from 0.7 on (restart_limit)" in waits.message
     (made,) = decide(on, [one], restart_limit=0.8)
     assert isinstance(made, Promise)
 

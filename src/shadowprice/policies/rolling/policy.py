@@ -40,7 +40,7 @@ from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
 from shadowprice.policies.rolling.prices import Pools
 from shadowprice.policies.rolling.quotas import check_shares, quotas_of
-from shadowprice.policies.rolling.reasons import crowded, dear, too_late, worthless
+from shadowprice.policies.rolling.reasons import crowded, dear, too_late, unsettled, worthless
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -229,6 +229,8 @@ class Rolling(Reactive[RollingParameters]):
             if not lightly and self._planner.take(row, found):
                 return self._promise(slot, row, found)
         best = self._planner.alone(slot, row, price)
+        if best is None and self._book.loss[row] >= self._parameters.restart_limit:
+            return unsettled(self._book.loss[row], self._parameters.restart_limit)
         if best is None:
             return too_late(self._book.name(row), slot, shares=self._quotas.given)
         if best.utility <= best.cost:

@@ -29,6 +29,15 @@ def too_late(name: str, slot: int, *, shares: bool) -> Refusal:
     )
 
 
+def unsettled(loss: float, limit: float) -> Refusal:
+    """Return the reason of a job that loses so much whenever it moves that nothing is promised."""
+    return Refusal(
+        Reason.POLICY,
+        f"each move costs it {loss:.3g} of a slot, and from {limit:.3g} on (restart_limit) nothing "
+        "is promised: a plan that holds whatever moves would take too much room",
+    )
+
+
 def dear(found: Offer) -> Refusal:
     """Return the reason of a job that is worth less than what it would displace."""
     lacks = found.cost - found.utility

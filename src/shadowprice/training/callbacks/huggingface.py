@@ -86,11 +86,17 @@ class Elastic(TrainerCallback):
         Raises
         ------
         TrainingError
-            If some samples of the data set would be left over.
+            If the data set has no length, or some samples of it would be left over.
         """
         del control
         own = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        samples, batch = len(more["train_dataloader"].dataset), own * args.world_size
+        data, batch = more["train_dataloader"].dataset, own * args.world_size
+        if not hasattr(data, "__len__"):
+            raise TrainingError(
+                "the data set has no length: a Trainer that is moved goes on within an epoch's "
+                "order, which needs samples by number"
+            )
+        samples = len(data)
         if samples % batch:
             raise TrainingError(
                 f"the data set has {samples} samples, no multiple of the mini-batch of {batch}: "
