@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import Cluster, Role, Tenant
 from shadowprice.core.events import (
     Completed,
     JobCancelled,
@@ -35,6 +35,7 @@ from shadowprice.core.utility import (
 )
 from shadowprice.engine import Engine
 from shadowprice.kernels.revision.coming import overfull
+from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling import planner
 from shadowprice.policies.rolling.book import LEAST_WORTH, NEVER, Book
@@ -44,10 +45,12 @@ from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from tests.draws import draws
 from tests.oracles.promises import completions
+from tests.oracles.standing import put_on
 from tests.replays import Watcher, world
 from tests.workloads import cluster, faster_together, job, mixed, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
+CARRIES = {Role.WORKER: WORKERS, Role.PS: SERVERS, Role.ANY: WORKERS | SERVERS}
 
 
 def run(
@@ -108,6 +111,45 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
     rng = np.random.default_rng(seed)
     shares = [Fraction(0), Fraction(1, 40), Fraction(1, 4), Fraction(3, 4), Fraction(1)]
     return [replace(one, restart=shares[int(rng.integers(5))]) for one in jobs]
+
+
+@settings(deadline=None, derandomize=True, max_examples=draws(150))
+@given(SEEDS, st.sampled_from([1, 2, 4]), st.booleans(), st.booleans())
+def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bool) -> None:
+    """However plans were packed: who keeps its place leaves other room than was counted on."""
+    rng = np.random.default_rng(seed)
+    on = cluster(*(int(rng.integers(*span)) for span in ((1, 5), (1, 3), (0, 4))))
+    parts = rng.integers(4 - kinds, 4, on.servers) + 1
+    on = replace(on, capacity=on.capacity * parts[:, None] // 4)
+    if shares:
+        half = int(on.capacity[:, on.resources.index("gpu")].sum()) // 2
+        on = replace(on, tenants=(Tenant("a", {"gpu": half}), Tenant("b", {"gpu": half // 2})))
+    jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(int(rng.integers(4, 20)))]
+    if shares:
+        names = [tenant.name for tenant in on.tenants]
+        jobs = [replace(one, tenant=names[int(rng.integers(len(names)))]) for one in jobs]
+    if moves:
+        jobs = moving(jobs, seed)
+    policy = make_policy("rolling", PolicyContext(on), {})
+
+    def watch(engine: Engine, slot: int) -> None:
+        room = (engine.ledger.capacity - engine.ledger.used).reshape(on.servers, -1)
+        for name, record in engine.open_jobs.items():
+            row = policy._book.table.rows[name]
+            if name in engine.running or policy._book.promise[row] >= 0:
+                continue  # who is promised a later slot may have to wait for it
+            one = record.job
+            worker, count = one.worker, int(one.worker_counts[0])
+            ps, count_ps = (worker * 0, 0) if one.ps is None else (one.ps, int(one.ps_counts[0]))
+            asked = [(WORKERS, worker, count), (SERVERS, ps, count_ps)]
+            for order in (asked, asked[::-1]):
+                free = room.copy()
+                none = np.zeros(on.servers, np.int64)
+                fits = all(put_on(free, carries, *each, none.copy()) for each in order)
+                assert not fits, (slot, name)
+
+    carries = np.array([CARRIES[role] for role in on.roles])
+    Simulation(on, jobs, policy).run([Watcher(watch)])
 
 
 @settings(deadline=None, derandomize=True, max_examples=draws(120))

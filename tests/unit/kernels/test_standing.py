@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.reactive.worth import Worths
+from shadowprice.kernels.revision.chains import Stood
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
-from shadowprice.kernels.revision.standing import Stood, compared, stand
+from shadowprice.kernels.revision.standing import compared, stand
 from shadowprice.policies.rolling.standing import NOWHERE
 from tests.oracles import standing as twin
 

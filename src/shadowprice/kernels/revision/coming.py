@@ -284,9 +284,7 @@ def fill(
     heap.pop()
     for n in range(len(rows)):
         most = jobs.levels[rows[n]]
-        _offer_step(
-            heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log
-        )
+        offer_step(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log)
     state = line.state[0]
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
@@ -309,18 +307,18 @@ def fill(
             hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
         if put_first == 0:
             # What is left only shrinks, but a smaller step may fit where this one does not.
-            _offer_step(
+            offer_step(
                 heap, jobs, row, worth_left[n], n, target, weight, loss, standing, barred, log
             )
             continue
         if not note(log, row, target, workers, servers, put_first):
             return
         most = jobs.levels[row]
-        _offer_step(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, barred, log)
+        offer_step(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, barred, log)
 
 
 @kernel
-def _offer_step(
+def offer_step(
     heap: list[tuple[float, int, int]],
     jobs: Jobs,
     row: int,

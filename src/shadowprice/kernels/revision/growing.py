@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.revision.chains import Stood
 from shadowprice.kernels.revision.coming import best_step
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
-from shadowprice.kernels.revision.standing import Stood
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -4,61 +4,27 @@ Jobs stand on few of the servers there are, so where they stand is kept as entri
 equal room are looked at together: no step looks at every server for every job.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.revision.crowds import Crowds, best_crowd, change, gather, lowest_of
-from shadowprice.kernels.revision.jobs import Jobs, demand_of_whole, role_of_whole
+from shadowprice.kernels.revision.chains import (
+    Chains,
+    Stood,
+    entry,
+    listed,
+    put_on,
+    put_whole,
+    take_back,
+)
+from shadowprice.kernels.revision.crowds import Crowds, change, gather
+from shadowprice.kernels.revision.jobs import Jobs, demand_of_whole
 from shadowprice.kernels.revision.plans import Log
 from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-
-class Stood(NamedTuple):
-    """Where jobs stand, as entries of a server each.
-
-    Attributes
-    ----------
-    first, number : int64[rows]
-        Where a row's entries begin, and how many there are.
-    server, workers, ps : int64[entries]
-        Server, workers and parameter servers on it; a row's servers ascend.
-    """
-
-    first: Ints
-    number: Ints
-    server: Ints
-    workers: Ints
-    ps: Ints
-
-
-class _Chains(NamedTuple):
-    """Where jobs are to stand, while that is worked out.
-
-    Attributes
-    ----------
-    head : int64[rows]
-        Newest entry of a row, -1 for none.
-    after : int64[most]
-        The entry before it of the same row.
-    server, workers, ps : int64[most]
-        As in `Stood`.
-    used : int64[1]
-        Entries.
-    """
-
-    head: Ints
-    after: Ints
-    server: Ints
-    workers: Ints
-    ps: Ints
-    used: Ints
 
 
 @kernel
@@ -126,7 +92,7 @@ def stand(
             if not seen[row]:
                 continue
             if log.level[row] >= jobs.spread[row]:
-                if chains.head[row] < 0 and not _put_whole(
+                if chains.head[row] < 0 and not put_whole(
                     free, crowds, jobs, row, log.level[row], chains
                 ):
                     complete = False
@@ -140,32 +106,32 @@ def stand(
                 at = chains.after[at]
             complete = (
                 complete
-                and _put_on(free, crowds, WORKERS, jobs.worker[row], lack, row, chains)
-                and _put_on(free, crowds, SERVERS, jobs.ps[row], lack_ps, row, chains)
+                and put_on(free, crowds, WORKERS, jobs.worker[row], lack, row, chains)
+                and put_on(free, crowds, SERVERS, jobs.ps[row], lack_ps, row, chains)
             )
             if not complete:
                 break
-        return complete, _listed(chains)
+        return complete, listed(chains)
     crowds = gather(free, hosts_workers, hosts_ps)
     for at in range(entries):
         row = log.row[at]
         if log.level[row] < 0:
             continue
         if log.level[row] >= jobs.spread[row]:
-            found = _put_whole(free, crowds, jobs, row, log.level[row], chains)
+            found = put_whole(free, crowds, jobs, row, log.level[row], chains)
         else:
-            found = _put_on(
+            found = put_on(
                 free, crowds, WORKERS, jobs.worker[row], log.workers[at], row, chains
-            ) and _put_on(free, crowds, SERVERS, jobs.ps[row], log.servers[at], row, chains)
+            ) and put_on(free, crowds, SERVERS, jobs.ps[row], log.servers[at], row, chains)
         if not found:
             complete = False
             if len(least) > 0 and least[row] >= 0:
                 _cut_back(free, crowds, jobs, row, fixed, chains)
                 log.level[row] = least[row]
                 continue
-            _take_back(free, crowds, jobs.worker[row], jobs.ps[row], row, chains)
+            take_back(free, crowds, jobs.worker[row], jobs.ps[row], row, chains)
             log.level[row] = -1
-    return complete, _listed(chains)
+    return complete, listed(chains)
 
 
 @kernel
@@ -201,11 +167,8 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
     return result
 
 
-# ---------------------------------------------------------------- entries
-
-
 @kernel
-def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> _Chains:
+def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> Chains:
     """Return chains without an entry, with room for all there can be."""
     # Putting one number of a demand takes each server once at most.
     rows = len(kept.first)
@@ -217,7 +180,7 @@ def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> _
         if level >= 0:
             most += min(jobs.workers[row, level], servers) + min(jobs.servers[row, level], servers)
         most += kept.number[row]
-    return _Chains(
+    return Chains(
         np.full(rows, -1),
         np.empty(most, np.int64),
         np.empty(most, np.int64),
@@ -228,55 +191,11 @@ def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> _
 
 
 @kernel
-def _entry(chains: _Chains, row: int, server: int) -> int:
-    """Return a row's entry of a server, a new one where it has none."""
-    at = chains.head[row]
-    while at >= 0:
-        if chains.server[at] == server:
-            return int(at)
-        at = chains.after[at]
-    at = chains.used[0]
-    chains.used[0] = at + 1
-    chains.server[at] = server
-    chains.workers[at] = 0
-    chains.ps[at] = 0
-    chains.after[at] = chains.head[row]
-    chains.head[row] = at
-    return int(at)
-
-
-@kernel
-def _listed(chains: _Chains) -> Stood:
-    """Return the entries that hold anything, a row's in the order of servers."""
-    rows, used = len(chains.head), chains.used[0]
-    first, number = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    server, workers = np.empty(used, np.int64), np.empty(used, np.int64)
-    ps = np.empty(used, np.int64)
-    end = 0
-    for row in range(rows):
-        first[row] = end
-        at = chains.head[row]
-        while at >= 0:
-            if chains.workers[at] > 0 or chains.ps[at] > 0:
-                to = end
-                while to > first[row] and server[to - 1] > chains.server[at]:
-                    server[to], workers[to] = server[to - 1], workers[to - 1]
-                    ps[to] = ps[to - 1]
-                    to -= 1
-                server[to], workers[to] = chains.server[at], chains.workers[at]
-                ps[to] = chains.ps[at]
-                end += 1
-            at = chains.after[at]
-        number[row] = end - first[row]
-    return Stood(first, number, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
-
-
-@kernel
-def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: _Chains) -> None:
+def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: Chains) -> None:
     """Put a job where it stands in any case."""
     for n in range(fixed.first[row], fixed.first[row] + fixed.number[row]):
         server = fixed.server[n]
-        at = _entry(chains, row, server)
+        at = entry(chains, row, server)
         chains.workers[at] = fixed.workers[n]
         chains.ps[at] = fixed.ps[n]
         for r in range(free.shape[1]):
@@ -286,7 +205,7 @@ def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: _Chains) -> Non
 
 @kernel
 def _cut_back(
-    free: Ints, crowds: Crowds, jobs: Jobs, row: int, fixed: Stood, chains: _Chains
+    free: Ints, crowds: Crowds, jobs: Jobs, row: int, fixed: Stood, chains: Chains
 ) -> None:
     """Give back what a job was given beyond where it stands in any case."""
     at = chains.head[row]
@@ -304,7 +223,7 @@ def _cut_back(
 
 
 @kernel
-def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Chains) -> None:
+def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: Chains) -> None:
     """Keep up to a level's numbers where they stand, giving up the smallest groups first.
 
     What others were given in their place, as bags of tasks are, goes first of all.
@@ -338,7 +257,7 @@ def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: _Ch
         if workers[n] == 0 and ps[n] == 0:
             continue
         server = kept.server[begin + n]
-        at = _entry(chains, row, server)
+        at = entry(chains, row, server)
         chains.workers[at] += workers[n]
         chains.ps[at] += ps[n]
         for r in range(free.shape[1]):
@@ -354,7 +273,7 @@ def _stay_whole(
     row: int,
     level: int,
     kept: Stood,
-    chains: _Chains,
+    chains: Chains,
 ) -> None:
     """Put all of a level where most of the job stands, if that server has room for it."""
     demand = demand_of_whole(jobs, row, level)
@@ -368,7 +287,7 @@ def _stay_whole(
             best = n
     if best >= 0:
         server = kept.server[best]
-        at = _entry(chains, row, server)
+        at = entry(chains, row, server)
         chains.workers[at] = jobs.workers[row, level]
         chains.ps[at] = jobs.servers[row, level]
         for r in range(len(demand)):
@@ -388,59 +307,3 @@ def _cut(left: Ints, wanted: int) -> Ints:
         left[smallest] -= gone
         total -= gone
     return left
-
-
-# ---------------------------------------------------------------- servers with equal room
-
-
-@kernel
-def _put_on(
-    free: Ints, crowds: Crowds, role: int, demand: Ints, number: int, row: int, chains: _Chains
-) -> bool:
-    """Place so many of a job's demand on servers, by the rule of `timeline.put`."""
-    rest = number
-    while rest > 0:
-        best, fits = best_crowd(crowds, role, demand, rest)
-        if best < 0:
-            return False
-        server = lowest_of(crowds, best)
-        each = min(fits, rest)
-        at = _entry(chains, row, server)
-        if role == WORKERS:
-            chains.workers[at] += each
-        else:
-            chains.ps[at] += each
-        change(free, crowds, server, demand, -each)
-        rest -= each
-    return True
-
-
-@kernel
-def _put_whole(
-    free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: _Chains
-) -> bool:
-    """Place all of a level on one server, by the rule of `timeline.put`."""
-    demand = demand_of_whole(jobs, row, level)
-    best, _ = best_crowd(crowds, role_of_whole(jobs, row), demand, 1)
-    if best < 0:
-        return False
-    server = lowest_of(crowds, best)
-    at = _entry(chains, row, server)
-    chains.workers[at] = jobs.workers[row, level]
-    chains.ps[at] = jobs.servers[row, level]
-    change(free, crowds, server, demand, -1)
-    return True
-
-
-@kernel
-def _take_back(
-    free: Ints, crowds: Crowds, worker: Ints, ps: Ints, row: int, chains: _Chains
-) -> None:
-    """Give back all that a job was given."""
-    at = chains.head[row]
-    while at >= 0:
-        change(free, crowds, chains.server[at], worker, chains.workers[at])
-        change(free, crowds, chains.server[at], ps, chains.ps[at])
-        chains.workers[at] = 0
-        chains.ps[at] = 0
-        at = chains.after[at]

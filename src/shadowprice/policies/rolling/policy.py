@@ -340,16 +340,21 @@ class Rolling(Reactive[RollingParameters]):
         book = self._book
         return np.minimum(book.loss, _NEARLY_ALL) * book.started
 
-    def _grow(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
-        """Deal out what is left on servers to the whole jobs that stand on them."""
+    def _use_up(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
+        """Deal out what is left on servers: to whole jobs that stand there, then to who waits."""
+        if not self._parameters.spare:
+            return
         book, log = self._book, self._planner.layout.log
-        whole = rows[log.level[rows] >= book.jobs.spread[rows]]
-        if self._parameters.spare and len(whole):
-            _, value = densities(book.jobs, whole, slot, weight)
-            book.table.grow(
-                free, book.jobs, whole, value, weight, self._loss(), book.standing,
-                self._planner.barred(slot), log,
-            )  # fmt: skip
+        for some, deal in (
+            (rows[log.level[rows] >= book.jobs.spread[rows]], book.table.grow),
+            (rows[log.level[rows] < 0], book.table.seat),
+        ):
+            if len(some):
+                _, value = densities(book.jobs, some, slot, weight)
+                deal(
+                    free, book.jobs, some, value, weight, self._loss(), book.standing,
+                    self._planner.barred(slot), log,
+                )  # fmt: skip
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
         """Let go of waiting jobs that cannot complete any more while they are worth anything."""
@@ -438,7 +443,7 @@ class Rolling(Reactive[RollingParameters]):
                 free -= self._bags.held(slot)
             if table.put(free, book.jobs, log, fixed, least, stay=stay):
                 break
-        self._grow(slot, rows, weight, free)
+        self._use_up(slot, rows, weight, free)
         staying = np.zeros(len(rows), np.bool_)
         if stays.plans:
             for row in rows[table.moves(rows)].tolist():

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.schedule import Placement
+from shadowprice.kernels.revision.chains import Stood
 from shadowprice.kernels.revision.growing import grow
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
-from shadowprice.kernels.revision.standing import Stood, compared, stand
+from shadowprice.kernels.revision.seating import seat
+from shadowprice.kernels.revision.standing import compared, stand
 from shadowprice.policies.reactive.table import Rows
 
 Floats = NDArray[np.float64]
@@ -114,6 +116,24 @@ class Standing(Rows):
         """Give whole jobs what is left where they were put; see `standing.grow`."""
         following = self._next
         grow(free, jobs, rows, worth_left, weight, loss, standing, barred, following, log)
+
+    def seat(
+        self,
+        free: Integers,
+        jobs: Jobs,
+        rows: Integers,
+        worth_left: Floats,
+        weight: Floats,
+        loss: Floats,
+        standing: Integers,
+        barred: Flags,
+        log: Log,
+    ) -> None:
+        """Put jobs that are to stand nowhere on what is left; see `seating.seat`."""
+        self._next = seat(
+            free, self.hosts_workers, self.hosts_ps, jobs, rows, worth_left, weight, loss,
+            standing, barred, self._next, log,
+        )  # fmt: skip
 
     def rearrange(self, rows: Integers) -> Iterator[Decision]:
         """Move rows, which are all that stand, to where they were put."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.kernels.revision.standing import Stood
+from shadowprice.kernels.revision.chains import Stood
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.book import Book
 from shadowprice.policies.rolling.quotas import Quotas

@@ -1,0 +1,171 @@
+"""Jobs that found no room as plans were packed, put where servers have room as jobs stand."""
+
+import heapq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.revision.chains import Chains, Stood, listed, put_on, put_whole, take_back
+from shadowprice.kernels.revision.coming import offer_step
+from shadowprice.kernels.revision.crowds import Crowds, best_crowd, gather
+from shadowprice.kernels.revision.jobs import Jobs
+from shadowprice.kernels.revision.plans import Log
+from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@kernel
+def seat(
+    free: Ints,
+    hosts_workers: Flags,
+    hosts_ps: Flags,
+    jobs: Jobs,
+    rows: Ints,
+    worth_left: Floats,
+    weight: Floats,
+    loss: Floats,
+    standing: Ints,
+    barred: Flags,
+    stood: Stood,
+    log: Log,
+) -> Stood:
+    """Let jobs that are to stand nowhere run on what is left on servers, each where it brings most.
+
+    What was packed (`coming.fill`) counts on servers as plans pack them. Jobs that keep their
+    places leave other room: less on some servers, more on others.
+
+    Parameters
+    ----------
+    free : int64[servers, resources]
+        What each server has left, as `stand` and `grow` left it; what is taken is taken off.
+    hosts_workers, hosts_ps : bool[servers]
+        What each may carry.
+    jobs : Jobs
+        Open jobs.
+    rows : int64[jobs]
+        Rows that may run in the slot.
+    worth_left : float64[jobs]
+        What completing each is worth.
+    weight, loss, standing, barred
+        As in `coming.fill`.
+    stood : Stood
+        Where jobs are to stand.
+    log : Log
+        Their levels; written.
+
+    Returns
+    -------
+    Stood
+        Where they stand then: the same where nobody finds room.
+    """
+    heap = [(0.0, -1, -1)]
+    heap.pop()
+    for n in range(len(rows)):
+        if log.level[rows[n]] < 0:
+            most = jobs.levels[rows[n]]
+            offer_step(
+                heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log
+            )
+    if len(heap) == 0:
+        return stood
+    crowds = gather(free, hosts_workers, hosts_ps)
+    chains = _wider(_none(len(stood.first)), len(free))
+    found = False
+    while len(heap) > 0:
+        _, n, target = heapq.heappop(heap)
+        row = rows[n]
+        if best_crowd(crowds, WORKERS, jobs.worker[row], 1)[0] < 0:
+            continue
+        used = chains.used[0]
+        chains = _wider(chains, used + 2 * len(free))
+        if _seated(free, crowds, jobs, row, target, chains):
+            log.level[row] = target
+            found = True
+        else:
+            chains.head[row], chains.used[0] = -1, used
+            offer_step(
+                heap, jobs, row, worth_left[n], n, target, weight, loss, standing, barred, log
+            )
+    return _joined(stood, listed(chains)) if found else stood
+
+
+@kernel
+def _seated(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: Chains) -> bool:
+    """Put a job on servers at a level, if there is room; else nothing is taken.
+
+    Its workers come first, or its parameter servers where these find no room after them.
+    """
+    if level >= jobs.spread[row]:
+        return put_whole(free, crowds, jobs, row, level, chains)
+    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+    worker, ps = jobs.worker[row], jobs.ps[row]
+    if put_on(free, crowds, WORKERS, worker, workers, row, chains):
+        if put_on(free, crowds, SERVERS, ps, servers, row, chains):
+            return True
+    elif servers == 0:
+        take_back(free, crowds, worker, ps, row, chains)
+        return False
+    take_back(free, crowds, worker, ps, row, chains)
+    if put_on(free, crowds, SERVERS, ps, servers, row, chains) and put_on(
+        free, crowds, WORKERS, worker, workers, row, chains
+    ):
+        return True
+    take_back(free, crowds, worker, ps, row, chains)
+    return False
+
+
+@kernel
+def _none(rows: int) -> Chains:
+    """Return chains without an entry, and without room for any."""
+    return Chains(
+        np.full(rows, -1),
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        np.zeros(1, np.int64),
+    )
+
+
+@kernel
+def _wider(chains: Chains, entries: int) -> Chains:
+    """Return chains with room for so many entries."""
+    if len(chains.after) >= entries:
+        return chains
+    most = max(entries, 2 * len(chains.after))
+    return Chains(
+        chains.head,
+        _longer(chains.after, most),
+        _longer(chains.server, most),
+        _longer(chains.workers, most),
+        _longer(chains.ps, most),
+        chains.used,
+    )
+
+
+@kernel
+def _longer(column: Ints, most: int) -> Ints:
+    whole = np.empty(most, np.int64)
+    whole[: len(column)] = column
+    return whole
+
+
+@kernel
+def _joined(stood: Stood, more: Stood) -> Stood:
+    """Return where jobs stand that stand in either."""
+    first, number = stood.first.copy(), stood.number.copy()
+    for row in range(len(first)):
+        if more.number[row] > 0:
+            first[row] = len(stood.server) + more.first[row]
+            number[row] = more.number[row]
+    return Stood(
+        first,
+        number,
+        np.concatenate((stood.server, more.server)),
+        np.concatenate((stood.workers, more.workers)),
+        np.concatenate((stood.ps, more.ps)),
+    )

@@ -1,0 +1,136 @@
+"""Who is put on what is left on servers, against every server looked at for every job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.kernels.revision.chains import Stood
+from shadowprice.kernels.revision.plans import Log
+from shadowprice.kernels.revision.seating import seat
+from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
+from tests.oracles.standing import put_on
+from tests.unit.kernels.test_standing import dense, drawn_jobs
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Twin:
+    """The slow, obvious way."""
+
+    free: Array
+    carries: Array
+    jobs: Any
+    worth: Array
+    weight: Array
+    loss: Array
+    standing: Array
+    barred: Array
+
+    def step(self, row: int, below: int) -> tuple[float, int]:
+        """Return what the best level below another brings by its weight, and which it is."""
+        jobs, spread = self.jobs, int(self.jobs.spread[row])
+        for levels in (range(spread, below), range(min(below, spread))):
+            best, target = 0.0, -1
+            for level in levels:
+                more = float(min(jobs.gains[row, level], jobs.left[row]))
+                more *= 1.0 if self.standing[row] == level else 1.0 - self.loss[row]
+                cost = self.weight[row, 0] * jobs.workers[row, level]
+                cost += self.weight[row, 1] * jobs.servers[row, level]
+                if not self.barred[row, level] and more > best * cost * (1.0 + 1e-9):
+                    best, target = more / cost, level
+                if jobs.gains[row, level] >= jobs.left[row]:
+                    break
+            if target >= 0:
+                return best, target
+        return 0.0, -1
+
+    def fits(self, row: int, level: int) -> tuple[Array, Array] | None:
+        """Put a job at a level if there is room; return its workers and servers by server."""
+        jobs = self.jobs
+        count, count_ps = int(jobs.workers[row, level]), int(jobs.servers[row, level])
+        workers, ps = np.zeros(len(self.free), np.int64), np.zeros(len(self.free), np.int64)
+        if level >= jobs.spread[row]:
+            role = WORKERS | SERVERS if jobs.ps[row].any() else WORKERS
+            demand = count * jobs.worker[row] + count_ps * jobs.ps[row]
+            if not put_on(self.free, self.carries, role, demand, 1, workers):
+                return None
+            return workers * count, workers * count_ps
+        first = (WORKERS, jobs.worker[row], count, workers)
+        second = (SERVERS, jobs.ps[row], count_ps, ps)
+        for order in ((first, second), (second, first)):
+            free = self.free.copy()
+            workers[:], ps[:] = 0, 0
+            if all(put_on(free, self.carries, *one) for one in order):
+                self.free[:] = free
+                return workers, ps
+        return None
+
+    def seat(self, level: Array) -> dict[int, tuple[Array, Array]]:
+        """Seat who stands nowhere, one after the other."""
+        below = {row: int(self.jobs.levels[row]) for row in np.flatnonzero(level < 0).tolist()}
+        seated = {}
+        while True:
+            offers = []
+            for row, most in below.items():
+                value, target = self.step(row, most)
+                if target >= 0:
+                    key = -value * self.worth[row] / self.jobs.left[row]
+                    offers.append((key, row, target))
+            if not offers:
+                return seated
+            _, row, target = min(offers)
+            found = self.fits(row, target)
+            if found is None:
+                below[row] = target
+                continue
+            level[row] = target
+            seated[row] = found
+            del below[row]
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, servers, resources = int(rng.integers(1, 12)), int(rng.integers(1, 16)), 2
+    jobs = drawn_jobs(rng, rows, resources)._replace(left=rng.integers(1, 12, rows))
+    free = rng.integers(0, 9, (servers, resources))
+    hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
+    carries = hosts_workers * WORKERS + hosts_ps * SERVERS
+    level = np.where(rng.random(rows) < 0.3, 0, -1)
+    there = [row for row in range(rows) if level[row] >= 0]
+    stood = Stood(
+        np.cumsum(level >= 0) - (level >= 0),
+        (level >= 0).astype(np.int64),
+        rng.integers(0, servers, len(there)),
+        np.ones(len(there), np.int64),
+        np.zeros(len(there), np.int64),
+    )
+    given = (
+        rng.random(rows) * (rng.random(rows) < 0.9),
+        rng.random((rows, 2)) + 0.1,
+        rng.choice([0.0, 0.1, 1.0], rows),
+        rng.integers(-1, 3, rows),
+        rng.random((rows, 3)) < 0.1,
+    )
+    before = dense(stood, rows, servers)
+    twin = Twin(free.copy(), carries, jobs, *given)
+    expected = level.copy()
+    seated = twin.seat(expected)
+    none = np.zeros(0, np.int64)
+    log = Log(np.zeros(1, np.int64), none, none, none, level)
+    every = np.arange(rows)
+    rest = free.copy()
+    found = seat(rest, hosts_workers, hosts_ps, jobs, every, *given, stood, log)
+    assert level.tolist() == expected.tolist()
+    assert (rest == twin.free).all()
+    assert (rest >= np.minimum(free, 0)).all()
+    workers, ps = dense(found, rows, servers)
+    for row in range(rows):
+        one, other = seated.get(row, (before[0][row], before[1][row]))
+        assert workers[row].tolist() == one.tolist(), row
+        assert ps[row].tolist() == other.tolist(), row
