@@ -60,12 +60,22 @@ run()
 class Replica:
     """A process of the service, as the account that the manifests make.
 
-    Its clock is so many seconds ahead of this machine's.
+    Its clock is so many seconds ahead of this machine's. What runs is recorded in the cluster, or
+    here, in a folder by its name.
     """
 
-    def __init__(self, name: str, folder: Path, bed: Testbed, database: str, skew: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        bed: Testbed,
+        database: str,
+        skew: int = 0,
+        *,
+        here: bool = False,
+    ) -> None:
         self.folder = folder / name
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
         cluster = self.folder / "cluster.yaml"
         cluster.write_text(yaml.safe_dump({**CLUSTER, "slot": "1h"}))  # nothing runs meanwhile
         token = folder / "operator.token"
@@ -74,13 +84,13 @@ class Replica:
             token.write_text("sp_" + "a" * 60)
         self.log = self.folder / "log"
         account = str(bed.account("shadowprice", "shadowprice"))
+        runs = ["--executor", "local"]
+        if not here:
+            runs = ["--executor", "kubernetes", "--executor-set", "namespace=shadowprice"]
         words = [
             "serve", "-c", str(cluster), "--data", database, "--listen", "127.0.0.1:0",
             "-o", "json", "--policy", "fifo", "--token-file", str(token),
-            "--lease", "shadowprice/shadowprice",
-            # What runs is recorded in the cluster: elsewhere, all had to be on one machine.
-            "--executor", "kubernetes", "--address", account,
-            "--executor-set", "namespace=shadowprice",
+            "--lease", "shadowprice/shadowprice", "--address", account, *runs,
             "--trainingjobs", account,
         ]  # fmt: skip
         main = MAIN.format(skew=skew)
@@ -115,8 +125,8 @@ class Replica:
 def replicas(bed: Testbed, folder: Path, database: str) -> Iterator[Any]:
     made: list[Replica] = []
 
-    def another(name: str, skew: int = 0) -> Replica:
-        made.append(Replica(name, folder, bed, database, skew))
+    def another(name: str, skew: int = 0, *, here: bool = False) -> Replica:
+        made.append(Replica(name, folder, bed, database, skew, here=here))
         return made[-1]
 
     try:
@@ -237,3 +247,18 @@ def test_a_killed_leader_loses_and_doubles_nothing(user: User, tmp_path: Path) -
             user.gone(name)
         states = {one["state"] for one in standby.client.get("/v1/jobs").json()["jobs"]}
         assert states == {"cancelled"}
+
+
+def test_one_that_may_not_write_lets_another_be_elected(user: User, tmp_path: Path) -> None:
+    """What runs is recorded with the first: the other would run it twice, and is refused."""
+    with postgres() as server, replicas(user.bed, tmp_path, server.url) as another:
+        first = another("first", here=True)
+        eventually(first.ready, "the first leader")
+        other = another("other", here=True)
+        first.process.terminate()
+        assert first.process.wait(60) in {0, 143}
+        eventually(lambda: "is recorded elsewhere" in other.log.read_text(), "its refusal")
+        again = another("first", here=True)
+        eventually(again.ready, "the first leader again")
+        assert not other.ready()
+        assert other.process.poll() is None

@@ -93,9 +93,17 @@ class Resident:
         log.info("this instance leads, as number %d", lease.epoch)
         return lease.epoch
 
+    async def step_back(self, seconds: float) -> None:
+        """Let another be elected, since this instance may not write, and wait until it may be."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            log.info("this instance leads no more: it may not write, and another may be able to")
+            await lease.release()
+            await asyncio.sleep(seconds)
+
     async def _until_lost(self, lease: Lease) -> None:
         await lease.lost.wait()
-        if not self._service.stopping:
+        if lease is self._lease and not self._service.stopping:
             log.error("this instance leads no more; it ends, and another goes on")
             self._service.fail()
 

@@ -64,6 +64,9 @@ Result = TypeVar("Result")
 POLL: Final = 2.0
 """Seconds between two tries of a standby to become the writer."""
 
+AFTER_OTHERS: Final = 10.0
+"""Seconds for which one that is elected, and may not write, lets others be elected."""
+
 READERS: Final = 2
 """Threads that read the store: as many pages as four, but four leave the others little of the
 interpreter; two, so that one slow question holds up no other."""
@@ -232,6 +235,8 @@ class Service:
                     refused = str(error)
                     log.warning("standing by: %s", error)
                 self.store.close()  # another may be able to
+                if self._resident is not None:
+                    await self._resident.step_back(AFTER_OTHERS)
             except Exception:
                 log.exception("taking over failed")
                 self.fail()
