@@ -99,6 +99,18 @@ def test_what_cannot_be_measured_says_why(
     assert not out.exists()
 
 
+def test_who_shares_the_gpus_of_a_machine_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    job = ("--way", "dies")
+    said = "note: this machine has GPUs, and no worker is given one of its own (--gpu 1)"
+    assert main(_words("--workers", "1", job=job)) == 1
+    assert said in capsys.readouterr().err
+    assert main(_words("--workers", "1", "--gpu", "1", job=job)) == 1
+    assert said not in capsys.readouterr().err
+
+
 def test_what_was_measured_is_kept_where_more_workers_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def profile(
     shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
     """
     from shadowprice.core.amounts import parse_span
+    from shadowprice.executors.local.machine import real_devices
     from shadowprice.results.target import check_file
     from shadowprice.training.measure.findings import HEAD, Findings, families_file, job_file
     from shadowprice.training.measure.running import Command, Limits, measure_all
@@ -121,6 +122,12 @@ def profile(
         float(parse_span(grace, "--grace", "30s")),
     )  # fmt: skip
     _check_command(asked.words)
+    if not gpu and real_devices():
+        stderr().print(
+            "note: this machine has GPUs, and no worker is given one of its own (--gpu 1): those "
+            "that use any share what they find",
+            soft_wrap=True,
+        )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
         _shown(counts, quiet or output is Output.JSON) as tell,
