@@ -86,12 +86,12 @@ class Replica:
         account = str(bed.account("shadowprice", "shadowprice"))
         runs = ["--executor", "local"]
         if not here:
-            runs = ["--executor", "kubernetes", "--executor-set", "namespace=shadowprice"]
+            runs = ["--executor", "kubernetes", "--address", account]
+            runs += ["--executor-set", "namespace=shadowprice"]
         words = [
             "serve", "-c", str(cluster), "--data", database, "--listen", "127.0.0.1:0",
             "-o", "json", "--policy", "fifo", "--token-file", str(token),
-            "--lease", "shadowprice/shadowprice", "--address", account, *runs,
-            "--trainingjobs", account,
+            "--lease", "shadowprice/shadowprice", "--trainingjobs", account, *runs,
         ]  # fmt: skip
         main = MAIN.format(skew=skew)
         log = self.log.open("w")
