@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.revision.chains import Stood
+from shadowprice.kernels.revision.coming import Terms
 from shadowprice.kernels.revision.plans import Log
 from shadowprice.kernels.revision.seating import seat
 from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
@@ -26,10 +27,7 @@ class Twin:
     carries: Array
     jobs: Any
     worth: Array
-    weight: Array
-    loss: Array
-    standing: Array
-    barred: Array
+    terms: Terms
 
     def step(self, row: int, below: int) -> tuple[float, int]:
         """Return what the best level below another brings by its weight, and which it is."""
@@ -38,10 +36,10 @@ class Twin:
             best, target = 0.0, -1
             for level in levels:
                 more = float(min(jobs.gains[row, level], jobs.left[row]))
-                more *= 1.0 if self.standing[row] == level else 1.0 - self.loss[row]
-                cost = self.weight[row, 0] * jobs.workers[row, level]
-                cost += self.weight[row, 1] * jobs.servers[row, level]
-                if not self.barred[row, level] and more > best * cost * (1.0 + 1e-9):
+                more *= 1.0 if self.terms.standing[row] == level else 1.0 - self.terms.loss[row]
+                cost = self.terms.weight[row, 0] * jobs.workers[row, level]
+                cost += self.terms.weight[row, 1] * jobs.servers[row, level]
+                if not self.terms.barred[row, level] and more > best * cost * (1.0 + 1e-9):
                     best, target = more / cost, level
                 if jobs.gains[row, level] >= jobs.left[row]:
                     break
@@ -110,22 +108,22 @@ def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
         np.ones(len(there), np.int64),
         np.zeros(len(there), np.int64),
     )
-    given = (
-        rng.random(rows) * (rng.random(rows) < 0.9),
+    worth = rng.random(rows) * (rng.random(rows) < 0.9)
+    terms = Terms(
         rng.random((rows, 2)) + 0.1,
         rng.choice([0.0, 0.1, 1.0], rows),
         rng.integers(-1, 3, rows),
         rng.random((rows, 3)) < 0.1,
     )
     before = dense(stood, rows, servers)
-    twin = Twin(free.copy(), carries, jobs, *given)
+    twin = Twin(free.copy(), carries, jobs, worth, terms)
     expected = level.copy()
     seated = twin.seat(expected)
     none = np.zeros(0, np.int64)
     log = Log(np.zeros(1, np.int64), none, none, none, level)
     every = np.arange(rows)
     rest = free.copy()
-    found = seat(rest, hosts_workers, hosts_ps, jobs, every, *given, stood, log)
+    found = seat(rest, hosts_workers, hosts_ps, jobs, every, worth, terms, stood, log)
     assert level.tolist() == expected.tolist()
     assert (rest == twin.free).all()
     assert (rest >= np.minimum(free, 0)).all()

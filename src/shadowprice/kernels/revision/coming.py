@@ -1,6 +1,7 @@
 """The slot about to begin: who waits, and who gets what nobody needs."""
 
 import heapq
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,16 +241,34 @@ def plan_waiting(
         result[n, 3] = cost
 
 
+class Terms(NamedTuple):
+    """By what a step up of a job is weighed.
+
+    Attributes
+    ----------
+    weight : float64[rows, 2]
+        Weight of a worker and of a parameter server of each job.
+    loss : float64[rows]
+        Share of a slot that each loses when its placement changes; 0 before its first start.
+    standing : int64[rows]
+        Level at which each job ran in the slot before, -1 for none.
+    barred : bool[rows, levels]
+        Levels to which jobs may not rise; empty where all may.
+    """
+
+    weight: Floats
+    loss: Floats
+    standing: Ints
+    barred: Flags
+
+
 @kernel
 def fill(
     line: Timeline,
     jobs: Jobs,
     rows: Ints,
     worth_left: Floats,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    barred: Flags,
+    terms: Terms,
     log: Log,
 ) -> None:
     """Deal what is left of the first slot: one step up at a time, where it brings most.
@@ -269,14 +288,8 @@ def fill(
         Rows that may run in the slot.
     worth_left : float64[jobs]
         What completing each is worth.
-    weight : float64[rows of the table, 2]
-        Weight of a worker and of a parameter server of each job.
-    loss : float64[rows of the table]
-        Share of a slot that each loses when its placement changes; 0 before its first start.
-    standing : int64[rows of the table]
-        Level at which each job ran in the slot before, -1 for none.
-    barred : bool[rows of the table, levels]
-        Levels to which jobs may not rise; empty where all may.
+    terms : Terms
+        By what steps are weighed.
     log : Log
         Their levels; written.
     """
@@ -284,7 +297,7 @@ def fill(
     heap.pop()
     for n in range(len(rows)):
         most = jobs.levels[rows[n]]
-        offer_step(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log)
+        offer_step(heap, jobs, rows[n], worth_left[n], n, most, terms, log)
     state = line.state[0]
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
@@ -307,14 +320,12 @@ def fill(
             hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
         if put_first == 0:
             # What is left only shrinks, but a smaller step may fit where this one does not.
-            offer_step(
-                heap, jobs, row, worth_left[n], n, target, weight, loss, standing, barred, log
-            )
+            offer_step(heap, jobs, row, worth_left[n], n, target, terms, log)
             continue
         if not note(log, row, target, workers, servers, put_first):
             return
         most = jobs.levels[row]
-        offer_step(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, barred, log)
+        offer_step(heap, jobs, row, worth_left[n], n, most, terms, log)
 
 
 @kernel
@@ -325,10 +336,7 @@ def offer_step(
     worth_left: float,
     n: int,
     most: int,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    barred: Flags,
+    terms: Terms,
     log: Log,
 ) -> None:
     """Push the next step up of a job below a level, if it has one that brings anything.
@@ -340,10 +348,10 @@ def offer_step(
         return
     value, target = 0.0, -1
     if before < 0 and most > spread:
-        value, target = best_step(jobs, row, -1, spread, most, weight, loss, standing, barred)
+        value, target = best_step(jobs, row, -1, spread, most, terms)
     if target < 0:
         first, end = before + 1, min(most, spread)
-        value, target = best_step(jobs, row, before, first, end, weight, loss, standing, barred)
+        value, target = best_step(jobs, row, before, first, end, terms)
     if target >= 0:
         heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))
 
@@ -355,10 +363,7 @@ def best_step(
     before: int,
     first: int,
     end: int,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    barred: Flags,
+    terms: Terms,
 ) -> tuple[float, int]:
     """Return what a step up brings by its weight, and to which level; -1 where none brings any.
 
@@ -372,8 +377,8 @@ def best_step(
         Level at which the job is to run by now, -1 for none.
     first, end : int
         The first level that it may go to, and the one after the last.
-    weight, loss, standing, barred
-        As in `fill`.
+    terms : Terms
+        By what steps are weighed.
     """
     gain = 0.0
     taken = 0.0
@@ -381,21 +386,21 @@ def best_step(
         gain = float(jobs.gains[row, before])
         if gain >= jobs.left[row]:
             return 0.0, -1
-        taken = weight[row, 0] * jobs.workers[row, before]
-        taken += weight[row, 1] * jobs.servers[row, before]
-        if standing[row] != before:
-            gain *= 1.0 - loss[row]
+        taken = terms.weight[row, 0] * jobs.workers[row, before]
+        taken += terms.weight[row, 1] * jobs.servers[row, before]
+        if terms.standing[row] != before:
+            gain *= 1.0 - terms.loss[row]
     best = 0.0
     target = -1
     # Where one worker more brings nothing, several may: the step of the best return counts.
     for level in range(first, end):
         more = float(min(jobs.gains[row, level], jobs.left[row]))
-        if standing[row] != level:
-            more *= 1.0 - loss[row]
+        if terms.standing[row] != level:
+            more *= 1.0 - terms.loss[row]
         more -= gain
-        cost = weight[row, 0] * jobs.workers[row, level]
-        cost += weight[row, 1] * jobs.servers[row, level] - taken
-        allowed = len(barred) == 0 or not barred[row, level]
+        cost = terms.weight[row, 0] * jobs.workers[row, level]
+        cost += terms.weight[row, 1] * jobs.servers[row, level] - taken
+        allowed = len(terms.barred) == 0 or not terms.barred[row, level]
         if allowed and more > 0.0 and more > best * cost * (1.0 + 1e-9):
             best = more / cost
             target = level

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.revision.chains import Stood
-from shadowprice.kernels.revision.coming import best_step
+from shadowprice.kernels.revision.coming import Terms, best_step
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
 
@@ -22,10 +22,7 @@ def grow(
     jobs: Jobs,
     rows: Ints,
     worth_left: Floats,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    barred: Flags,
+    terms: Terms,
     stood: Stood,
     log: Log,
 ) -> None:
@@ -43,8 +40,8 @@ def grow(
         Rows of whole jobs that run in the slot.
     worth_left : float64[jobs]
         What completing each is worth.
-    weight, loss, standing, barred
-        As in `coming.fill`.
+    terms : Terms
+        By what steps are weighed.
     stood : Stood
         Where they stand; written.
     log : Log
@@ -54,7 +51,7 @@ def grow(
     heap.pop()
     for n in range(len(rows)):
         most = jobs.levels[rows[n]]
-        _push(heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log)
+        _push(heap, jobs, rows[n], worth_left[n], n, most, terms, log)
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
@@ -75,7 +72,7 @@ def grow(
             stood.ps[at] += servers
             log.level[row] = target
             most = jobs.levels[row]
-        _push(heap, jobs, row, worth_left[n], n, most, weight, loss, standing, barred, log)
+        _push(heap, jobs, row, worth_left[n], n, most, terms, log)
 
 
 @kernel
@@ -86,14 +83,11 @@ def _push(
     worth_left: float,
     n: int,
     most: int,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    barred: Flags,
+    terms: Terms,
     log: Log,
 ) -> None:
     """Push the next step up of a whole job below a level, if it has one that brings anything."""
     before = log.level[row]
-    value, target = best_step(jobs, row, before, before + 1, most, weight, loss, standing, barred)
+    value, target = best_step(jobs, row, before, before + 1, most, terms)
     if target >= 0:
         heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.revision.chains import Chains, Stood, listed, put_on, put_whole, take_back
-from shadowprice.kernels.revision.coming import offer_step
+from shadowprice.kernels.revision.coming import Terms, offer_step
 from shadowprice.kernels.revision.crowds import Crowds, best_crowd, gather
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
@@ -26,10 +26,7 @@ def seat(
     jobs: Jobs,
     rows: Ints,
     worth_left: Floats,
-    weight: Floats,
-    loss: Floats,
-    standing: Ints,
-    barred: Flags,
+    terms: Terms,
     stood: Stood,
     log: Log,
 ) -> Stood:
@@ -50,8 +47,8 @@ def seat(
         Rows that may run in the slot.
     worth_left : float64[jobs]
         What completing each is worth.
-    weight, loss, standing, barred
-        As in `coming.fill`.
+    terms : Terms
+        By what steps are weighed.
     stood : Stood
         Where jobs are to stand.
     log : Log
@@ -67,9 +64,7 @@ def seat(
     for n in range(len(rows)):
         if log.level[rows[n]] < 0:
             most = jobs.levels[rows[n]]
-            offer_step(
-                heap, jobs, rows[n], worth_left[n], n, most, weight, loss, standing, barred, log
-            )
+            offer_step(heap, jobs, rows[n], worth_left[n], n, most, terms, log)
     if len(heap) == 0:
         return stood
     crowds = gather(free, hosts_workers, hosts_ps)
@@ -87,9 +82,7 @@ def seat(
             found = True
         else:
             chains.head[row], chains.used[0] = -1, used
-            offer_step(
-                heap, jobs, row, worth_left[n], n, target, weight, loss, standing, barred, log
-            )
+            offer_step(heap, jobs, row, worth_left[n], n, target, terms, log)
     return _joined(stood, listed(chains)) if found else stood
 
 

@@ -23,6 +23,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Statu
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.kernels.revision.coming import (
+    Terms,
     densities,
     due,
     dues,
@@ -330,15 +331,15 @@ class Rolling(Reactive[RollingParameters]):
             return
         book = self._book
         _, value = densities(book.jobs, rows, slot, weight)
-        fill(
-            line, book.jobs, rows, value, weight, self._loss(), book.standing,
-            self._planner.barred(slot), self._planner.layout.log,
-        )  # fmt: skip
+        terms = self._terms(slot, weight)
+        fill(line, book.jobs, rows, value, terms, self._planner.layout.log)
 
-    def _loss(self) -> Floats:
-        """Return the share of the coming slot that each row loses if its placement changes."""
+    def _terms(self, slot: int, weight: Floats) -> Terms:
+        """Return by what it is weighed who gets what is left of the slot that begins."""
         book = self._book
-        return np.minimum(book.loss, _NEARLY_ALL) * book.started
+        # What each row loses of the slot if its placement changes.
+        loss = np.minimum(book.loss, _NEARLY_ALL) * book.started
+        return Terms(weight, loss, book.standing, self._planner.barred(slot))
 
     def _use_up(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
         """Deal out what is left on servers: to whole jobs that stand there, then to who waits."""
@@ -351,10 +352,7 @@ class Rolling(Reactive[RollingParameters]):
         ):
             if len(some):
                 _, value = densities(book.jobs, some, slot, weight)
-                deal(
-                    free, book.jobs, some, value, weight, self._loss(), book.standing,
-                    self._planner.barred(slot), log,
-                )  # fmt: skip
+                deal(free, book.jobs, some, value, self._terms(slot, weight), log)
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
         """Let go of waiting jobs that cannot complete any more while they are worth anything."""

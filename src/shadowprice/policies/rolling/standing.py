@@ -12,6 +12,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.revision.chains import Stood
+from shadowprice.kernels.revision.coming import Terms
 from shadowprice.kernels.revision.growing import grow
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
@@ -107,15 +108,12 @@ class Standing(Rows):
         jobs: Jobs,
         rows: Integers,
         worth_left: Floats,
-        weight: Floats,
-        loss: Floats,
-        standing: Integers,
-        barred: Flags,
+        terms: Terms,
         log: Log,
     ) -> None:
         """Give whole jobs what is left where they were put; see `standing.grow`."""
         following = self._next
-        grow(free, jobs, rows, worth_left, weight, loss, standing, barred, following, log)
+        grow(free, jobs, rows, worth_left, terms, following, log)
 
     def seat(
         self,
@@ -123,16 +121,12 @@ class Standing(Rows):
         jobs: Jobs,
         rows: Integers,
         worth_left: Floats,
-        weight: Floats,
-        loss: Floats,
-        standing: Integers,
-        barred: Flags,
+        terms: Terms,
         log: Log,
     ) -> None:
         """Put jobs that are to stand nowhere on what is left; see `seating.seat`."""
         self._next = seat(
-            free, self.hosts_workers, self.hosts_ps, jobs, rows, worth_left, weight, loss,
-            standing, barred, self._next, log,
+            free, self.hosts_workers, self.hosts_ps, jobs, rows, worth_left, terms, self._next, log,
         )  # fmt: skip
 
     def rearrange(self, rows: Integers) -> Iterator[Decision]:
