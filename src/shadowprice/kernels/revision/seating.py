@@ -96,13 +96,13 @@ def _seated(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains
         return put_whole(free, crowds, jobs, row, level, chains)
     workers, servers = jobs.workers[row, level], jobs.servers[row, level]
     worker, ps = jobs.worker[row], jobs.ps[row]
-    if put_on(free, crowds, WORKERS, worker, workers, row, chains):
-        if put_on(free, crowds, SERVERS, ps, servers, row, chains):
-            return True
-    elif servers == 0:
-        take_back(free, crowds, worker, ps, row, chains)
-        return False
+    if put_on(free, crowds, WORKERS, worker, workers, row, chains) and put_on(
+        free, crowds, SERVERS, ps, servers, row, chains
+    ):
+        return True
     take_back(free, crowds, worker, ps, row, chains)
+    if servers == 0:
+        return False
     if put_on(free, crowds, SERVERS, ps, servers, row, chains) and put_on(
         free, crowds, WORKERS, worker, workers, row, chains
     ):
