@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,11 @@ def test_times_alone_may_differ() -> None:
     assert without_times(one) == without_times(["finished 4 5", "wall time 3 µs 40 ms"])
     assert without_times(one) != without_times(["finished 4 6", "wall time 3 µs 40 ms"])
     assert without_times(one) != without_times(["finished 4 5", "wall time 3 µs"])
+
+
+def test_the_changelog_has_one_short_line_for_each_change() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if len(line) > 160]
+    # Nothing follows an entry but another entry or a blank line.
+    following = [after for line, after in pairwise(lines) if line.startswith("- ")]
+    assert not [line for line in following if line and not line.startswith("- ")]
