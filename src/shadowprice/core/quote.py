@@ -95,7 +95,7 @@ class Quote:
                     refusal.cost,
                     refusal=refusal,
                 )
-        raise TypeError(f"{type(decision).__name__} is no answer to an arrival")
+        raise TypeError(f"{decision.tag} is no answer to an arrival")
 
     def record(self) -> dict[str, object]:
         """Return the quote as plain values, without what is unknown."""

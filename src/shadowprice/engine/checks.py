@@ -72,7 +72,7 @@ def check_event(books: Books, event: DriverEvent) -> None:
 
 
 def _check_time(books: Books, event: DriverEvent) -> None:
-    name, slot = type(event).__name__, event.slot
+    name, slot = event.tag, event.slot
     if type(slot) is not int or slot < 0:
         raise EventError(f"{name} of slot {slot!r}: a slot is a whole number from 0 on")
     running = books.slot_running

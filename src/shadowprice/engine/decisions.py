@@ -209,7 +209,7 @@ class Decider(Books):
         if record is None:
             known = self.jobs.get(decision.job)
             story = f"job {decision.job!r} is unknown" if known is None else known.story()
-            raise PolicyError(f"{story}: {type(decision).__name__} came too late")
+            raise PolicyError(f"{story}: {decision.tag} came too late")
         ran = self.running.get(decision.job)
         try:
             self._change(record, decision)

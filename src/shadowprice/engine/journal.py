@@ -208,7 +208,7 @@ class Absent:
     def decide(self, view: View, event: PolicyEvent) -> Sequence[Decision]:
         """Refuse to decide."""
         del view
-        raise ShadowpriceError(f"{type(event).__name__}: no policy is there to decide")
+        raise ShadowpriceError(f"{event.tag}: no policy is there to decide")
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return nothing: they are in the journal's header."""

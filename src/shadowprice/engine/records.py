@@ -103,7 +103,7 @@ def capabilities_of(record: Mapping[str, Any]) -> Capabilities:
 # ---------------------------------------------------------------- events
 
 _EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
-    kind.__name__: kind
+    kind.tag: kind
     for kind in (
         ServerLost,
         ServerBack,
@@ -124,7 +124,7 @@ _EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
 
 def event_record(event: DriverEvent) -> Fields:
     """Return an event as plain values."""
-    record: Fields = {"event": type(event).__name__, "slot": event.slot}
+    record: Fields = {"event": event.tag, "slot": event.slot}
     match event:
         case ServerLost() | ServerBack():
             record["server"] = event.server
@@ -151,9 +151,21 @@ def event_record(event: DriverEvent) -> Fields:
             record["progress"] = dict(event.progress)
         case Acknowledged():
             record["commands"] = event.commands
-        case JobCancelled() | JobFailed() | StartFailed() | JobEnded() | SlotBegan():
-            for field in fields(event):
-                record[field.name] = getattr(event, field.name)
+        case JobCancelled() | JobFailed() | StartFailed() | JobEnded():
+            record |= _ending_record(event)
+        case SlotBegan():
+            pass
+    return record
+
+
+def _ending_record(event: JobCancelled | JobFailed | StartFailed | JobEnded) -> Fields:
+    record: Fields = {"job": event.job}
+    if not isinstance(event, JobCancelled):
+        record["generation"] = event.generation
+    if isinstance(event, JobFailed | StartFailed):
+        record["reason"] = event.reason
+    if isinstance(event, JobFailed):
+        record["retries"] = event.retries
     return record
 
 
@@ -230,7 +242,7 @@ def _state_record(state: ServerState) -> Fields:
 
 def decision_record(decision: Decision, names: Sequence[str]) -> Fields:
     """Return a decision as plain values; ``names`` are those of the servers."""
-    record: Fields = {"decide": type(decision).__name__, "job": decision.job}
+    record: Fields = {"decide": decision.tag, "job": decision.job}
     match decision:
         case Commit():
             record["plan"] = schedule_record(decision.schedule, names)
@@ -252,8 +264,9 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Fields:
             if decision.message:
                 record["message"] = decision.message
         case Promise():
-            names_ = [field.name for field in fields(decision) if field.name != "copies"]
-            record |= {name: getattr(decision, name) for name in names_}
+            record["completion"], record["expected"] = decision.completion, decision.expected
+            record["payoff"], record["utility"] = decision.payoff, decision.utility
+            record["cost"], record["message"] = decision.cost, decision.message
             record |= _copies_record(decision)
         case Charge():
             record |= {"slot": decision.slot, "payer": decision.payer, "payee": decision.payee}
@@ -281,26 +294,34 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
     job = record["job"]
     copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
     match record["decide"]:
-        case "Commit":
+        case Commit.tag:
             plan = schedule_of(record["plan"], index)
             worth = record["payoff"], record["utility"], record["cost"]
             bounds = record.get("charged"), record.get("payoff_bound")
             costs = tuple(float(cost) for cost in record.get("slot_costs", ()))
             return Commit(job, plan, *worth, copies, *bounds, slot_costs=costs)
-        case "Place":
+        case Place.tag:
             return Place(job, placement_of(record["on"], index), copies)
-        case "Reject":
+        case Reject.tag:
             return Reject(job, refusal_of(record["refusal"]))
-        case "Drop":
+        case Drop.tag:
             return Drop(job, refusal_of(record["refusal"]))
-        case "Queue":
+        case Queue.tag:
             return Queue(job, record.get("message", ""))
-        case "Pause":
+        case Pause.tag:
             return Pause(job)
-        case "Promise":
-            told = {name: value for name, value in record.items() if name != "decide"}
-            return Promise(**{**told, "copies": copies})
-        case "Charge":
+        case Promise.tag:
+            return Promise(
+                job,
+                completion=record["completion"],
+                expected=record["expected"],
+                payoff=record["payoff"],
+                utility=record["utility"],
+                cost=record["cost"],
+                message=record["message"],
+                copies=copies,
+            )
+        case Charge.tag:
             amounts = record["amounts"]
             return Charge(job, record["slot"], record["payer"], record["payee"], amounts)
     raise ValueError(f"{record['decide']!r} is no decision")

@@ -43,20 +43,6 @@ _READABLE: Final = (1, 2)
 
 _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
-_COUNTS: Final = (
-    "progress",
-    "started",
-    "completion",
-    "promise",
-    "plans",
-    "measured",
-    "generation",
-    "failures",
-    "began",
-    "committed",
-    "following",
-)
-
 
 def snapshot(engine: Engine) -> Fields:
     """Return an engine's whole state as plain values, ready for JSON.
@@ -276,10 +262,22 @@ def _values(record: JobRecord) -> tuple[Any, ...]:
 
 
 def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
-    told: Fields = {"job": record.job.record(), "status": record.status.value}
-    told["order"] = record.order
-    for name in _COUNTS:
-        told[name] = getattr(record, name)
+    told: Fields = {
+        "job": record.job.record(),
+        "status": record.status.value,
+        "order": record.order,
+        "progress": record.progress,
+        "started": record.started,
+        "completion": record.completion,
+        "promise": record.promise,
+        "plans": record.plans,
+        "measured": record.measured,
+        "generation": record.generation,
+        "failures": record.failures,
+        "began": record.began,
+        "committed": record.committed,
+        "following": record.following,
+    }
     if len(record.plan) and record.status.open:
         told["plan"] = schedule_record(record.plan, names)
     if record.placement is not None:
@@ -296,8 +294,17 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
 
 def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record = JobRecord(Job.from_record(told["job"]), told["order"], Status(told["status"]))
-    for name in _COUNTS:
-        setattr(record, name, told[name])
+    record.progress = told["progress"]
+    record.started = told["started"]
+    record.completion = told["completion"]
+    record.promise = told["promise"]
+    record.plans = told["plans"]
+    record.measured = told["measured"]
+    record.generation = told["generation"]
+    record.failures = told["failures"]
+    record.began = told["began"]
+    record.committed = told["committed"]
+    record.following = told["following"]
     if "plan" in told:
         record.plan = schedule_of(told["plan"], index)
     if "placement" in told:
@@ -311,7 +318,7 @@ def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
 
 def _order_record(order: Start | Resize | Stop) -> Fields:
     told: Fields = {
-        "order": type(order).__name__,
+        "order": order.tag,
         "slot": order.slot,
         "job": order.job,
         "id": order.id,
@@ -337,10 +344,10 @@ def _order_of(told: Mapping[str, Any], index: Mapping[str, int]) -> Start | Resi
         "after": tuple(told["after"]),
         "frees": tuple(told["frees"]),
     }
-    if told["order"] == "Stop":
+    if told["order"] == Stop.tag:
         return Stop(told["slot"], told["job"], told["finished"], **common)
     known = [entry for entry in told["on"] if entry[0] in index]
-    kind = Start if told["order"] == "Start" else Resize
+    kind = Start if told["order"] == Start.tag else Resize
     return kind(
         told["slot"],
         told["job"],

@@ -75,9 +75,9 @@ def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
         if engine is not None:
             take(engine, item, path)
             engine.collect()
-        kinds[type(item.event).__name__] += 1
+        kinds[item.event.tag] += 1
         for consultation in item.consultations:
-            decisions.update(type(decision).__name__ for decision in consultation)
+            decisions.update(decision.tag for decision in consultation)
         slots = [item.event.slot if slots[0] < 0 else slots[0], item.event.slot]
         last.append(_told(item))
     return {
@@ -106,11 +106,11 @@ def _told(entry: Any) -> dict[str, Any]:
         about = ", ".join(str(job.name) for job in event.jobs)
     return {
         "n": entry.sequence,
-        "event": type(event).__name__,
+        "event": event.tag,
         "slot": event.slot,
         "about": getattr(about, "name", about),
         "decisions": [
-            f"{type(decision).__name__} {decision.job}"
+            f"{decision.tag} {decision.job}"
             for consultation in entry.consultations
             for decision in consultation
         ],

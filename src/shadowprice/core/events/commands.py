@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.events.decisions import Decision
@@ -65,15 +66,21 @@ class Run(Order):
 class Start(Run):
     """Start, or resume, a job in this placement at the beginning of the slot."""
 
+    tag: ClassVar[str] = "Start"
+
 
 @dataclass(frozen=True, slots=True)
 class Resize(Run):
     """Move a running job to this placement at the beginning of the slot."""
 
+    tag: ClassVar[str] = "Resize"
+
 
 @dataclass(frozen=True, slots=True)
 class Stop(Order):
     """Stop a job at the beginning of the slot; ``finished`` tells whether it is complete."""
+
+    tag: ClassVar[str] = "Stop"
 
     slot: int
     job: str
@@ -94,6 +101,8 @@ class Displaced:
         What happened.
     """
 
+    tag: ClassVar[str] = "Displaced"
+
     slot: int
     job: str
     reason: str
@@ -103,6 +112,8 @@ class Displaced:
 class Decided:
     """A decision was checked and took effect; what drivers report to users."""
 
+    tag: ClassVar[str] = "Decided"
+
     slot: int
     decision: Decision
 
@@ -110,6 +121,8 @@ class Decided:
 @dataclass(frozen=True, slots=True)
 class Completed:
     """A job completed in a slot and earned its utility."""
+
+    tag: ClassVar[str] = "Completed"
 
     slot: int
     job: str

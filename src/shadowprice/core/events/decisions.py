@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.refusal import Refusal
@@ -34,6 +35,8 @@ class Commit:
         (`PolicyContext.itemised`) and admits the job; they make up the cost.
     """
 
+    tag: ClassVar[str] = "Commit"
+
     job: str
     schedule: Schedule
     payoff: float
@@ -49,6 +52,8 @@ class Commit:
 class Reject:
     """Refuse a job for good."""
 
+    tag: ClassVar[str] = "Reject"
+
     job: str
     refusal: Refusal
 
@@ -56,6 +61,8 @@ class Reject:
 @dataclass(frozen=True, slots=True)
 class Queue:
     """Take a job in without promising when it runs."""
+
+    tag: ClassVar[str] = "Queue"
 
     job: str
     message: str = ""
@@ -84,6 +91,8 @@ class Promise:
         Of a bag: the copies that the plan of the moment gives its tasks.
     """
 
+    tag: ClassVar[str] = "Promise"
+
     job: str
     completion: int | None
     expected: int | None = None
@@ -109,6 +118,8 @@ class Place:
         no more places on any server than they have.
     """
 
+    tag: ClassVar[str] = "Place"
+
     job: str
     placement: Placement
     copies: tuple[TaskCopies, ...] = ()
@@ -118,12 +129,16 @@ class Place:
 class Pause:
     """Stop a placed job from the coming slot on; it keeps its progress."""
 
+    tag: ClassVar[str] = "Pause"
+
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
     """Give up an admitted job that cannot be kept."""
+
+    tag: ClassVar[str] = "Drop"
 
     job: str
     refusal: Refusal
@@ -144,6 +159,8 @@ class Charge:
     amounts : mapping of str to int
         Micro-units of utility by type of place (``worker``, ``ps``, ``worker/v100``).
     """
+
+    tag: ClassVar[str] = "Charge"
 
     job: str
     slot: int

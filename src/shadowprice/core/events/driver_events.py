@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import ClassVar
 
 from shadowprice.core.cluster import Role, Tenant
 from shadowprice.core.job import Job
@@ -24,6 +25,8 @@ class ServerLost:
         Its row, for policies; the engine fills it in.
     """
 
+    tag: ClassVar[str] = "ServerLost"
+
     slot: int
     server: str
     row: int = field(default=-1, compare=False)
@@ -42,6 +45,8 @@ class ServerBack:
     row : int
         Its row, for policies; the engine fills it in.
     """
+
+    tag: ClassVar[str] = "ServerBack"
 
     slot: int
     server: str
@@ -91,6 +96,8 @@ class CapacityChanged:
         Whether a job's first start loses it as well; None where it stays.
     """
 
+    tag: ClassVar[str] = "CapacityChanged"
+
     slot: int
     servers: Mapping[str, ServerState | None] = field(default_factory=dict)
     tenants: tuple[Tenant, ...] | None = None
@@ -110,6 +117,8 @@ class JobRevised:
         The job as it is now known, under its old name and arrival. Progress keeps its share of the
         work in mini-batches.
     """
+
+    tag: ClassVar[str] = "JobRevised"
 
     slot: int
     job: Job
@@ -132,6 +141,8 @@ class JobFailed:
     retries : int
         Failures that the job is allowed in all; one more closes it.
     """
+
+    tag: ClassVar[str] = "JobFailed"
 
     slot: int
     job: str
@@ -156,6 +167,8 @@ class StartFailed:
         What is known of it.
     """
 
+    tag: ClassVar[str] = "StartFailed"
+
     slot: int
     job: str
     generation: int
@@ -165,6 +178,8 @@ class StartFailed:
 @dataclass(frozen=True, slots=True)
 class JobEnded:
     """A generation of a job ended by itself, done, whatever had been counted of its progress."""
+
+    tag: ClassVar[str] = "JobEnded"
 
     slot: int
     job: str
@@ -185,6 +200,8 @@ class ProgressMeasured:
         until one says more than nothing, each takes the place of what was counted by time.
     """
 
+    tag: ClassVar[str] = "ProgressMeasured"
+
     slot: int
     progress: Mapping[str, tuple[int, int]]
 
@@ -192,6 +209,8 @@ class ProgressMeasured:
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
     """Commands were carried out; of a `Stop` or `Resize`, the old generation's end was seen."""
+
+    tag: ClassVar[str] = "Acknowledged"
 
     slot: int
     commands: tuple[int, ...]
@@ -201,6 +220,8 @@ class Acknowledged:
 class JobCancelled:
     """A job was withdrawn by its owner; to policies, also one that failed for good."""
 
+    tag: ClassVar[str] = "JobCancelled"
+
     slot: int
     job: str
 
@@ -209,6 +230,8 @@ class JobCancelled:
 class JobsArrived:
     """Jobs arrived, in the order in which they are to be considered."""
 
+    tag: ClassVar[str] = "JobsArrived"
+
     slot: int
     jobs: tuple[Job, ...]
 
@@ -216,6 +239,8 @@ class JobsArrived:
 @dataclass(frozen=True, slots=True)
 class SlotBegan:
     """A slot begins: placements for it are settled now."""
+
+    tag: ClassVar[str] = "SlotBegan"
 
     slot: int
 
@@ -234,6 +259,8 @@ class SlotEnded:
         For every running bag, the tasks that finished in the slot, by entry of the copies that
         its plan gave them; their sum is its progress.
     """
+
+    tag: ClassVar[str] = "SlotEnded"
 
     slot: int
     progress: Mapping[str, int]

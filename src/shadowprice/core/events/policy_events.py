@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shadowprice.core.events.driver_events import (
     CapacityChanged,
@@ -18,6 +19,8 @@ from shadowprice.core.events.driver_events import (
 @dataclass(frozen=True, slots=True)
 class JobsFinished:
     """Jobs completed in the slot before ``slot``; what they held is released."""
+
+    tag: ClassVar[str] = "JobsFinished"
 
     slot: int
     jobs: tuple[str, ...]
@@ -37,6 +40,8 @@ class JobsDisplaced:
         Row of the server whose loss displaced them; None where a plan is not enough for the work
         that remains, or could not be started.
     """
+
+    tag: ClassVar[str] = "JobsDisplaced"
 
     slot: int
     jobs: tuple[str, ...]

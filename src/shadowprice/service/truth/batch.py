@@ -88,7 +88,7 @@ class Batch(Transaction):
         engine = self.engine
         began = time.perf_counter()
         standing = self.billing.standing(event, lost=lost)
-        with _blamed(type(event).__name__), engine.staged(event) as staged:
+        with _blamed(event.tag), engine.staged(event) as staged:
             self.billing.check(staged.commands)
             line = entry_line(staged.entry, engine.cluster.names)
         self.truth.decided(time.perf_counter() - began)
@@ -239,7 +239,7 @@ class Batch(Transaction):
                 "sequence": self.engine.sequence,
                 "job": name,
                 "generation": command.generation,
-                "kind": type(command).__name__.lower(),
+                "kind": command.tag.lower(),
                 "at": self.now,
                 "record": json.dumps(record),
                 "acknowledged": None,

@@ -1,0 +1,221 @@
+"""Stored and sent records keep their tags and keys if a class or an attribute is renamed.
+
+``SHADOWPRICE_WRITE_RECORDS=1 pytest tests/golden/test_records.py`` records them again, for a change
+of a format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import pytest
+
+from shadowprice.core.bag import Bag, BagTasks, Law, TaskCopies
+from shadowprice.core.budget import Budget
+from shadowprice.core.cluster import Role, Tenant
+from shadowprice.core.events import (
+    Acknowledged,
+    CapacityChanged,
+    Charge,
+    Commit,
+    Decision,
+    DriverEvent,
+    Drop,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    JobRevised,
+    JobsArrived,
+    Pause,
+    Place,
+    ProgressMeasured,
+    Promise,
+    Queue,
+    Reject,
+    Resize,
+    ServerBack,
+    ServerLost,
+    ServerState,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    StartFailed,
+    Stop,
+)
+from shadowprice.core.job import bag_job
+from shadowprice.core.policy import Capabilities, Status
+from shadowprice.core.program import Program
+from shadowprice.core.quote import Answer, Quote
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.core.utility import Deadline, Sigmoid
+from shadowprice.engine.records import (
+    capabilities_of,
+    capabilities_record,
+    cluster_of,
+    cluster_record,
+    decision_of,
+    decision_record,
+    event_of,
+    event_record,
+)
+from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
+from shadowprice.engine.state import JobRecord
+from shadowprice.executors.contract.orders import GenerationSpec, Share
+from shadowprice.service.truth.views import JobView, State
+from tests.workloads import cluster, job
+
+GOLDEN: Final = Path(__file__).with_name("records.json")
+
+CLUSTER: Final = cluster(tenants=(Tenant("vision", {"worker": 2}),))
+INDEX: Final = CLUSTER.index
+REFUSAL: Final = Refusal(Reason.PRICE, "costs more", 1.0, 2.0, 3, "gpu", {"ratio": 2.0})
+COPIES: Final = (TaskCopies(0, 3, 2),)
+PLACEMENT: Final = Placement.of([(0, 2, 0), (3, 0, 1)])
+PLAN: Final = Schedule.of([(1, 0, 2, 0), (1, 3, 0, 1), (2, 0, 2, 0), (2, 3, 0, 1)])
+TRAINING: Final = job(CLUSTER, "training", utility=Sigmoid(9.0, 0.5, 4.0), tenant="vision")
+LAW: Final = Law("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)
+BAG: Final = bag_job(
+    name="bag",
+    arrival=1,
+    bag=Bag(
+        (BagTasks(3, Law("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)),), 4.5, 0.1, 600
+    ),
+    worker=CLUSTER.demand({"gpu": 1000}),
+    utility=Deadline(5.0, 4.0),
+    before_arrival=0.25,
+)
+PROGRAM: Final = Program(("python", "train.py"), {"SEED": "1"}, "/work", 2, 20.0, user="ml")
+
+EVENTS: Final[tuple[DriverEvent, ...]] = (
+    ServerLost(1, "gpu-0"),
+    ServerBack(1, "gpu-0"),
+    CapacityChanged(
+        1,
+        {"new": ServerState(Role.ANY, {"gpu": 4000}, drained=True, cost=1.5), "gpu-1": None},
+        (Tenant("vision", {"worker": 3}),),
+        Fraction(20),
+        True,  # positions follow the class
+    ),
+    JobCancelled(1, "training"),
+    JobRevised(1, TRAINING),
+    JobFailed(1, "training", 2, "exit status 1", 3),
+    StartFailed(1, "training", 2, "no such image"),
+    JobEnded(1, "training", 2),
+    ProgressMeasured(1, {"training": (2, 1_500_000)}),
+    Acknowledged(1, (4, 5)),
+    JobsArrived(1, (TRAINING, BAG)),
+    SlotBegan(1),
+    SlotEnded(1, {"training": 7}, {"bag": (1, 0)}),
+)
+DECISIONS: Final[tuple[Decision, ...]] = (
+    Commit("training", PLAN, 7.0, 9.0, 2.0, COPIES, 1.5, 7.5, (1.0, 1.0)),
+    Reject("training", REFUSAL),
+    Queue("training", "no promise"),
+    Promise("training", 5, 4, 7.0, 9.0, 2.0, "replanned", COPIES),
+    Place("training", PLACEMENT, COPIES),
+    Pause("training"),
+    Drop("training", REFUSAL),
+    Charge("training", 1, "vision", "speech", {"worker": 3}),
+)
+ORDERS: Final = (
+    Start(
+        1,
+        "training",
+        PLACEMENT,
+        servers=("gpu-0", "net-0"),
+        copies=COPIES,
+        plan=2,
+        id=3,
+        generation=1,
+        after=(1, 2),
+        frees=("gpu-1",),
+    ),
+    Resize(1, "training", PLACEMENT, servers=("gpu-0", "net-0"), id=4, generation=2),
+    Stop(1, "training", True, id=5, generation=2, frees=("gpu-0",)),  # as above
+)
+STATES: Final = (
+    JobRecord(
+        TRAINING, 1, Status.ADMITTED, 3, 1, None, PLAN, PLACEMENT, 5, None, 1,
+        measured=2, generation=3, failures=4, began=5, committed=6, following=7,
+    ),
+    JobRecord(BAG, 2, Status.QUEUED, copies=COPIES, left=[2], finished=[1]),
+    JobRecord(TRAINING, 3, Status.REFUSED, refusal=REFUSAL),
+)  # fmt: skip
+SPEC: Final = GenerationSpec(
+    3, "training", 1, (Share("gpu-0", 2), Share("net-0", 0, 1)), PROGRAM, {"gpu": 1000},
+    {"cpu": 2000}, "/checkpoints", "http://127.0.0.1/progress", "secret", 12.5, "vision",
+    {"gpu-0": ("0", "1")}, {"team": "a"}, "store-1",
+)  # fmt: skip
+VIEW: Final = JobView(
+    1, "training", "vision", State.RUNNING, 10, 11, 1, 5, 4, 12, 6, 13, 0.5, 8.0, 2, 1, 14, 15, 2,
+    1, ("gpu-0",), 7.0, 9.0, 2.0, {"code": "displaced"}, 1, 2, "resnet", (2, 4), True, True, 16,
+    17, 18, ((1, 2, 3),), 19, 20, 21, 22, 23,
+)  # fmt: skip
+QUOTES: Final = (
+    Quote("training", 1, Answer.ADMITTED, 5, 9.0, 2.0, ("bag",), message="decided at once"),
+    Quote("training", 1, Answer.REFUSED, refusal=REFUSAL),
+)
+CAPABILITIES: Final = Capabilities(elastic=True, window=2)
+BUDGET: Final = Budget(10**6, 3600, 7200, 5)
+
+
+def records() -> Mapping[str, Any]:
+    """Return one record of everything that is stored or sent under the names of classes."""
+    names = CLUSTER.names
+    return {
+        "events": [event_record(event) for event in EVENTS],
+        "decisions": [decision_record(decision, names) for decision in DECISIONS],
+        "orders": [_order_record(order) for order in ORDERS],
+        "states": [_job_record(state, names) for state in STATES],
+        "cluster": cluster_record(CLUSTER),
+        "capabilities": capabilities_record(CAPABILITIES),
+        "program": PROGRAM.record(),
+        "generation": SPEC.record(),
+        "view": json.loads(VIEW.stored()),
+        "client_view": VIEW.record(),
+        "quotes": [quote.record() for quote in QUOTES],
+        "budget": BUDGET.record(),
+    }
+
+
+def test_records_are_as_recorded() -> None:
+    text = json.dumps(records(), indent=1, sort_keys=True) + "\n"
+    if "SHADOWPRICE_WRITE_RECORDS" in os.environ:
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("union", "samples"),
+    [(DriverEvent, EVENTS), (Decision, DECISIONS)],
+    ids=["events", "decisions"],
+)
+def test_there_is_one_of_each(union: Any, samples: tuple[object, ...]) -> None:
+    assert {type(sample) for sample in samples} == set(get_args(union))
+
+
+def test_recorded_values_are_read_back() -> None:
+    """A recorded value, read and written again, is the same text."""
+    recorded = json.loads(GOLDEN.read_text("utf-8"))
+    names = CLUSTER.names
+    again = {
+        "events": [event_record(event_of(each)) for each in recorded["events"]],
+        "decisions": [
+            decision_record(decision_of(each, INDEX), names) for each in recorded["decisions"]
+        ],
+        "orders": [_order_record(_order_of(each, INDEX)) for each in recorded["orders"]],
+        "states": [_job_record(_job_of(each, INDEX), names) for each in recorded["states"]],
+        "cluster": cluster_record(cluster_of(recorded["cluster"])),
+        "capabilities": capabilities_record(capabilities_of(recorded["capabilities"])),
+        "program": Program.from_record(recorded["program"]).record(),
+        "generation": GenerationSpec.from_record(recorded["generation"]).record(),
+        "view": json.loads(JobView.of_store(json.dumps(recorded["view"])).stored()),
+        "budget": Budget.from_record(recorded["budget"]).record(),
+    }
+    assert json.loads(json.dumps(again)) == {key: recorded[key] for key in again}
