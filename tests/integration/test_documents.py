@@ -117,6 +117,40 @@ def test_what_make_is_asked_for_can_be_made(document: str) -> None:
                 assert done.returncode == 0, done.stderr
 
 
+def test_the_readme_compares_what_the_demo_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Without `dorm`, which takes minutes, and the bound, which depends on how fast the machine is.
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## How it compares\n")[2]
+    lines = section.partition("\n## ")[0].splitlines()
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    policies, rows = table[0][-6:], {row[0]: row[1:] for row in table[2:]}
+    demo = subprocess.run(
+        ["make", "--dry-run", "--directory", ROOT, "demo"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    ).stdout.replace("\\\n", " ")
+    generate, compare = (
+        shlex.split(line)[1:]
+        for line in demo.splitlines()
+        if re.search(r"shadowprice (generate|compare) ", line)
+    )
+    compare = compare[: compare.index("-p")]
+    monkeypatch.chdir(tmp_path)
+    assert main(generate) == 0
+    capfd.readouterr()
+    assert main([*compare, "-p", ",".join(policies)]) == 0
+    printed = {
+        cells[0]: cells[1:]
+        for line in capfd.readouterr().out.splitlines()
+        if len(cells := re.split(r"\s{2,}", line.strip())) == len(policies) + 1
+    }
+    assert len(rows) == 4
+    assert {name: printed[name] for name in rows} == rows
+
+
 def test_what_pages_take_from_files_is_there() -> None:
     # A formatter takes the mark of a file for Python, and sets it anew: then a page shows the mark.
     pages = sorted((ROOT / "docs").rglob("*.md"))
