@@ -31,6 +31,17 @@ LONGEST: Final = 500
 """Characters of an error that are told, at most."""
 
 
+def monotonic() -> float:
+    """Return the running event loop's clock, by which asyncio waits; without a loop the system's.
+
+    Where that loop is virtual, so are the waits.
+    """
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
 @dataclass(frozen=True, slots=True)
 class _Trouble:
     """What fails just now; ``logged`` is when that was last logged, on the monotonic clock."""
@@ -176,7 +187,7 @@ class Background:
         self, what: str, error: BaseException, how: str, said: str, *, vital: bool = True
     ) -> None:
         told = escaped(f"{type(error).__name__}: {error}")[:LONGEST]
-        text, now = f"{how}: {told}", time.monotonic()
+        text, now = f"{how}: {told}", monotonic()
         known = self._troubles.get(said)
         logged = now if known is None else known.logged
         if known is None or known.text != text or now - logged > REMIND:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from shadowprice.executors.background import Background
+from shadowprice.executors.background import Background, monotonic
 from shadowprice.executors.contract import Progressed
 from shadowprice.service.budgets.budgeting import Renew
 from shadowprice.service.clock import SECOND, SteadyClock, stamp
@@ -117,7 +116,7 @@ class Driver(Writer):
         self._chunk = 16
         self._second = 0.0
         self._snapshot_due = False
-        self._swept = time.monotonic()
+        self._swept = monotonic()
         self._background = Background(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
@@ -204,7 +203,7 @@ class Driver(Writer):
 
     def _until_edge(self) -> float:
         servers, now = self.published.servers, self.clock.now()
-        if self._edge_failed and time.monotonic() - self._edge_failed < 1.0:
+        if self._edge_failed and monotonic() - self._edge_failed < 1.0:
             return 1.0
         running = servers.slot_running
         if running is not None:
@@ -215,7 +214,7 @@ class Driver(Writer):
 
     async def _tick(self) -> None:
         """Once a second: look at the wall clock, tell how late things are, tidy up."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._second < 1.0:
             return
         self._second = now
@@ -300,13 +299,13 @@ class Driver(Writer):
             operations.append(DecideBacklog(self._chunk))
         if not operations:
             return
-        self.metrics.lag.set(time.monotonic() - batch[0].since if batch else 0.0)
-        began = time.monotonic()
+        self.metrics.lag.set(monotonic() - batch[0].since if batch else 0.0)
+        began = monotonic()
         asked = [waiting.answer for waiting in batch]
         outcome = await self._commit(operations, asked, first, [one.answer for one in told])
         if outcome is None:
             return
-        spent = time.monotonic() - began
+        spent = monotonic() - began
         self.metrics.commit.observe(spent)
         if backlog_at is not None:
             faster = spent < CHUNK_SECONDS
@@ -360,12 +359,12 @@ class Driver(Writer):
         late = running is not None and now - servers.calendar.ends(running) > servers.calendar.slot
         if late and not self._catching_up:  # else it was listened for them all before
             self._begin_listening()
-        left = self._listening + self.listen_seconds - time.monotonic()
+        left = self._listening + self.listen_seconds - monotonic()
         if left > 0.0 and self.fresh is not None:
             await asyncio.sleep(left)
 
     def _begin_listening(self) -> None:
-        self._since, self._listening = self.clock.now(), time.monotonic()
+        self._since, self._listening = self.clock.now(), monotonic()
 
     async def _freshen(self) -> None:
         """Let reports of this moment come in; the slot is counted whether they can or not.
@@ -386,7 +385,7 @@ class Driver(Writer):
     def _edged(self, answer: Any) -> None:
         servers = self.published.servers
         if isinstance(answer, Exception):
-            self._edge_failed = time.monotonic()
+            self._edge_failed = monotonic()
             self.metrics.failures.labels("slot").inc()
             log.error("a slot could not begin: %s", answer)
             return

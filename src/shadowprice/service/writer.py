@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.executors.background import all_of
+from shadowprice.executors.background import all_of, monotonic
 from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
@@ -39,7 +38,7 @@ class Waiting:
 
     operation: Operation
     answer: asyncio.Future[Any]
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=monotonic)
 
 
 class Writer:

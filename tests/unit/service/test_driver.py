@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,7 +102,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     with monkeypatch.context() as patch:
         patch.setattr("shadowprice.service.driver.asyncio.sleep", noting)
         # However quick a machine is: to the driver no time passes at all.
-        patch.setattr("shadowprice.service.driver.time", SimpleNamespace(monotonic=lambda: 100.0))
+        patch.setattr("shadowprice.service.driver.monotonic", lambda: 100.0)
         asyncio.run(play())
     store.close()
     assert [size for size in truth.batches if size] == [1, 1, 1, 1, 1, 1, 7]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from shadowprice.executors.background import monotonic
 from shadowprice.executors.contract import (
     Ended,
     Misreported,
@@ -76,12 +76,12 @@ class Inbox:
     @property
     def due(self) -> list[Kept]:
         """What is to be recorded now."""
-        now = time.monotonic()
+        now = monotonic()
         return [one for one in self.kept.values() if one.due <= now]
 
     def next_try(self, otherwise: float) -> float:
         """Return in how many seconds something that was put off is due, at most ``otherwise``."""
-        now = time.monotonic()
+        now = monotonic()
         return min((one.due - now for one in self.kept.values() if one.fault), default=otherwise)
 
     def keep(self, report: Lasting | ServerSeen | ServerGone) -> None:
@@ -111,7 +111,7 @@ class Inbox:
         """Let a report be recorded in a while, and say why not now."""
         why = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
         one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {why}"
-        one.due, one.pause = time.monotonic() + one.pause, min(2.0 * one.pause, LAST_PAUSE)
+        one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, LAST_PAUSE)
         log.error("%s; it is tried again", one.fault, exc_info=error)
 
 

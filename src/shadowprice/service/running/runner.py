@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.specs.fields import plain
-from shadowprice.executors.background import Background, all_of
+from shadowprice.executors.background import Background, all_of, monotonic
 from shadowprice.executors.contract import (
     Ended,
     Ending,
@@ -331,7 +330,7 @@ class Runner:
         return False
 
     def _again(self) -> None:
-        self._retry_at = time.monotonic() + RETRY
+        self._retry_at = monotonic() + RETRY
         self._wake.set()
 
     def _unreachable(self, error: ExecutorError) -> None:
@@ -350,7 +349,7 @@ class Runner:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._wake.wait()
-        await asyncio.sleep(max(0.0, self._retry_at - time.monotonic()))
+        await asyncio.sleep(max(0.0, self._retry_at - monotonic()))
         self._wake.clear()
 
     async def take_in(self) -> None:

@@ -1,0 +1,21 @@
+"""Jobs that run in simulated time: hours of a live service take seconds of processor time.
+
+`VirtualLoop` is an event loop whose clock jumps to the next timer. `VirtualExecutor` obeys the
+executor contract with jobs (`VirtualJob`) that differ from what they state. A service that gets
+both runs unchanged.
+"""
+
+from shadowprice.executors.virtual.executor import VirtualExecutor
+from shadowprice.executors.virtual.jobs import VirtualGeneration, VirtualJob, stated_rate
+from shadowprice.executors.virtual.loop import StalledError, VirtualClock, VirtualLoop, run_virtual
+
+__all__ = [
+    "StalledError",
+    "VirtualClock",
+    "VirtualExecutor",
+    "VirtualGeneration",
+    "VirtualJob",
+    "VirtualLoop",
+    "run_virtual",
+    "stated_rate",
+]

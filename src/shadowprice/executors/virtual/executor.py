@@ -1,0 +1,349 @@
+"""An executor whose jobs run in the time of the event loop, with servers that vanish and return."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final
+
+from shadowprice.executors.contract import (
+    Capabilities,
+    Ended,
+    Ending,
+    GenerationSpec,
+    Held,
+    LogChunk,
+    Observed,
+    Phase,
+    Progressed,
+    Receipt,
+    Refused,
+    Report,
+    ServerGone,
+    ServerSeen,
+    ServerSlice,
+    Started,
+)
+from shadowprice.executors.virtual.jobs import VirtualGeneration, VirtualJob
+from shadowprice.executors.virtual.loop import SECOND, VirtualClock
+
+SIGTERM_EXIT: Final = 143
+SIGKILL_EXIT: Final = 137
+
+
+class VirtualExecutor:
+    """Runs jobs in virtual time; it outlives the services that use it, as a cluster does.
+
+    Parameters
+    ----------
+    clock : VirtualClock
+        Names the moments of reports.
+    jobs : mapping of str to VirtualJob
+        How each job really runs; jobs may be added later.
+    speeds : mapping of str to float
+        Speed of servers, 1 if absent; the slowest of a placement decides.
+
+    Attributes
+    ----------
+    generations : list of VirtualGeneration
+        Everything that was ever ordered, in that order.
+    """
+
+    capabilities = Capabilities(discovers_servers=True, progress_files=True)
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        jobs: Mapping[str, VirtualJob],
+        speeds: Mapping[str, float] | None = None,
+    ) -> None:
+        self.jobs = dict(jobs)
+        self.speeds = dict(speeds or {})
+        self.generations: list[VirtualGeneration] = []
+        self._clock = clock
+        self._entries: dict[tuple[str, int], VirtualGeneration] = {}
+        self._live: dict[str, VirtualGeneration] = {}
+        self._fences: dict[str, int] = {}
+        self._checkpoints: dict[str, float] = {}
+        self._left: dict[str, tuple[float | None, float]] = {}
+        self._capacity: dict[str, Mapping[str, int]] = {}
+        self._gone: set[str] = set()
+        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
+
+    # ------------------------------------------------------------------ the world
+
+    def lose_server(self, server: str, reason: str = "") -> None:
+        """Let a server vanish with everything that runs there."""
+        self._gone.add(server)
+        for entry in list(self._live.values()):
+            if any(share.server == server for share in entry.spec.placement):
+                self._end(entry, Ending.LOST, None, f"server {server} is gone")
+        self._reports.put_nowait(ServerGone(server, self._wall(), reason))
+
+    def return_server(self, server: str) -> None:
+        """Let a server that vanished be there again."""
+        self._gone.discard(server)
+        seen = ServerSlice(server, self._capacity.get(server, {}))
+        self._reports.put_nowait(ServerSeen(seen, self._wall()))
+
+    # ------------------------------------------------------------------ coming and going
+
+    async def open(self) -> None:
+        """Begin."""
+
+    async def close(self) -> None:
+        """Let go; jobs run on."""
+        self._reports.put_nowait(None)
+
+    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+        """Take the capacities that orders are checked against."""
+        self._capacity = {server.name: server.capacity for server in servers}
+
+    # ------------------------------------------------------------------ commands
+
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        """Start a generation; see `Executor.start`."""
+        key, fence = (spec.job, spec.generation), self._fences.get(spec.job, 0)
+        known = self._entries.get(key)
+        if known is not None:
+            return Receipt.DUPLICATE if known.spec.identity == spec.identity else Receipt.STALE
+        if spec.generation <= fence:
+            return Receipt.STALE
+        if spec.job in self._live:
+            return Receipt.BUSY
+        self._fences[spec.job] = spec.generation
+        job, now = self.jobs[spec.job], self._now()
+        speed = min(self.speeds.get(share.server, 1.0) for share in spec.placement)
+        base, left = self._checkpoints.get(spec.job, 0.0), self._left.get(spec.job, (None, now))
+        entry = VirtualGeneration(spec, job, now, job.rate(spec.placement) * speed, base, *left)
+        self._entries[key] = entry
+        self.generations.append(entry)
+        refusal = self._refusal(spec)
+        if refusal:
+            self._over(entry, Refused(spec.command, *key, self._wall(), refusal))
+            return Receipt.ACCEPTED
+        self._live[spec.job] = entry
+        self._after(job.launch_seconds, self._launched, entry)
+        return Receipt.ACCEPTED
+
+    def _refusal(self, spec: GenerationSpec) -> str:
+        """Return why a placement isn't there or isn't free; empty if it is."""
+        for share in spec.placement:
+            if share.server in self._gone or share.server not in self._capacity:
+                return f"server {share.server} is not there"
+        used = self.used()
+        for share in spec.placement:
+            for resource, capacity in self._capacity[share.server].items():
+                wants = share.workers * spec.worker.get(resource, 0)
+                wants += share.ps * spec.ps.get(resource, 0)
+                taken = used.get((share.server, resource), 0)
+                if wants + taken > capacity:
+                    return f"{resource} of {share.server}: {taken} of {capacity} are in use"
+        return ""
+
+    def used(self) -> dict[tuple[str, str], int]:
+        """Return what runs now takes, by server and resource."""
+        used: dict[tuple[str, str], int] = {}
+        for entry in self._live.values():
+            for share in entry.spec.placement:
+                for count, amounts in (
+                    (share.workers, entry.spec.worker),
+                    (share.ps, entry.spec.ps),
+                ):
+                    for resource, amount in amounts.items():
+                        key = share.server, resource
+                        used[key] = used.get(key, 0) + count * amount
+        return used
+
+    async def stop(
+        self, command: int, job: str, generation: int, grace: float | None = None
+    ) -> Receipt:
+        """Stop a generation; see `Executor.stop`."""
+        self._fences[job] = max(generation, self._fences.get(job, 0))
+        entry = self._entries.get((job, generation))
+        if entry is None:  # never started, and now it never will be
+            refused = Refused(command, job, generation, self._wall(), "stopped before it started")
+            self._reports.put_nowait(refused)
+            return Receipt.ACCEPTED
+        if not entry.alive:
+            if not entry.forgotten and entry.end is not None:
+                self._reports.put_nowait(entry.end)
+            return Receipt.DUPLICATE
+        if entry.stop_ordered is not None:
+            return Receipt.DUPLICATE
+        entry.command, entry.stop_ordered = command, self._now()
+        entry.halted, entry.phase = self._now(), Phase.STOPPING
+        limit = entry.spec.program.grace if grace is None else grace
+        saving = entry.job.save_seconds
+        if entry.trains is None or self._now() < entry.trains or saving is None:
+            self._after(0.0, self._stopped, entry, None, False)
+        elif saving > limit:
+            self._after(limit, self._stopped, entry, None, True)
+        else:
+            self._after(saving, self._stopped, entry, saving, False)
+        return Receipt.ACCEPTED
+
+    # ------------------------------------------------------------------ what jobs do
+
+    def _launched(self, entry: VirtualGeneration) -> None:
+        if entry.phase is not Phase.STARTING:
+            return
+        entry.phase, entry.started = Phase.RUNNING, self._now()
+        self._reports.put_nowait(Started(entry.spec.command, *entry.key, self._wall()))
+        self._after(entry.job.start_of(entry.spec.generation), self._train, entry)
+
+    def _train(self, entry: VirtualGeneration) -> None:
+        if entry.phase is not Phase.RUNNING:
+            return
+        entry.trains = self._now()
+        left = (entry.job.work - entry.base) / entry.rate
+        fails = entry.job.fails_after.get(entry.spec.generation)
+        if fails is not None and fails < left:
+            self._after(fails, self._exit, entry, Ending.FAILED, 1, "exit status 1")
+        else:
+            self._after(left, self._exit, entry, Ending.DONE, 0, "")
+        if entry.job.report_every is not None:
+            # With the first step: a report before says nothing of how fast the job is.
+            self._after(1.0 / entry.rate, self._report, entry)
+
+    def _report(self, entry: VirtualGeneration) -> None:
+        if entry.phase is not Phase.RUNNING or entry.job.report_every is None:
+            return
+        self._reports.put_nowait(entry.report(self._now(), self._wall()))
+        self._after(entry.job.report_every, self._report, entry)
+
+    def _exit(self, entry: VirtualGeneration, ending: Ending, code: int, reason: str) -> None:
+        if entry.phase is Phase.RUNNING:
+            entry.halted = self._now()
+            self._end(entry, ending, code, reason)
+
+    def _stopped(self, entry: VirtualGeneration, saving: float | None, forced: bool) -> None:
+        if not entry.alive:  # its server vanished meanwhile
+            return
+        code = SIGKILL_EXIT if forced else SIGTERM_EXIT
+        self._end(entry, Ending.STOPPED, code, "told to stop", saving=saving, forced=forced)
+
+    def _end(
+        self,
+        entry: VirtualGeneration,
+        ending: Ending,
+        code: int | None,
+        reason: str,
+        *,
+        saving: float | None = None,
+        forced: bool = False,
+    ) -> None:
+        now = self._now()
+        done = ending is Ending.DONE or saving is not None
+        entry.saved = entry.reached(now) if done else entry.checkpoint(now)
+        self._checkpoints[entry.spec.job] = entry.saved
+        self._left[entry.spec.job] = saving, now
+        wall = self._wall()
+        end = Ended(entry.command, *entry.key, wall, ending, code, reason, (), forced)
+        self._over(entry, end)
+
+    def _over(self, entry: VirtualGeneration, end: Ended | Refused) -> None:
+        entry.phase, entry.ended, entry.end = Phase.ENDED, self._now(), end
+        if self._live.get(entry.spec.job) is entry:
+            del self._live[entry.spec.job]
+        self._reports.put_nowait(end)
+
+    # ------------------------------------------------------------------ reports
+
+    async def progress(self) -> Sequence[Progressed]:
+        """Return what running jobs would report now; see `Fresh.progress`."""
+        now, wall = self._now(), self._wall()
+        return [
+            entry.report(now, wall)
+            for entry in self._live.values()
+            if entry.job.report_every is not None
+            and entry.phase is Phase.RUNNING
+            and entry.trains is not None
+            and now - entry.trains >= 1.0 / entry.rate
+        ]
+
+    def unheard(self) -> frozenset[str]:
+        """Return an empty set: every job can be queried at any time; see `Fresh.unheard`."""
+        return frozenset()
+
+    async def list(self) -> tuple[Held, ...]:
+        """Return every generation that is not forgotten."""
+        return tuple(
+            Held(
+                *entry.key,
+                entry.phase,
+                entry.spec.placement,
+                (),
+                None if entry.started is None else self._wall(entry.started),
+                entry.end,
+                entry.spec.identity,
+            )
+            for entry in self._entries.values()
+        )
+
+    async def watch(self) -> AsyncIterator[Report]:
+        """Report everything that is not forgotten, and then what happens."""
+        reports = self._reports = asyncio.Queue[Report | None]()
+        for server in self._gone:
+            reports.put_nowait(ServerGone(server, self._wall()))
+        for server in self._capacity.keys() - self._gone:
+            reports.put_nowait(
+                ServerSeen(ServerSlice(server, self._capacity[server]), self._wall())
+            )
+        for entry in self._entries.values():
+            if entry.started is not None:
+                started = self._wall(entry.started)
+                reports.put_nowait(Started(entry.spec.command, *entry.key, started))
+            if entry.end is not None:
+                reports.put_nowait(entry.end)
+        while True:
+            report = await reports.get()
+            if report is None:
+                return
+            yield report
+
+    async def forget(self, job: str, generation: int) -> None:
+        """Forget a generation whose end was recorded."""
+        entry = self._entries.get((job, generation))
+        if entry is not None and not entry.alive:
+            entry.forgotten = True
+            del self._entries[job, generation]
+
+    async def discard(self, job: str) -> None:
+        """Remove a job's checkpoint; the fence stays."""
+        self._checkpoints.pop(job, None)
+
+    async def logs(
+        self,
+        job: str,
+        generation: int | None = None,
+        process: str = "worker-0",
+        *,
+        start: int | None = None,
+        most: int = 65_536,
+    ) -> LogChunk:
+        """Raise `KeyError`: no process writes a log."""
+        del start, most
+        raise KeyError(f"{process} of generation {generation} of {job}")
+
+    async def observe(self) -> tuple[Observed, ...]:
+        """Return the generations that run."""
+        return tuple(
+            Observed(job, entry.spec.placement, self._wall(entry.started), entry.spec.tenant)
+            for job, entry in self._live.items()
+            if entry.started is not None
+        )
+
+    # ------------------------------------------------------------------ time
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _wall(self, moment: float | None = None) -> float:
+        now = self._clock.wall() / SECOND
+        return now if moment is None else now - self._now() + moment
+
+    @staticmethod
+    def _after(seconds: float, action: Callable[..., None], *arguments: object) -> None:
+        asyncio.get_running_loop().call_later(seconds, action, *arguments)

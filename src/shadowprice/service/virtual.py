@@ -1,0 +1,197 @@
+"""The live service in virtual time, without HTTP: for experiments and tests.
+
+Truth, store, writer, driver, runner and recovery are those of `serve`; only the event loop, the
+clock and the executor are virtual (`executors.virtual`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from sqlalchemy import Connection
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import ServerState
+from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.driver import Driver
+from shadowprice.service.running.servers import slices
+from shadowprice.service.service import Service
+from shadowprice.service.settings import Settings
+from shadowprice.service.truth import reading
+from shadowprice.service.truth.operations import Cancel, ChangeServers, Submit
+from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.views import JobView
+
+Result = TypeVar("Result")
+
+
+class VirtualService:
+    """A service of one directory, which can be stopped, killed and started again.
+
+    Parameters
+    ----------
+    folder : Path
+        Directory of the cluster file and the data.
+    cluster : mapping
+        What a cluster file holds.
+    choice : PolicyChoice
+        The policy.
+    clock : VirtualClock
+        The clock of the loop in which the service runs.
+    executor : VirtualExecutor
+        What runs jobs; it goes on while the service is away.
+    settings : mapping
+        Further `Settings`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Mapping[str, Any],
+        choice: PolicyChoice,
+        clock: VirtualClock,
+        executor: VirtualExecutor,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        path = folder / "cluster.yaml"
+        path.write_text(yaml.safe_dump(dict(cluster)))
+        self._settings = Settings(
+            cluster=path,
+            data=str(folder / "data"),
+            policy=choice.name,
+            parameters=dict(choice.settings),
+            **(settings or {}),
+        )
+        self._clock = clock
+        self._executor = executor
+        self._service: Service | None = None
+
+    # ---------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Start the service, on the data that there are."""
+        service = Service(self._settings, self._clock, self._executor)
+        # Before any other task runs, as `serve` does it before there is a loop.
+        assert service.open()
+        await service.start()
+        self._service = service
+
+    async def stop(self) -> None:
+        """Stop the service as SIGTERM does; jobs run on."""
+        service, self._service = self._service, None
+        assert service is not None
+        await service.stop()
+        if service.failed:
+            raise ShadowpriceError("the service failed; its log says why")
+
+    async def kill(self) -> None:
+        """Drop everything that is in memory, as SIGKILL does; jobs run on."""
+        service, self._service = self._service, None
+        assert service is not None
+        mine = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        service.store.close()
+
+    @property
+    def service(self) -> Service:
+        """The service that runs."""
+        assert self._service is not None
+        return self._service
+
+    @property
+    def driver(self) -> Driver:
+        """Its driver."""
+        assert self.service.driver is not None
+        return self.service.driver
+
+    def check(self) -> None:
+        """Raise if a part of the service is in trouble.
+
+        Raises
+        ------
+        ShadowpriceError
+            If it is.
+        """
+        reason = "it failed" if self.service.failed else self.service.ready()
+        if reason is not None:
+            raise ShadowpriceError(f"the service is in trouble: {reason}")
+
+    # ---------------------------------------------------------------- requests
+
+    async def submit(self, *records: Mapping[str, Any], at_once: bool = True) -> None:
+        """Submit jobs as `POST /v1/jobs` does.
+
+        Raises
+        ------
+        ShadowpriceError
+            If one is not valid, or not accepted.
+        """
+        submissions = read_submissions(records, self.service.cluster, tenant=None, runs=True)
+        for _, problem in await self.driver.do(Submit(submissions, at_once=at_once)):
+            if problem is not None:
+                raise problem
+
+    async def cancel(self, name: str) -> None:
+        """Cancel a job; one that is over stays as it is."""
+        with suppress(ShadowpriceError):
+            await self.driver.do(Cancel(name))
+
+    async def drain(self, server: str, *, drained: bool = True) -> None:
+        """Drain a server, or take it back."""
+        servers = self.driver.published.servers
+        row = servers.cluster.index[server]
+        capacity = slices(servers.cluster)[row].capacity
+        state = ServerState(servers.cluster.roles[row], capacity)
+        change = {server: replace(state, drained=drained)}
+        await self.driver.do(ChangeServers(change, "drained" if drained else "restored"))
+
+    async def view(self, name: str) -> JobView:
+        """Return a job as clients see it."""
+        view = self.driver.published.jobs.get(name)
+        if view is None:
+            found = await self.service.read(lambda connection: reading.job(connection, name))
+            assert found is not None, name
+            view = found[0]
+        return view
+
+    async def history(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """Return the events of a job, in order."""
+        entries, _ = await self.service.read(lambda connection: reading.story(connection, name))
+        return entries
+
+    async def read(self, query: Callable[[Connection], Result]) -> Result:
+        """Return what the store answers."""
+        return await self.service.read(query)
+
+    @property
+    def open_jobs(self) -> Mapping[str, JobView]:
+        """Jobs that are not over."""
+        return self.driver.published.jobs
+
+    async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:
+        """Let time pass until every job is over; return False if some are not after ``seconds``.
+
+        Parameters
+        ----------
+        seconds : float
+            Most virtual seconds.
+        every : float
+            Seconds between two looks.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.open_jobs or self.driver.published.servers.backlog:
+            if loop.time() >= end:
+                return False
+            await asyncio.sleep(min(every, max(0.0, end - loop.time())))
+        return True

@@ -1,0 +1,274 @@
+"""The virtual executor and its loop: time that jumps, jobs that obey, servers that vanish."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shadowprice.core.job import MICRO
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    Fresh,
+    GenerationSpec,
+    Receipt,
+    Refused,
+    Report,
+    ServerGone,
+    ServerSeen,
+    ServerSlice,
+    Share,
+    Started,
+)
+from shadowprice.executors.virtual import (
+    StalledError,
+    VirtualClock,
+    VirtualExecutor,
+    VirtualJob,
+    run_virtual,
+)
+from shadowprice.executors.virtual.loop import ORIGIN, SECOND
+
+SERVERS = [ServerSlice("g-0", {"gpu": 2}), ServerSlice("g-1", {"gpu": 2})]
+
+
+def _spec(job: str = "a", generation: int = 1, server: str = "g-0", **more: Any) -> GenerationSpec:
+    program = Program(("train",), grace=5.0)
+    shares = (Share(server, 1),)
+    return GenerationSpec(generation, job, generation, shares, program, {"gpu": 1}, **more)
+
+
+def _job(**more: Any) -> VirtualJob:
+    return VirtualJob(100.0, lambda shares: float(sum(share.workers for share in shares)), **more)
+
+
+class _World:
+    """An executor, and every report that it made with the second in which it came."""
+
+    def __init__(self, clock: VirtualClock, jobs: dict[str, VirtualJob]) -> None:
+        self.executor = VirtualExecutor(clock, jobs)
+        self.reports: list[tuple[float, Report]] = []
+        self._since = asyncio.get_running_loop().time()
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() - self._since
+
+    async def _watch(self) -> None:
+        await self.executor.configure(SERVERS)
+        async for report in self.executor.watch():
+            self.reports.append((self.now, report))
+
+    def told(self, *kinds: type) -> list[tuple[float, Any]]:
+        return [(round(at, 6), one) for at, one in self.reports if isinstance(one, kinds)]
+
+    async def close(self) -> None:
+        await self.executor.close()
+        await self._watching
+
+
+def _play(jobs: dict[str, VirtualJob], script: Any) -> _World:
+    async def main(clock: VirtualClock) -> _World:
+        world = _World(clock, jobs)
+        await asyncio.sleep(0)
+        await script(world)
+        await world.close()
+        return world
+
+    return run_virtual(main)
+
+
+def test_time_jumps_to_the_next_timer() -> None:
+    async def main(clock: VirtualClock) -> tuple[int, int]:
+        before = clock.physical()
+        await asyncio.sleep(3_600.0)
+        return clock.physical() - before, clock.wall()
+
+    assert run_virtual(main) == (3_600 * SECOND, ORIGIN + 3_600 * SECOND)
+
+
+def test_what_is_given_to_a_thread_runs_inline_and_raises_where_it_is_awaited() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def main(_clock: VirtualClock) -> int:
+        with pytest.raises(ValueError, match="no"):
+            await asyncio.to_thread(fail)
+        return await asyncio.to_thread(lambda: 7)
+
+    assert run_virtual(main) == 7
+
+
+def test_a_program_that_waits_for_nothing_stalls() -> None:
+    async def waits(_clock: VirtualClock) -> None:
+        await asyncio.Event().wait()
+
+    async def spins(_clock: VirtualClock) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    for main in (waits, spins):
+        with pytest.raises(StalledError):
+            run_virtual(main)
+
+
+def test_it_is_an_executor() -> None:
+    async def main(clock: VirtualClock) -> None:
+        executor = VirtualExecutor(clock, {})
+        assert isinstance(executor, Executor)
+        assert isinstance(executor, Fresh)
+
+    run_virtual(main)
+
+
+def test_a_job_ends_when_its_true_work_is_done() -> None:
+    async def script(world: _World) -> None:
+        world.executor.speeds["g-0"] = 0.5
+        assert await world.executor.start(_spec()) is Receipt.ACCEPTED
+        await asyncio.sleep(300.0)
+
+    world = _play({"a": _job(launch_seconds=2.0, start_seconds=(7.0,))}, script)
+    [(started, _)], [(ended, end)] = world.told(Started), world.told(Ended)
+    assert (started, ended) == (2.0, 209.0)
+    assert (end.ending, end.code) == (Ending.DONE, 0)
+
+
+@pytest.mark.parametrize(
+    ("job", "ended", "kept", "forced"),
+    [
+        (_job(), 30.0, 0.0, False),
+        (_job(save_every=8.0), 30.0, 24.0, False),
+        (_job(save_seconds=3.0), 33.0, 30.0, False),
+        (_job(save_seconds=9.0, save_every=20.0), 35.0, 20.0, True),
+    ],
+    ids=["no checkpoints", "every 8 s", "on SIGTERM", "too slow for the grace"],
+)
+def test_a_stop_leaves_what_was_saved(
+    job: VirtualJob, ended: float, kept: float, forced: bool
+) -> None:
+    async def script(world: _World) -> None:
+        await world.executor.start(_spec())
+        await asyncio.sleep(30.0)
+        assert await world.executor.stop(9, "a", 1) is Receipt.ACCEPTED
+        assert await world.executor.start(_spec(generation=2)) is Receipt.BUSY
+        await asyncio.sleep(10.0)
+        assert await world.executor.start(_spec(generation=2)) is Receipt.ACCEPTED
+        await asyncio.sleep(200.0)
+
+    world = _play({"a": job}, script)
+    (at, stopped), (done_at, done) = world.told(Ended)
+    assert (at, stopped.ending, stopped.forced) == (ended, Ending.STOPPED, forced)
+    assert (done_at, done.ending) == (40.0 + 100.0 - kept, Ending.DONE)
+    first, second = world.executor.generations
+    assert (first.lost, second.base) == (30.0 - kept, kept)
+
+
+def test_commands_are_fenced() -> None:
+    async def script(world: _World) -> None:
+        executor = world.executor
+        assert await executor.start(_spec(generation=3)) is Receipt.ACCEPTED
+        assert await executor.start(_spec(generation=3)) is Receipt.DUPLICATE
+        assert await executor.start(_spec(generation=3, identity="another")) is Receipt.STALE
+        assert await executor.start(_spec(generation=2)) is Receipt.STALE
+        await executor.stop(9, "b", 4)
+        assert await executor.start(_spec("b", 4)) is Receipt.STALE
+        await asyncio.sleep(101.0)
+        await executor.forget("a", 3)
+        assert await executor.list() == ()
+        assert await executor.start(_spec(generation=3)) is Receipt.STALE
+
+    world = _play({"a": _job(), "b": _job()}, script)
+    assert [one.key for one in world.executor.generations] == [("a", 3)]
+    [(_, refused)] = world.told(Refused)
+    assert refused.job == "b"
+
+
+def test_a_placement_that_is_not_free_is_refused() -> None:
+    async def script(world: _World) -> None:
+        for job in "abc":
+            await world.executor.start(_spec(job))
+        await asyncio.sleep(1.0)
+
+    world = _play(dict.fromkeys("abc", _job()), script)
+    [(_, refused)] = world.told(Refused)
+    assert (refused.job, refused.reason) == ("c", "gpu of g-0: 2 of 2 are in use")
+
+
+def test_a_lost_server_takes_what_runs_there_along() -> None:
+    async def script(world: _World) -> None:
+        await world.executor.start(_spec("a"))
+        await world.executor.start(_spec("b", server="g-1"))
+        await asyncio.sleep(30.0)
+        world.executor.lose_server("g-0")
+        await world.executor.start(_spec("c"))
+        await asyncio.sleep(1.0)
+        world.executor.return_server("g-0")
+        await asyncio.sleep(100.0)
+        await world.executor.start(_spec("a", 2))
+        await asyncio.sleep(100.0)
+
+    world = _play({"a": _job(save_every=20.0), "b": _job(), "c": _job()}, script)
+    ends = [(at, end.job, end.ending) for at, end in world.told(Ended)]
+    assert ends == [(30.0, "a", Ending.LOST), (100.0, "b", Ending.DONE), (211.0, "a", Ending.DONE)]
+    assert [end.job for _, end in world.told(Refused)] == ["c"]
+    assert [at for at, _ in world.told(ServerGone)] == [30.0]
+    assert [(at, one.server.name) for at, one in world.told(ServerSeen)][-1] == (31.0, "g-0")
+
+
+def test_reports_are_cumulative_and_say_what_a_change_took() -> None:
+    async def script(world: _World) -> None:
+        executor = world.executor
+        await executor.start(_spec())
+        await asyncio.sleep(4.5)
+        assert await executor.progress() == []  # its first step isn't done
+        await asyncio.sleep(26.0)
+        [report] = await executor.progress()
+        assert report.progress == 26 * MICRO
+        await executor.stop(9, "a", 1)
+        await asyncio.sleep(10.0)
+        await executor.start(_spec(generation=2))
+        await asyncio.sleep(6.0)
+        [report] = await executor.progress()
+        assert report.progress == 28 * MICRO
+
+    job = _job(start_seconds=(4.0,), save_seconds=2.0, report_every=10.0)
+    world = _play({"a": job}, script)
+    told = [
+        (at, one.generation, dict(one.metrics))
+        for at, one in world.told(object)
+        if hasattr(one, "metrics")
+    ]
+    assert [(at, generation) for at, generation, _ in told] == [
+        (5.0, 1), (15.0, 1), (25.0, 1), (45.5, 2),
+    ]  # fmt: skip
+    assert told[-1][2] == {
+        "change_checkpoint": 2.0,
+        "change_away": 8.0,
+        "change_start": 4.0,
+        "change_first_step": 0.0,
+    }
+    assert not any(metrics for _, _, metrics in told[:-1])
+
+
+def test_whoever_watches_again_hears_what_is_not_forgotten() -> None:
+    async def main(clock: VirtualClock) -> list[Report]:
+        first = _World(clock, {"a": _job()})
+        await asyncio.sleep(0)
+        await first.executor.start(_spec())
+        await first.close()
+        await asyncio.sleep(200.0)
+        told: list[Report] = []
+        async for report in first.executor.watch():
+            told.append(report)
+            if isinstance(report, Ended):
+                break
+        return told
+
+    told = run_virtual(main)
+    assert [type(one) for one in told] == [ServerSeen, ServerSeen, Started, Ended]
+    assert told[-1].at == ORIGIN / SECOND + 100.0

@@ -1,0 +1,128 @@
+"""The live service in virtual time: whole lives of jobs, restarts and crashes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.executors.contract import Ending
+from shadowprice.executors.virtual import VirtualClock, VirtualExecutor, VirtualJob, run_virtual
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.truth.views import State
+from shadowprice.service.virtual import VirtualService
+
+CLUSTER = {
+    "slot": "1min",
+    "horizon": 60,
+    "servers": [{"name": "g", "count": 2, "capacity": {"cpu": 1}}],
+}
+
+
+def _record(name: str, minutes: int = 10) -> dict[str, Any]:
+    return {
+        "name": name,
+        "epochs": 1,
+        "chunks": 1,
+        "minibatches": minutes * 10,
+        "minibatch_time": "6s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "sigmoid", "value": 10, "decay": 0.01, "target": "50 slots"},
+        "run": {"command": ["train"]},
+    }
+
+
+def _play(
+    folder: Path, script: Callable[[VirtualService, VirtualExecutor], Awaitable[None]]
+) -> VirtualExecutor:
+    async def main(clock: VirtualClock) -> VirtualExecutor:
+        executor = VirtualExecutor(clock, {})
+        service = VirtualService(folder, CLUSTER, PolicyChoice("fifo"), clock, executor)
+        await service.start()
+        await script(service, executor)
+        service.check()
+        await service.stop()
+        return executor
+
+    return run_virtual(main)
+
+
+def _job(minutes: float = 10.0, **more: Any) -> VirtualJob:
+    return VirtualJob(100.0, lambda _: 100.0 / (60.0 * minutes), **more)
+
+
+def test_jobs_end_when_they_really_do(tmp_path: Path) -> None:
+    async def script(service: VirtualService, executor: VirtualExecutor) -> None:
+        executor.jobs |= {"longer": _job(13.4), "shorter": _job(6.6, report_every=5.0)}
+        await service.submit(_record("longer"), _record("shorter"), at_once=False)
+        assert await service.run_until_over(3_600.0)
+        # Submitted in slot 0, they start with slot 1.
+        for name, slot in (("longer", 14), ("shorter", 7)):
+            view = await service.view(name)
+            assert view.state is State.FINISHED
+            assert view.completion == slot
+
+    executor = _play(tmp_path, script)
+    assert [one.ending for one in executor.generations] == [Ending.DONE] * 2
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["stopped", "killed"])
+def test_jobs_run_on_while_the_service_is_away(tmp_path: Path, *, crash: bool) -> None:
+    async def script(service: VirtualService, executor: VirtualExecutor) -> None:
+        executor.jobs |= {"short": _job(5.0), "long": _job(12.0)}
+        await service.submit(_record("short"))
+        await service.submit(_record("long"))
+        await asyncio.sleep(90.0)
+        await (service.kill() if crash else service.stop())
+        await asyncio.sleep(400.0)
+        await service.start()
+        assert await service.run_until_over(3_600.0)
+        assert (await service.view("short")).state is State.FINISHED
+        assert (await service.view("long")).state is State.FINISHED
+
+    executor = _play(tmp_path, script)
+    assert [one.key for one in executor.generations] == [("short", 1), ("long", 1)]
+
+
+def test_a_job_goes_on_elsewhere_after_its_server_is_lost(tmp_path: Path) -> None:
+    async def script(service: VirtualService, executor: VirtualExecutor) -> None:
+        executor.jobs["job"] = _job(save_every=60.0)
+        await service.submit(_record("job"))
+        await asyncio.sleep(200.0)
+        [running] = executor.generations
+        lost = running.spec.placement[0].server
+        executor.lose_server(lost)
+        await asyncio.sleep(1.0)
+        assert service.driver.published.servers.lost == {lost}
+        await asyncio.sleep(60.0)
+        executor.return_server(lost)
+        await asyncio.sleep(1.0)
+        assert not service.driver.published.servers.lost
+        assert await service.run_until_over(3_600.0)
+        assert (await service.view("job")).state is State.FINISHED
+        assert {"displaced"} <= {one["kind"] for one in await service.history("job")}
+
+    first, second = _play(tmp_path, script).generations
+    assert (first.ending, second.ending) == (Ending.LOST, Ending.DONE)
+    assert second.base == first.saved > 0.0
+
+
+def test_the_same_world_takes_the_same_course(tmp_path: Path) -> None:
+    def course(folder: Path) -> list[Any]:
+        async def script(service: VirtualService, executor: VirtualExecutor) -> None:
+            for number in range(5):
+                executor.jobs[f"job-{number}"] = _job(7.0 + number, report_every=20.0)
+                await service.submit(_record(f"job-{number}"))
+                await asyncio.sleep(30.0)
+            assert await service.run_until_over(7_200.0)
+
+        folder.mkdir()
+        executor = _play(folder, script)
+        return [
+            (*one.key, one.spec.placement, one.started, one.ended) for one in executor.generations
+        ]
+
+    assert course(tmp_path / "one") == course(tmp_path / "another")
