@@ -23,7 +23,7 @@ from collections.abc import Callable
 import highspy
 import numpy as np
 from numpy.typing import NDArray
-from tests.every_cost import cost_bounds
+from tests.support.completion_costs import cost_bounds
 
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.choices import Gains, Slots, slot_choices

@@ -9,8 +9,8 @@ import pytest
 import pytest_timeout
 from hypothesis import HealthCheck, settings
 
-from tests.rays import ray_cluster
-from tests.testbeds import control_plane, testbed
+from tests.support.kubernetes_testbed import control_plane, testbed
+from tests.support.ray_cluster import ray_cluster
 
 __all__ = ["control_plane", "ray_cluster", "testbed", "traces"]
 

@@ -40,7 +40,7 @@ from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.executors.local import executor as local
 from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.registry import create
-from tests.rays import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 Value = TypeVar("Value")
 BASE = "shadowprice.test/base:1"

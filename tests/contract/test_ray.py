@@ -26,7 +26,7 @@ from tests.contract.harness import (
     ready,
     spec,
 )
-from tests.rays import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

@@ -10,7 +10,14 @@ import pytest
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Reason
 from shadowprice.engine import Engine
-from tests.astraea_cases import EXAMPLE, SETTINGS, Notes, example_cluster, example_jobs, simulate
+from tests.support.astraea_cases import (
+    EXAMPLE,
+    SETTINGS,
+    Notes,
+    example_cluster,
+    example_jobs,
+    simulate,
+)
 
 MICRO = 1_000_000
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.policy_worlds import every_policy
-from tests.recorded import differences, known, recorded
+from tests.support.policy_cases import every_policy
+from tests.support.recorded_decisions import differences, known, recorded
 
-MEND = "if these decisions were meant to change: python -m tests.recorded --write"
+MEND = "if these decisions were meant to change: python -m tests.support.recorded_decisions --write"
 
 
 @pytest.mark.parametrize("policy", every_policy())

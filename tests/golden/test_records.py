@@ -68,7 +68,7 @@ from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_
 from shadowprice.engine.state import JobRecord
 from shadowprice.executors.contract.orders import GenerationSpec, Share
 from shadowprice.service.truth.views import JobView, State
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 GOLDEN: Final = Path(__file__).with_name("records.json")
 

@@ -18,7 +18,7 @@ from shadowprice.service.dashboard import files
 from tests.integration.test_dashboard import CHROMIUM, VIEWS, enter, go, live, operator
 from tests.integration.test_dashboard_observed import watched
 from tests.integration.test_pages_in_browser import Visit, browser, pages
-from tests.services import Running
+from tests.support.services import Running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

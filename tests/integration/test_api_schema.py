@@ -9,7 +9,7 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.services import Running, job, running
+from tests.support.services import Running, job, running
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own dependencies

@@ -17,7 +17,7 @@ from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.misreports import TrueRevenue, misreports
 from shadowprice.simulator.scenario import Scenario
-from tests.astraea_cases import (
+from tests.support.astraea_cases import (
     SETTINGS,
     example_cluster,
     example_jobs,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.served import Served
+from tests.support.service_process import Served
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 

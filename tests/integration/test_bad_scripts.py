@@ -18,8 +18,8 @@ import pytest
 from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create
 from tests.contract.harness import LocalHarness, RayHarness
-from tests.rays import RayCluster
-from tests.services import Running, running
+from tests.support.ray_cluster import RayCluster
+from tests.support.services import Running, running
 
 pytestmark = [
     pytest.mark.processes,

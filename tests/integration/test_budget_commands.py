@@ -18,7 +18,7 @@ from shadowprice.cli.commands.accounts import moment_of
 from shadowprice.cli.main import main
 from shadowprice.client import Address, AsyncClient, Client, ServiceError
 from shadowprice.core.errors import InputError
-from tests.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, Running, job, running
 
 TENANTS = [{"name": "vision", "budget": {"points": 30, "period": "7d"}}, {"name": "speech"}]
 

@@ -13,7 +13,7 @@ import yaml
 from shadowprice.cli.main import main
 from shadowprice.client import Address, AsyncClient, Client, ServiceError, UnreachableError
 from shadowprice.client.servers import Servers
-from tests.services import Running, job, running
+from tests.support.services import Running, job, running
 
 pytestmark = pytest.mark.processes
 

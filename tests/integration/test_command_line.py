@@ -23,7 +23,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import FILES, read_run
-from tests.priced import INFO, FlatRate, FlatRateParameters
+from tests.support.flat_rate import INFO, FlatRate, FlatRateParameters
 
 pytestmark = pytest.mark.processes
 
@@ -473,8 +473,8 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
             record |= {"utility": {"kind": "constant", "value": 9}}
             file.write(json.dumps(record) + "\n")
     code = (
-        "import sys; from shadowprice.policies import registry; from tests.priced import INFO; "
-        "registry.policies = lambda: {'flat-rate': INFO}; "
+        "import sys; from shadowprice.policies import registry; from tests.support.flat_rate "
+        "import INFO; registry.policies = lambda: {'flat-rate': INFO}; "
         "from shadowprice.cli.main import main; sys.exit(main())"
     )
     words = ["simulate", "-c", "c.yaml", "-j", "j.jsonl", "-p", "flat-rate", "--out", "run"]

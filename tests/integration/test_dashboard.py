@@ -34,7 +34,7 @@ from tests.integration.test_pages_in_browser import (
     browser,
     numbers_of,
 )
-from tests.services import Running, running
+from tests.support.services import Running, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -12,7 +12,7 @@ from shadowprice.executors.contract import Observed, Share
 from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator, until
 from tests.integration.test_observing import CLUSTER, Witness, short
 from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
-from tests.services import Running, running
+from tests.support.services import Running, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -13,7 +13,7 @@ import pytest
 
 from shadowprice.executors.contract import ExecutorOptions, Receipt
 from shadowprice.executors.local.executor import LocalExecutor
-from tests.services import job, running
+from tests.support.services import job, running
 
 JOBS = 12
 CLUSTER = {"slot": "1s", "horizon": 600, "servers": [{"name": "machine", "capacity": {"cpu": 64}}]}

@@ -14,7 +14,7 @@ import pytest
 from shadowprice.executors.contract import ExecutorOptions, Fresh, Progressed
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.executor import LocalExecutor
-from tests.services import job, running
+from tests.support.services import job, running
 
 pytestmark = pytest.mark.processes
 

@@ -6,11 +6,11 @@ import gzip
 import json
 from typing import Any
 
-from tests.draws import ALL
 from tests.hostile import documents
 from tests.hostile.case import Case
 from tests.hostile.make_table import TABLE, gets
 from tests.hostile.pool import Worker, good_runs, judge
+from tests.support.examples import ALL
 
 
 def table() -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import shadowprice.kernels
-from tests.interpreted import results
+from tests.support.kernel_runs import results
 
 KERNELS = Path(shadowprice.kernels.__file__).parent
 
@@ -17,7 +17,7 @@ KERNELS = Path(shadowprice.kernels.__file__).parent
 def test_interpreted_kernels_decide_as_compiled_ones() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.interpreted"],
+        [sys.executable, "-W", "ignore", "-m", "tests.support.kernel_runs"],
         cwd=root,
         env={
             **os.environ,
@@ -37,5 +37,7 @@ def test_interpreted_kernels_decide_as_compiled_ones() -> None:
         for path in KERNELS.rglob("*.py")
         if "\n@kernel\n" in path.read_text(encoding="utf-8")
     }
-    assert set(interpreted["files"]) == files, "give `tests.interpreted` a run of what is missing"
+    assert set(interpreted["files"]) == files, (
+        "add a run to `tests.support.kernel_runs`"
+    )
     assert interpreted["results"] == json.loads(json.dumps(results()))

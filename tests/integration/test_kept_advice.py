@@ -28,8 +28,8 @@ from shadowprice.simulator.advice import advise, many, with_advice
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
-from tests.advice_cases import entry, resolved, servers
 from tests.integration.test_command_line import CLUSTER, JOBS
+from tests.support.advice_cases import entry, resolved, servers
 
 CALL = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "oasis", "-q")
 WORTHLESS = (

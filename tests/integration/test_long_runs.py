@@ -16,7 +16,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import Source
-from tests.policy_worlds import SHARED, every_policy
+from tests.support.policy_cases import SHARED, every_policy
 
 CLUSTER = """\
 slot: 10min

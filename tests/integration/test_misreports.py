@@ -14,8 +14,8 @@ from sqlalchemy import func, select
 from shadowprice.service.auth import progress_token
 from shadowprice.service.store import StoreError, tables
 from shadowprice.service.truth.reports import MOST_FAULTS
-from tests.services import Running, job, running
-from tests.worlds import HandClock
+from tests.support.services import Running, job, running
+from tests.support.simulated_world import HandClock
 
 PATIENCE = 60.0
 

@@ -15,10 +15,10 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.registry import make_policy, policies
 from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.astraea_cases import shared_cluster, shared_job
-from tests.bag_cases import bag, pareto, places
-from tests.policy_worlds import SHARED
-from tests.workloads import cluster, job
+from tests.support.astraea_cases import shared_cluster, shared_job
+from tests.support.bag_cases import bag, pareto, places
+from tests.support.policy_cases import SHARED
+from tests.support.workloads import cluster, job
 
 SETTINGS: dict[str, dict[str, Any]] = {"dorm": {"window": 2, "adjustable": 2}}
 

@@ -27,8 +27,8 @@ from shadowprice.executors.contract import (
     Share,
 )
 from shadowprice.executors.registry import create
-from tests.services import Running, job, running
-from tests.worlds import HandClock, World, WorldExecutor
+from tests.support.services import Running, job, running
+from tests.support.simulated_world import HandClock, World, WorldExecutor
 
 pytestmark = pytest.mark.processes
 

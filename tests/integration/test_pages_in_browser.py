@@ -19,11 +19,11 @@ from shadowprice.results.report.page import render_report
 from shadowprice.results.report.scales import number
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
-from tests.planners import Wanderer
-from tests.priced import FlatRate
+from tests.support.flat_rate import FlatRate
+from tests.support.policies import Wanderer
+from tests.support.workloads import cluster, job
 from tests.unit.results.test_page_stories import flat_run, planned_run, promised_run
 from tests.unit.results.test_report import trials
-from tests.workloads import cluster, job
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

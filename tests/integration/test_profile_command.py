@@ -18,7 +18,7 @@ from shadowprice.executors.supervision.children import processes
 from shadowprice.inputs.files import read_cluster, read_jobs
 
 ROOT = Path(__file__).parents[2]
-PACED = ROOT / "tests" / "paced_job.py"
+PACED = ROOT / "tests" / "support" / "paced_job.py"
 CLUSTER = "slot: 10s\nhorizon: 100\nservers: [{name: one, capacity: {cpu: 8, memory: 8GiB}}]\n"
 
 pytestmark = [

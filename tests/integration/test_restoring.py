@@ -17,7 +17,7 @@ from shadowprice.cli.main import main
 from shadowprice.service.running.remembering import KEY, MARK
 from shadowprice.service.store import Store
 from tests.integration.test_serve_command import _refused
-from tests.served import Served
+from tests.support.service_process import Served
 
 pytestmark = pytest.mark.processes
 

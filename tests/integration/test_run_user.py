@@ -21,7 +21,7 @@ from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create
 from shadowprice.service.settings import parse_users
 from tests.integration.test_observing import Witness
-from tests.services import Running, running
+from tests.support.services import Running, running
 
 pytestmark = [
     pytest.mark.processes,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.cli.main import main
-from tests.sample_policy import NAME, installed
+from tests.support.sample_policy import NAME, installed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -44,7 +44,7 @@ def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.long
 def test_the_sample_does_what_is_asked_of_every_policy() -> None:
     asked = ("tests/properties", "tests/unit/policies", "tests/integration/test_new_families.py")
-    words = ("-p", "tests.sample_policy", "-k", NAME, "-vv", "-n", "0", *asked)
+    words = ("-p", "tests.support.sample_policy", "-k", NAME, "-vv", "-n", "0", *asked)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=ROOT,

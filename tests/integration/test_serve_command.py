@@ -15,8 +15,8 @@ from sqlalchemy import text
 
 from shadowprice.cli.main import main
 from shadowprice.service.store import Store
-from tests.served import Served
-from tests.services import CLUSTER, job
+from tests.support.service_process import Served
+from tests.support.services import CLUSTER, job
 
 pytestmark = pytest.mark.processes
 

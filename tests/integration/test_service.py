@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.services import CLUSTER, Running, job, running
-from tests.worlds import HandClock
+from tests.support.services import CLUSTER, Running, job, running
+from tests.support.simulated_world import HandClock
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, Running, job, running
 
 TENANTS = [
     {"name": "vision", "budget": {"points": 30, "period": "7d", "carry": 5}},

@@ -1,6 +1,6 @@
 """Hours of a service in which it is killed, its disk is full, and its clocks jump.
 
-`python -m tests.live_hours` plays thousands of faults; these are a sample.
+`python -m tests.support.simulated_hours` plays thousands of faults; these are a sample.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reading import list_events
 from shadowprice.service.truth.slots import CATCH_UP, EDGES, Edge
-from tests.live_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
-from tests.worlds import HandClock
+from tests.support.simulated_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
+from tests.support.simulated_world import HandClock
 
 pytestmark = pytest.mark.processes
 
@@ -54,7 +54,7 @@ def test_a_service_that_is_killed_again_and_again_loses_nothing(
 
 def test_an_hour_that_is_killed_at_positions_all_over_it_forgets_nothing() -> None:
     # In a process of its own: it forks at each.
-    words = ["-m", "tests.every_position", "--policy", "oasis", "--jobs", "1", "--every", "260"]
+    words = ["-m", "tests.support.crash_points", "--policy=oasis", "--jobs=1", "--every=260"]
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )

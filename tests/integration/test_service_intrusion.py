@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, Running, job, running
 
 
 @pytest.fixture(scope="module")

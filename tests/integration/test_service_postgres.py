@@ -17,9 +17,9 @@ from sqlalchemy.pool import NullPool
 
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
-from tests.ledgers import check_ledger
-from tests.postgres import Server, binaries, postgres
-from tests.services import Running, job, running
+from tests.support.ledger_checks import check_ledger
+from tests.support.postgres import Server, binaries, postgres
+from tests.support.services import Running, job, running
 from tests.unit.service.test_whole import fails_and_is_asked_again
 
 pytestmark = [

@@ -13,8 +13,8 @@ from shadowprice.executors.contract import ExecutorError, ExecutorOptions, Held,
 from shadowprice.executors.registry import create
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.reading import list_jobs
-from tests.live_hours import Crash, Hour, disk_full
-from tests.services import running
+from tests.support.services import running
+from tests.support.simulated_hours import Crash, Hour, disk_full
 
 
 class Aging(Hour):

@@ -26,8 +26,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.services import Running, job, running
-from tests.worlds import HandClock
+from tests.support.services import Running, job, running
+from tests.support.simulated_world import HandClock
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "0"))
 

@@ -15,7 +15,7 @@ from shadowprice.executors.contract import LogChunk
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import DecideBacklog
 from tests.integration.test_observing import Witness
-from tests.services import Running, job, running
+from tests.support.services import Running, job, running
 
 pytestmark = pytest.mark.processes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.services import Running, job, running
+from tests.support.services import Running, job, running
 
 OPEN = {("get", "/healthz"), ("get", "/readyz")}
 OWN = "/v1/jobs/{name}"

@@ -12,7 +12,7 @@ from shadowprice.cli.main import main
 from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.service.queries.whatif import described
-from tests.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, Running, job, running
 
 
 @pytest.fixture(scope="module")

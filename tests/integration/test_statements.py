@@ -17,7 +17,7 @@ from shadowprice.results.accounts import Books, books_of, timeline
 from shadowprice.results.files import Run, read_run, write_run
 from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.astraea_cases import (
+from tests.support.astraea_cases import (
     SETTINGS,
     example_cluster,
     example_jobs,

@@ -20,7 +20,7 @@ from shadowprice.service.running.observing import Follower
 from shadowprice.service.running.runner import Runner
 from shadowprice.service.service import Service
 from shadowprice.service.store import Store
-from tests.services import Running, job, running
+from tests.support.services import Running, job, running
 
 pytestmark = pytest.mark.processes
 

@@ -19,7 +19,7 @@ from tools.testbed.places import TestbedError
 
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
-from tests.services import Running, running
+from tests.support.services import Running, running
 
 Found = TypeVar("Found")
 

@@ -22,7 +22,7 @@ from tools.testbed.audit import entries
 
 from tests.kubernetes.changing import begun
 from tests.kubernetes.operators import User, eventually, first_line, installed, killed
-from tests.postgres import postgres
+from tests.support.postgres import postgres
 
 NAMESPACE = "replicas"
 NAMES = ("left", "right")

@@ -33,7 +33,7 @@ from shadowprice.service.trainingjobs.telling import QUIET
 from tests.contract.harness import POLITE, KubernetesHarness, Told, spec
 from tests.kubernetes.operators import eventually, installed, manifest, operated
 from tests.kubernetes.replicas import account, accounts, paired
-from tests.postgres import binaries
+from tests.support.postgres import binaries
 
 ADMIN = "admin"
 

@@ -28,7 +28,7 @@ from tests.kubernetes.operators import (
     killed,
     manifest,
 )
-from tests.postgres import binaries, postgres
+from tests.support.postgres import binaries, postgres
 
 pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
 

@@ -30,7 +30,7 @@ from tools.testbed.service_image import NAME, archive
 
 from tests.contract.harness import BASE
 from tests.kubernetes.operators import DEPLOY, User, eventually, manifest
-from tests.postgres import binaries, postgres
+from tests.support.postgres import binaries, postgres
 
 helm = pytest.importorskip("helm_python")
 

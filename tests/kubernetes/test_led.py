@@ -17,7 +17,7 @@ from tools.testbed import Testbed
 from tests.kubernetes.changing import GROUPS, change, judged, nothing_is_left, tried
 from tests.kubernetes.operators import User
 from tests.kubernetes.replicas import accounts, paired
-from tests.postgres import binaries
+from tests.support.postgres import binaries
 
 pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
 

@@ -13,7 +13,7 @@ import pytest
 from tools.testbed import Testbed
 
 from tests.kubernetes.operators import User, eventually, installed, manifest, operated
-from tests.services import Running
+from tests.support.services import Running
 
 SHARE = "shadowprice.io/share"
 

@@ -17,7 +17,7 @@ from tools.testbed import Testbed
 from tools.testbed.places import TestbedError
 
 from tests.kubernetes.operators import DEPLOY, User, eventually, installed, manifest, operated
-from tests.services import Running
+from tests.support.services import Running
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tools.testbed import Testbed
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from tests.kubernetes.operators import CLUSTER, eventually, installed, manifest
-from tests.services import running
+from tests.support.services import running
 
 
 def pods(bed: Testbed) -> list[dict[str, Any]]:

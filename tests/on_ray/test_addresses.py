@@ -24,7 +24,7 @@ from tests.contract import harness as contract
 from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
 from tests.on_ray.started import StartedCluster
 from tests.on_ray.test_serve import until
-from tests.services import job, running
+from tests.support.services import job, running
 
 pytestmark = pytest.mark.ray
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.cli.main import main
-from tests.rays import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

@@ -11,7 +11,7 @@ from shadowprice.experiments.elastic import measure
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
 from shadowprice.experiments.live import Where
 from shadowprice.policies.choice import PolicyChoice
-from tests.rays import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
 

@@ -25,7 +25,7 @@ from tests.contract.harness import (
 )
 from tests.on_ray.started import StartedCluster
 from tests.on_ray.test_serve import job, jobs, serving, until
-from tests.rays import ADDRESS, RayCluster
+from tests.support.ray_cluster import ADDRESS, RayCluster
 
 pytestmark = pytest.mark.ray
 

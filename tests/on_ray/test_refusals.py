@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from shadowprice.cli.main import main
-from tests.rays import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.rays import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

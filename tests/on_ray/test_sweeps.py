@@ -24,7 +24,7 @@ from shadowprice.experiments.framework import (
 from shadowprice.experiments.oasis.setting import CLEARING
 from shadowprice.experiments.oasis.utility import _row
 from shadowprice.experiments.spreading import AHEAD, InTurn, Kept, OnRay, Spread
-from tests.rays import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

@@ -13,7 +13,7 @@ from shadowprice.core.budget import PILE, POINT, Budget
 from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.accounts import Account, Changed, Entry, Kind
 from shadowprice.service.clock import SECOND
-from tests.draws import draws
+from tests.support.examples import draws
 
 START = 1_800_000_000
 

@@ -18,7 +18,7 @@ from shadowprice.engine.validation import never_fits
 from shadowprice.policies.registry import policies
 from shadowprice.results.advice import Advice
 from shadowprice.simulator.advice import advise, advise_together
-from tests.advice_cases import (
+from tests.support.advice_cases import (
     Case,
     check,
     ended,
@@ -29,7 +29,7 @@ from tests.advice_cases import (
     tight_entry,
     tight_servers,
 )
-from tests.astraea_cases import shared_cluster
+from tests.support.astraea_cases import shared_cluster
 
 SEEDS = st.integers(0, 2**32 - 1)
 SETTINGS: list[tuple[str, Mapping[str, Any]]] = [

@@ -13,7 +13,7 @@ from shadowprice.simulator.advice.moments import Admission, Moment
 from shadowprice.simulator.advice.search import Found, Nothing, smallest
 from shadowprice.simulator.advice.variants import Variants
 from shadowprice.simulator.advice.ways import Way
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 STEPS = st.lists(st.booleans(), max_size=60)
 

@@ -16,9 +16,9 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
-from tests.draws import draws
-from tests.stragglers import StragglingExecution
+from tests.support.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
+from tests.support.examples import draws
+from tests.support.straggling_execution import StragglingExecution
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 CLUSTER = shared_cluster(4, TENANTS)

@@ -38,7 +38,8 @@ from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.policy_worlds import (
+from tests.properties.test_snapshots import outside, told
+from tests.support.policy_cases import (
     changes,
     driven,
     every_policy,
@@ -46,7 +47,6 @@ from tests.policy_worlds import (
     run_slot,
     world_of,
 )
-from tests.properties.test_snapshots import outside, told
 
 
 class Fused:

@@ -11,9 +11,9 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.bag_cases import world
-from tests.draws import draws
 from tests.properties.test_engine import Auditor, check_end, replayed
+from tests.support.bag_cases import world
+from tests.support.examples import draws
 
 SEEDS = st.integers(0, 2**32 - 1)
 

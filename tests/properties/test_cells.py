@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.policies.tenants.cells import Buddies, Cell, VirtualClusters, cells_of, cut
-from tests.draws import draws
+from tests.support.examples import draws
 
 PROPERTY = settings(max_examples=draws(80), deadline=None, derandomize=True)
 

@@ -18,8 +18,8 @@ from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.oasis.quotes import OasisQuote
 from shadowprice.policies.pricing.charged import Charged
-from tests.oasis_cases import Market, random_case
 from tests.oracles.oasis import Side, schedule_cost
+from tests.support.oasis_cases import Market, random_case
 
 MOST = 60
 """Placements of a slot, beyond which going through all schedules takes too long."""

@@ -21,8 +21,8 @@ from shadowprice.cloning.api import (
 )
 from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core.errors import InputError
-from tests.draws import draws
 from tests.oracles.cloning import brute_force
+from tests.support.examples import draws
 
 FAST = settings(
     deadline=None,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shadowprice.training import Order
 from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work
 from shadowprice.training.servers.ordering import ChunkOrder
-from tests.draws import draws
+from tests.support.examples import draws
 
 events = st.lists(
     st.tuples(

@@ -17,11 +17,11 @@ from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.draws import draws
 from tests.oracles.elasticflow import Elastic, run
 from tests.properties.test_queues import pool
-from tests.replays import Watcher, replay
-from tests.workloads import job
+from tests.support.examples import draws
+from tests.support.policy_runs import Watcher, replay
+from tests.support.workloads import job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

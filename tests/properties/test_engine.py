@@ -26,10 +26,10 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.draws import draws
-from tests.planners import EarliestPlanner, Wanderer
-from tests.stragglers import StragglingExecution
-from tests.workloads import cluster, random_job
+from tests.support.examples import draws
+from tests.support.policies import EarliestPlanner, Wanderer
+from tests.support.straggling_execution import StragglingExecution
+from tests.support.workloads import cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -23,7 +23,7 @@ from shadowprice.executors.contract import GenerationSpec, Receipt, Share
 from shadowprice.executors.generations import disk
 from shadowprice.executors.generations.generation import ENDED, OVER, RUNNING
 from shadowprice.executors.generations.store import Store
-from tests.draws import draws
+from tests.support.examples import draws
 
 JOBS = ("job", "../job")
 PLAN = {"processes": [], "bell": ""}

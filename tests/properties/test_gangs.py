@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.market.gangs import fill_run_ends, reserve_places
-from tests.draws import draws
 from tests.oracles.gang_cases import random_instance, solve
 from tests.oracles.gangs import Instance, algorithm_3, breaks, cost_of, optimum
+from tests.support.examples import draws
 
 
 def test_the_search_finds_what_plain_loops_find() -> None:

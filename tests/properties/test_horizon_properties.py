@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.horizon.search import best_schedule
-from tests.draws import draws
-from tests.every_cost import every_cost
 from tests.oracles.knapsack import best_payoff, table_costs
+from tests.support.completion_costs import every_cost
+from tests.support.examples import draws
 
 COST = st.one_of(
     st.integers(0, 4).map(float), st.floats(0, 50), st.just(np.inf), st.sampled_from([1e-30, 1e30])

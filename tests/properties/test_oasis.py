@@ -22,10 +22,10 @@ from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Po
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.draws import draws
-from tests.oasis_cases import Market, random_case
-from tests.replays import replay, world
-from tests.workloads import cluster, random_job
+from tests.support.examples import draws
+from tests.support.oasis_cases import Market, random_case
+from tests.support.policy_runs import replay, world
+from tests.support.workloads import cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 FACTORS = st.floats(1e-3, 1.0)

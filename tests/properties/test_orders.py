@@ -24,9 +24,9 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.draws import draws
-from tests.planners import Wanderer
-from tests.workloads import cluster, job
+from tests.support.examples import draws
+from tests.support.policies import Wanderer
+from tests.support.workloads import cluster, job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

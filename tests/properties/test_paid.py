@@ -17,7 +17,7 @@ from shadowprice.service.budgets.paid import (
     price_of_unused,
     with_more,
 )
-from tests.draws import draws
+from tests.support.examples import draws
 
 MOST = 10**15
 

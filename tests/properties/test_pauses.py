@@ -18,8 +18,8 @@ from shadowprice.simulator.advice.moments import Rerun
 from shadowprice.simulator.advice.pauses import Pauses
 from shadowprice.simulator.driver import Course, Incident, Simulation
 from shadowprice.simulator.scenario import Scenario
-from tests.policy_worlds import Events, every_policy, fresh, world_of
 from tests.properties.test_snapshots import told
+from tests.support.policy_cases import Events, every_policy, fresh, world_of
 
 
 def bag(on: Cluster, name: str, arrival: int) -> Job:

@@ -11,9 +11,9 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.draws import draws
-from tests.pdors_cases import GBPS, PRICES, random_pool, random_two_rates
-from tests.replays import Watcher
+from tests.support.examples import draws
+from tests.support.pdors_cases import GBPS, PRICES, random_pool, random_two_rates
+from tests.support.policy_runs import Watcher
 
 
 def check_slot(engine: Engine, slot: int) -> None:

@@ -19,7 +19,6 @@ from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.draws import draws
 from tests.oracles.queues import (
     Asked,
     Timeline,
@@ -30,8 +29,9 @@ from tests.oracles.queues import (
     reservations,
     shortest,
 )
-from tests.replays import Watcher, replay
-from tests.workloads import DIMENSIONS, job
+from tests.support.examples import draws
+from tests.support.policy_runs import Watcher, replay
+from tests.support.workloads import DIMENSIONS, job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

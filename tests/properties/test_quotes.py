@@ -34,11 +34,11 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from tests import bag_cases
-from tests.astraea_cases import random_jobs, shared_cluster
-from tests.planners import EarliestPlanner
-from tests.replays import world
-from tests.workloads import cluster, job
+from tests.support import bag_cases
+from tests.support.astraea_cases import random_jobs, shared_cluster
+from tests.support.policies import EarliestPlanner
+from tests.support.policy_runs import world
+from tests.support.workloads import cluster, job
 
 SEEDS = st.integers(0, 2**32 - 1)
 SERVERS: Sequence[tuple[str, Mapping[str, Any]]] = (

@@ -16,7 +16,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.policy_worlds import every_policy, world_of
+from tests.support.policy_cases import every_policy, world_of
 
 CHOOSE = ("oasis", "pdors")
 """Policies of papers that count restarts unless they are told to ignore them."""

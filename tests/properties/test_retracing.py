@@ -24,8 +24,8 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.retracing import Known, Retracing
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
-from tests.advice_cases import entry, resolved, servers, tight_entry, tight_servers
-from tests.draws import draws
+from tests.support.advice_cases import entry, resolved, servers, tight_entry, tight_servers
+from tests.support.examples import draws
 
 SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
     ("oasis", {"prices": "offline"}),

@@ -43,11 +43,11 @@ from shadowprice.policies.rolling.quotas import quotas_of
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
-from tests.draws import draws
 from tests.oracles.promises import completions
 from tests.oracles.standing import put_on
-from tests.replays import Watcher, world
-from tests.workloads import cluster, faster_together, job, mixed, random_job
+from tests.support.examples import draws
+from tests.support.policy_runs import Watcher, world
+from tests.support.workloads import cluster, faster_together, job, mixed, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 CARRIES = {Role.WORKER: WORKERS, Role.PS: SERVERS, Role.ANY: WORKERS | SERVERS}

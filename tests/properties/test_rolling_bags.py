@@ -32,13 +32,13 @@ from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.bag_cases import SLOT, bag, pareto, places, world
-from tests.draws import draws
-from tests.policy_worlds import Events
 from tests.properties.test_engine import Auditor
 from tests.properties.test_snapshots import told
-from tests.replays import Watcher
-from tests.workloads import job
+from tests.support.bag_cases import SLOT, bag, pareto, places, world
+from tests.support.examples import draws
+from tests.support.policy_cases import Events
+from tests.support.policy_runs import Watcher
+from tests.support.workloads import job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

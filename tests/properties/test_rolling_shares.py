@@ -20,11 +20,11 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
-from tests.draws import draws
 from tests.oracles.promises import completions
 from tests.oracles.shares import overdrawn, starved
-from tests.replays import Watcher, world
-from tests.workloads import DIMENSIONS, job, random_utility
+from tests.support.examples import draws
+from tests.support.policy_runs import Watcher, world
+from tests.support.workloads import DIMENSIONS, job, random_utility
 
 SEEDS = st.integers(0, 2**32 - 1)
 

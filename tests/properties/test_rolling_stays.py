@@ -32,15 +32,15 @@ from shadowprice.policies.rolling import beside, planner
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.bag_cases import world as world_of_bags
-from tests.draws import draws
 from tests.oracles.promises import completions
-from tests.policy_worlds import Events
 from tests.properties.test_engine import Auditor
 from tests.properties.test_rolling_bags import with_training
 from tests.properties.test_snapshots import told
-from tests.replays import Watcher, world
-from tests.workloads import faster_together, job
+from tests.support.bag_cases import world as world_of_bags
+from tests.support.examples import draws
+from tests.support.policy_cases import Events
+from tests.support.policy_runs import Watcher, world
+from tests.support.workloads import faster_together, job
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHARES = (

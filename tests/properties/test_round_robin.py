@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.reactive.round_robin import place
-from tests.draws import draws
 from tests.oracles.round_robin import Table
+from tests.support.examples import draws
 
 
 def frozen(values: list[int]) -> np.ndarray:

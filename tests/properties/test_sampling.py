@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.training import Order, TrainingError
-from tests.draws import draws
+from tests.support.examples import draws
 
 
 @st.composite

@@ -19,8 +19,8 @@ from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.tenants.dealing import deal
 from shadowprice.policies.tenants.tenancy import tenancy_of
-from tests.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
-from tests.draws import draws
+from tests.support.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
+from tests.support.examples import draws
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 CLUSTER = shared_cluster(4, TENANTS)

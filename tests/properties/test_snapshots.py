@@ -19,9 +19,9 @@ from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.kernels.revision.jobs import Jobs
-from tests.planners import EarliestPlanner, Wanderer
-from tests.policy_worlds import driven, every_policy, fresh, run_slot
 from tests.properties.test_engine import Auditor, Simulation, world
+from tests.support.policies import EarliestPlanner, Wanderer
+from tests.support.policy_cases import driven, every_policy, fresh, run_slot
 
 SEEDS = (1, 4)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.policies.sharing.strides import Claim, Strides, trade
-from tests.draws import draws
+from tests.support.examples import draws
 
 PROPERTY = settings(max_examples=draws(25), deadline=None, derandomize=True)
 

@@ -21,7 +21,7 @@ def test_a_torch_job_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = [
         "profile", "--workers", "1,2", "--precision", "0.2", "--out", str(out), "-o", "json",
         "--env", f"PYTHONPATH={ROOT / 'src'}", "--env", "OMP_NUM_THREADS=1",
-        "--", sys.executable, str(ROOT / "tests" / "torch_job.py"),
+        "--", sys.executable, str(ROOT / "tests" / "support" / "torch_job.py"),
     ]  # fmt: skip
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)

@@ -35,9 +35,9 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.starts import schedules_of
-from tests.bag_cases import bag, places
 from tests.oracles.lagrangian import lagrangian_bound
-from tests.workloads import cluster, job, random_job
+from tests.support.bag_cases import bag, places
+from tests.support.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

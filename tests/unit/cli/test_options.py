@@ -16,7 +16,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
 from shadowprice.policies.registry import Parameters, PolicyInfo
 from shadowprice.results.measures import best_of
-from tests.priced import INFO
+from tests.support.flat_rate import INFO
 
 
 class Inner(Parameters):

@@ -5,7 +5,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel
-from tests.workloads import GBPS, cluster, job
+from tests.support.workloads import GBPS, cluster, job
 
 
 def test_work_is_counted_in_worker_slots_exactly() -> None:

@@ -10,7 +10,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.owner import Owner
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.service.truth.submission import read_submissions, revised_record
-from tests.services import CLUSTER, job
+from tests.support.services import CLUSTER, job
 
 OWNER = Owner("vision", "resnet", "6f0c1a2b-3c4d-5e6f-7081-92a3b4c5d6e7")
 

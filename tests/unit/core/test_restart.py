@@ -14,7 +14,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 
 def spec(**changes: object) -> JobSpec:

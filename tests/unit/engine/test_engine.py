@@ -37,7 +37,7 @@ from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import EMPTY, Placement, Schedule
 from shadowprice.engine import Engine
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 Answer = Callable[[View, PolicyEvent], Iterable[Decision]]
 WHY = Refusal(Reason.POLICY, "because")

@@ -33,8 +33,8 @@ from shadowprice.core.refusal import Reason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine import Engine
 from shadowprice.engine.journal import Header, JournalReader, JournalWriter, replay
-from tests.bag_cases import bag, exponential, pareto, places
-from tests.planners import EarliestPlanner
+from tests.support.bag_cases import bag, exponential, pareto, places
+from tests.support.policies import EarliestPlanner
 
 PLAN = [(0, 0, 4, 0), (0, 1, 3, 0), (1, 0, 4, 0), (1, 1, 1, 0), (2, 0, 2, 0)]
 COPIES = (TaskCopies(0, 2, 2), TaskCopies(1, 3, 1))
@@ -114,7 +114,7 @@ def test_a_plan_that_breaks_a_rule_is_refused(
 def test_a_training_job_has_no_copies() -> None:
     on = places()
     engine = Engine(on, Fixed())
-    from tests.workloads import job
+    from tests.support.workloads import job
 
     trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
     with pytest.raises(PolicyError, match="it is no bag of tasks"):
@@ -268,7 +268,7 @@ def test_copies_that_are_placed_against_a_rule_are_refused(
 
 
 def test_a_training_job_is_not_placed_with_copies() -> None:
-    from tests.workloads import job
+    from tests.support.workloads import job
 
     on = places()
     trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)

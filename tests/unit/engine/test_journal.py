@@ -29,9 +29,9 @@ from shadowprice.engine.journal import (
 from shadowprice.engine.records import cluster_of, cluster_record, event_of, event_record
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.journaling import JournalObserver
-from tests.planners import EarliestPlanner, Wanderer
 from tests.properties.test_engine import SEEDS, world
-from tests.stragglers import StragglingExecution
+from tests.support.policies import EarliestPlanner, Wanderer
+from tests.support.straggling_execution import StragglingExecution
 
 
 class Raising:

@@ -38,8 +38,8 @@ from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import Staged
 from shadowprice.policies.registry import make_policy
-from tests.planners import EarliestPlanner
-from tests.workloads import cluster, job
+from tests.support.policies import EarliestPlanner
+from tests.support.workloads import cluster, job
 
 ON = cluster(3, 0)
 

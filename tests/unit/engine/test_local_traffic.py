@@ -15,7 +15,7 @@ from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine import Engine
-from tests.workloads import GBPS, cluster, job
+from tests.support.workloads import GBPS, cluster, job
 
 PLACES = ((0, 3, 1), (1, 1, 0))
 """(server, workers, parameter servers): one worker stands elsewhere."""

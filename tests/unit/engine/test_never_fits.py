@@ -11,7 +11,7 @@ from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Role, build_cluster
 from shadowprice.core.refusal import Reason
 from shadowprice.engine.validation import never_fits
-from tests.workloads import job
+from tests.support.workloads import job
 
 KINDS = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
 AMOUNTS = st.fixed_dictionaries({kind: st.integers(0, 6) for kind in KINDS})

@@ -25,7 +25,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
 from shadowprice.engine.records import cluster_of, cluster_record, event_of, event_record
 from shadowprice.simulator.driver import Simulation
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 
 class Scripted:

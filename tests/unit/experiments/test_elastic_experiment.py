@@ -23,7 +23,7 @@ from shadowprice.experiments.framework import Settings, find_experiment, run_exp
 from shadowprice.experiments.live import Lived, live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
-from tests.twins import declared
+from tests.support.ideal_service import declared
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
 SPEEDS = {1: 4.0, 2: 7.0, 4: 12.0}

@@ -10,7 +10,7 @@ import pytest
 from shadowprice.core.schedule import Placement
 from shadowprice.experiments.framework import Settings, experiments
 from shadowprice.experiments.rolling import gap, parts, setting, traces
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 QUICK = Settings(quick=True)
 

@@ -9,7 +9,7 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.inputs.incidents import read_incidents
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 ON = cluster(2, 1)
 JOBS = [job(ON, "resnet", arrival=3)]

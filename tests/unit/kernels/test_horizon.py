@@ -5,8 +5,8 @@ import pytest
 
 from shadowprice.kernels.horizon.residues import residue_costs
 from shadowprice.kernels.horizon.search import best_schedule
-from tests.every_cost import cost_bounds, every_cost
 from tests.oracles.knapsack import best_payoff, brute_force_costs, random_instance, table_costs
+from tests.support.completion_costs import cost_bounds, every_cost
 
 
 def assert_same(cost, gain, required, utility, costs, unit=1):

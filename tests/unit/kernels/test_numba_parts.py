@@ -27,7 +27,7 @@ RUN = textwrap.dedent(
     numba.__version__ = sys.argv[1]
     from shadowprice.kernels import jit, numba_parts
     from shadowprice.kernels.stopwatch import preparing
-    from tests.recorded import differences, known, recorded
+    from tests.support.recorded_decisions import differences, known, recorded
     found = differences(recorded("fifo"), known("fifo"), "fifo")
     refined = {hasattr(compiled, "inner") for compiled in jit.kernels.values()}
     private = "shadowprice.kernels.inlining" in sys.modules

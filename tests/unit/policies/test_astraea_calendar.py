@@ -9,7 +9,7 @@ from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.guarantees import performance, sigma_of
 from shadowprice.policies.astraea.prices import price_table, rounds_of_lemma
 from shadowprice.policies.registry import make_policy
-from tests.astraea_cases import shared_cluster, shared_job
+from tests.support.astraea_cases import shared_cluster, shared_job
 
 
 def first(rounds: int, longest: int, count: int) -> list[Round]:

@@ -23,9 +23,9 @@ from shadowprice.policies.bags import planner
 from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, Plan
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.bag_cases import bag, exponential, pareto, places, random_bag_market
 from tests.oracles.bags import places as places_by_definition
 from tests.oracles.bags import plans
+from tests.support.bag_cases import bag, exponential, pareto, places, random_bag_market
 
 PRICES = {"prices": "given", "worker": {"L": 0.01, "U": {"gpu": 100.0}}}
 
@@ -298,7 +298,7 @@ def test_a_bag_draws_the_same_whatever_else_runs() -> None:
 
 
 def test_a_bag_beside_training_jobs() -> None:
-    from tests.workloads import job
+    from tests.support.workloads import job
 
     on = places()
     trainers = [
@@ -322,7 +322,7 @@ def test_a_bag_beside_training_jobs() -> None:
 
 @pytest.mark.parametrize("name", ["optimum", "srtf", "fifo", "drf"])
 def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
-    from tests.workloads import job
+    from tests.support.workloads import job
 
     on = places()
     small = {"epochs": 1, "minibatches": 5, "worker_amounts": {"gpu": 1000}, "ps_amounts": None}

@@ -15,7 +15,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 CHANGES: Mapping[str, Mapping[str, tuple[int, int] | None]] = {
     "a larger one": {"new": (8, 16)},

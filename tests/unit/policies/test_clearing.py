@@ -13,7 +13,7 @@ from shadowprice.core.utility import Constant
 from shadowprice.policies.pricing.clearing import ClearingPrice, Floats
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.workloads import GBPS, cluster, job
+from tests.support.workloads import GBPS, cluster, job
 
 
 def add(market: ClearingPrice, arrival: int, ln_density: float, use: Floats) -> None:

@@ -19,9 +19,9 @@ from shadowprice.core.policy import (
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies, policy_parameters
-from tests.astraea_cases import shared_cluster, shared_job
-from tests.policy_worlds import SHARED, every_policy, fresh, world_of
-from tests.workloads import cluster, job
+from tests.support.astraea_cases import shared_cluster, shared_job
+from tests.support.policy_cases import SHARED, every_policy, fresh, world_of
+from tests.support.workloads import cluster, job
 
 
 @pytest.mark.parametrize("name", [n for n, info in policies().items() if not info.knows_all_jobs])

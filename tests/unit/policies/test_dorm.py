@@ -21,9 +21,9 @@ from shadowprice.engine import Engine
 from shadowprice.policies.dorm.model import Instance, Item, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.replays import Watcher, replay
+from tests.support.policy_runs import Watcher, replay
+from tests.support.workloads import cluster, job, random_job
 from tests.unit.policies.test_drf import plain_filling
-from tests.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 Layout = tuple[tuple[int, ...], tuple[int, ...]]

@@ -17,8 +17,8 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.replays import Watcher, replay
-from tests.workloads import GBPS, GIB, cluster, job, random_job
+from tests.support.policy_runs import Watcher, replay
+from tests.support.workloads import GBPS, GIB, cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

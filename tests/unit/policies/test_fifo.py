@@ -15,8 +15,8 @@ from shadowprice.engine import Engine
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.replays import replay
-from tests.workloads import cluster, job
+from tests.support.policy_runs import replay
+from tests.support.workloads import cluster, job
 
 SEEDS = st.integers(0, 2**32 - 1)
 CHOICES = st.sampled_from(["drawn", "most", "fewest", 1, 2, 3])

@@ -23,8 +23,8 @@ from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.pdors_cases import random_pool, random_two_rates
-from tests.workloads import cluster, job, random_job
+from tests.support.pdors_cases import random_pool, random_two_rates
+from tests.support.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 FREE: dict[str, Any] = {

@@ -13,8 +13,8 @@ from shadowprice.core.events import JobsArrived, Place, ServerLost
 from shadowprice.core.policy import Capabilities
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-from tests.policy_worlds import SHARED, every_policy
-from tests.workloads import cluster, job
+from tests.support.policy_cases import SHARED, every_policy
+from tests.support.workloads import cluster, job
 
 
 @pytest.mark.parametrize("limited", [{}, {"bandwidth": "10Gbps"}], ids=["unknown", "unlimited"])

@@ -9,7 +9,7 @@ import pytest
 from shadowprice.core.events import JobRevised, JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.engine import Engine
-from tests.policy_worlds import every_policy, fresh, world_of
+from tests.support.policy_cases import every_policy, fresh, world_of
 
 SEEDS = range(4)
 SLOTS = 14

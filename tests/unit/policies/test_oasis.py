@@ -34,8 +34,8 @@ from shadowprice.policies.oasis.policy import Oasis, pools
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.oasis import Side, milp_payoff
-from tests.replays import world
-from tests.workloads import DIMENSIONS, GBPS, GIB, cluster, job, random_job
+from tests.support.policy_runs import world
+from tests.support.workloads import DIMENSIONS, GBPS, GIB, cluster, job, random_job
 
 GIVEN: Mapping[str, Any] = {
     "prices": "given",

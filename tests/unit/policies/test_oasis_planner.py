@@ -10,8 +10,8 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.engine.state import JobRecord
 from shadowprice.engine.validation import check_commitment
-from tests.oasis_cases import Market, random_case
 from tests.oracles.oasis import literal_payoff, milp_payoff, schedule_cost
+from tests.support.oasis_cases import Market, random_case
 
 BATCH = 52
 

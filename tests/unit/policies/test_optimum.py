@@ -34,8 +34,8 @@ from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.offline import brute_optimum, plain_optimum
-from tests.replays import replay
-from tests.workloads import cluster, job, random_job
+from tests.support.policy_runs import replay
+from tests.support.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 

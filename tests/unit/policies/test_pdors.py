@@ -36,7 +36,7 @@ from shadowprice.policies.pricing.offers import Outpriced
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.pdors_schedule import best_payoff
-from tests.pdors_cases import (
+from tests.support.pdors_cases import (
     GBPS,
     PRICES,
     Arena,
@@ -47,7 +47,7 @@ from tests.pdors_cases import (
     random_two_rates,
     two_rates,
 )
-from tests.workloads import job as job_of
+from tests.support.workloads import job as job_of
 
 
 def found_payoff(decision: Decision) -> float:

@@ -18,7 +18,7 @@ from shadowprice.policies.pricing.posted import PostedPrices, pool_limits
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.workloads import cluster, job
+from tests.support.workloads import cluster, job
 
 
 def machine() -> Cluster:

@@ -24,7 +24,7 @@ from shadowprice.policies.pricing.constants import (
 )
 from shadowprice.policies.pricing.measures import Remembered, remembered
 from tests.oracles.oasis import constants_as_printed
-from tests.workloads import GBPS, GIB, cluster, job
+from tests.support.workloads import GBPS, GIB, cluster, job
 
 
 def linear_jobs(seed: int) -> tuple[object, list[Job]]:

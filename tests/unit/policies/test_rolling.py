@@ -41,7 +41,7 @@ from shadowprice.policies.rolling.ways import Ways
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
-from tests.workloads import DIMENSIONS, cluster, faster_together, job, random_job
+from tests.support.workloads import DIMENSIONS, cluster, faster_together, job, random_job
 
 
 def gpus(servers: int, each: int, *, horizon: int = 400) -> Cluster:

@@ -19,7 +19,7 @@ from shadowprice.policies.bags.planner import Plan
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.policies.rolling.stays import Stay
-from tests.bag_cases import bag, exponential, places
+from tests.support.bag_cases import bag, exponential, places
 from tests.unit.policies.test_rolling import gpus, promises, rolling, training
 
 

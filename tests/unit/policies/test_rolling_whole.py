@@ -19,7 +19,7 @@ from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.ways import Ways
 from shadowprice.simulator.driver import Simulation
-from tests.workloads import cluster, faster_together, job, random_job
+from tests.support.workloads import cluster, faster_together, job, random_job
 
 
 def machines(number: int, gpus: int) -> Cluster:

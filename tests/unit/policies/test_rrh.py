@@ -27,8 +27,8 @@ from shadowprice.kernels.reactive.worth import TOLD, Worths, worth
 from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.replays import Watcher, replay
-from tests.workloads import cluster, job, random_utility
+from tests.support.policy_runs import Watcher, replay
+from tests.support.workloads import cluster, job, random_utility
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
-from tests.astraea_cases import Notes, shared_cluster, shared_job, simulate
+from tests.support.astraea_cases import Notes, shared_cluster, shared_job, simulate
 
 
 def world(slope: float, clock: str, price: float) -> tuple[Job, int | None, list[object]]:

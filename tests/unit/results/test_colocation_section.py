@@ -16,7 +16,7 @@ from shadowprice.results.report import section_colocation
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_colocation import colocation, shares, slots_of_jobs
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.pdors_cases import pool, random_two_rates
+from tests.support.pdors_cases import pool, random_two_rates
 from tests.unit.results.test_report import check_page, data_of, run_of
 
 

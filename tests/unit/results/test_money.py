@@ -21,7 +21,7 @@ from shadowprice.results.report.section_stories import stories
 from shadowprice.results.story import read_story
 from shadowprice.results.telling import story_lines
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.replays import world
+from tests.support.policy_runs import world
 
 
 class Meter(Observer):

@@ -26,11 +26,11 @@ from shadowprice.results.story import read_story
 from shadowprice.results.telling import story_lines
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.astraea_cases import random_jobs, shared_cluster
-from tests.pdors_cases import pool, random_two_rates
-from tests.priced import FlatRate
+from tests.support.astraea_cases import random_jobs, shared_cluster
+from tests.support.flat_rate import FlatRate
+from tests.support.pdors_cases import pool, random_two_rates
+from tests.support.workloads import cluster, job
 from tests.unit.results.test_report import check_page
-from tests.workloads import cluster, job
 
 
 def planned_run(jobs: int = 12) -> Run:

@@ -21,7 +21,7 @@ from shadowprice.results.listing import Range, Selection, columns_of, ordered
 from shadowprice.results.moment import Moment, amounts_of, moment_of
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.replays import world
+from tests.support.policy_runs import world
 from tests.unit.results.test_places import unfolded
 
 

@@ -25,9 +25,9 @@ from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import HeatBins, Recorder
 from shadowprice.results.tables import plain
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.planners import Wanderer
-from tests.priced import FlatRate
 from tests.properties.test_engine import SEEDS, world
+from tests.support.flat_rate import FlatRate
+from tests.support.policies import Wanderer
 
 
 class Account(Observer):

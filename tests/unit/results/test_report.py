@@ -31,9 +31,9 @@ from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.tables import Column, data_table
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import Trials, trials_of
-from tests.planners import Wanderer
-from tests.priced import FlatRate
-from tests.workloads import cluster, job
+from tests.support.flat_rate import FlatRate
+from tests.support.policies import Wanderer
+from tests.support.workloads import cluster, job
 
 VOID = {"meta", "input", "br"}
 

@@ -34,10 +34,10 @@ from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView, State
-from tests.astraea_cases import SETTINGS as SETTINGS_OF_EXAMPLE
-from tests.astraea_cases import shared_cluster
-from tests.ledgers import check_ledger
-from tests.live_hours import CLUSTER, SLOT, Crash
+from tests.support.astraea_cases import SETTINGS as SETTINGS_OF_EXAMPLE
+from tests.support.astraea_cases import shared_cluster
+from tests.support.ledger_checks import check_ledger
+from tests.support.simulated_hours import CLUSTER, SLOT, Crash
 from tests.unit.service.test_truth import Bench
 
 DAY = 86_400

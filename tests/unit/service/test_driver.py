@@ -29,8 +29,8 @@ from shadowprice.service.truth.reports import TakeReports
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
-from tests.live_hours import CLUSTER, SLOT
-from tests.worlds import HandClock
+from tests.support.simulated_hours import CLUSTER, SLOT
+from tests.support.simulated_world import HandClock
 
 PATIENCE = 60.0
 

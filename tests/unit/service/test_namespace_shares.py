@@ -21,7 +21,7 @@ from shadowprice.service.trainingjobs.shares import (
     read_share,
     wanted,
 )
-from tests.services import Running, job, running
+from tests.support.services import Running, job, running
 
 
 def cluster(*tenants: dict[str, Any]) -> Cluster:

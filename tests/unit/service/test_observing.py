@@ -24,7 +24,7 @@ from shadowprice.service.running.observing import TakeLook
 from shadowprice.service.store import tables
 from shadowprice.service.truth.operations import Cancel
 from shadowprice.service.truth.reading import list_events
-from tests.live_hours import SLOT, Crash
+from tests.support.simulated_hours import SLOT, Crash
 from tests.unit.service.test_truth import Bench
 
 

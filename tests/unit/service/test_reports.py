@@ -26,7 +26,7 @@ from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import LoseServer, Submit
 from shadowprice.service.truth.reports import TakeReports
 from shadowprice.service.truth.submission import read_submissions
-from tests.live_hours import CLUSTER, SLOT, Hour, disk_full
+from tests.support.simulated_hours import CLUSTER, SLOT, Hour, disk_full
 
 
 class Played(Hour):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.service.queries.timeline import EXPECTED, PLANNED, RAN
-from tests.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, Running, job, running
 
 
 @pytest.fixture(scope="module")

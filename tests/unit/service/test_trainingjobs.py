@@ -30,7 +30,7 @@ from shadowprice.service.trainingjobs.resource import Resource, edits
 from shadowprice.service.trainingjobs.status import Refused, differs, patch_of, status_of
 from shadowprice.service.truth.submission import REVISABLE, revised_record
 from shadowprice.service.truth.views import JobView, State
-from tests.services import job
+from tests.support.services import job
 
 SCHEMA = definition(rules=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
     "status"

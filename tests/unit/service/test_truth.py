@@ -32,8 +32,8 @@ from shadowprice.service.truth.slots import Edge, Passed
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import State
-from tests.live_hours import CLUSTER, SLOT
-from tests.worlds import HandClock
+from tests.support.simulated_hours import CLUSTER, SLOT
+from tests.support.simulated_world import HandClock
 
 
 class Bench:

@@ -34,7 +34,7 @@ from shadowprice.service.truth.reports import Acknowledge, TakeProgress, TakeRep
 from shadowprice.service.truth.slots import Edge, MoveOrigin
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.views import State
-from tests.live_hours import CLUSTER, SLOT
+from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.unit.service.test_billing import Till, priced
 from tests.unit.service.test_truth import Bench
 

@@ -16,7 +16,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.training import bag
-from tests import bag_functions as functions
+from tests.support import bag_functions as functions
 
 pytestmark = pytest.mark.processes
 

@@ -16,7 +16,7 @@ from shadowprice.cloning.api import CloningProblem, Pareto, TaskGroup, solve
 from shadowprice.core.errors import InputError
 from shadowprice.training import bag
 from shadowprice.training.bag.rehearsal import Wait, wait
-from tests import bag_functions
+from tests.support import bag_functions
 
 ROOT = Path(__file__).parents[3]
 LAW = Pareto.of_mean(1.8, 0.9)
@@ -141,7 +141,7 @@ def test_what_decides_on_copies_is_compiled_before_a_task_begins() -> None:
         "from shadowprice.cloning.api import Pareto\n"
         "from shadowprice.kernels.cloning.saving import assess\n"
         "from shadowprice.training import bag\n"
-        "from tests.bag_functions import square\n"
+        "from tests.support.bag_functions import square\n"
         "told = []\n"
         "with bag.Workers(square, 2) as workers:\n"
         " workers.run(range(3), law=Pareto.of_mean(1.6, 0.3),"

@@ -17,7 +17,7 @@ from shadowprice.service.truth.reading import list_jobs
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
-from tests.worlds import HandClock
+from tests.support.simulated_world import HandClock
 
 
 def declared(

@@ -24,8 +24,8 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from tests import replays
-from tests.astraea_cases import random_jobs, shared_cluster
+from tests.support import policy_runs
+from tests.support.astraea_cases import random_jobs, shared_cluster
 
 SHARED: Final = tuple(name for name, info in policies().items() if info.counts_places)
 """Policies that count places."""
@@ -56,7 +56,7 @@ def world_of(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]
             JobCancelled(7, jobs[3].name),
         ]
         return on, jobs, incidents
-    on, jobs, incidents = replays.world(seed)
+    on, jobs, incidents = policy_runs.world(seed)
     if policy == "optimum":
         return on, jobs[:5], []
     return on, jobs, incidents

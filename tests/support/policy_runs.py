@@ -15,7 +15,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.workloads import cluster, random_job
+from tests.support.workloads import cluster, random_job
 
 Watch = Callable[[Engine, int], None]
 

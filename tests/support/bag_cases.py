@@ -15,7 +15,7 @@ from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job, bag_job
 from shadowprice.core.utility import Constant, Sigmoid, Utility
 from shadowprice.simulator.driver import Incident
-from tests.workloads import job
+from tests.support.workloads import job
 
 SLOT = 60.0
 

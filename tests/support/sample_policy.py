@@ -1,6 +1,7 @@
 """The documentation's sample as one more folder of policies, found as any other is.
 
-``python -m pytest -p tests.sample_policy -k first_server`` holds it to what tests ask of every one.
+``python -m pytest -p tests.support.sample_policy -k first_server`` runs the tests of every policy
+on it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shadowprice.policies
 from shadowprice.policies import registry
 
 NAME: Final = "first_server"
-SAMPLE: Final = Path(__file__).parents[1] / "examples" / "policy.py"
+SAMPLE: Final = Path(__file__).parents[2] / "examples" / "policy.py"
 
 
 @contextmanager

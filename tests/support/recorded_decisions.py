@@ -1,8 +1,9 @@
 """Recorded runs of every policy: what it decided, as digests to hold later versions against.
 
-A change that is to change no decision leaves ``tests/golden/digests.json`` as it is; one that means
-to records anew, and its message says which and why. ``python -m tests.recorded`` tells which runs
-differ, ``--write`` records them; both take names of policies.
+A change that keeps every decision leaves ``tests/golden/digests.json`` unchanged. A change of
+decisions records new digests, and its commit says which and why.
+``python -m tests.support.recorded_decisions`` lists the runs that differ, ``--write`` records them;
+both take names of policies.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from tests import bag_cases, policy_worlds
-from tests.astraea_cases import random_jobs, shared_cluster
-from tests.workloads import cluster, faster_together, random_job
+from tests.support import bag_cases, policy_cases
+from tests.support.astraea_cases import random_jobs, shared_cluster
+from tests.support.workloads import cluster, faster_together, random_job
 
-GOLDEN: Final = Path(__file__).parent / "golden" / "digests.json"
+GOLDEN: Final = Path(__file__).parents[1] / "golden" / "digests.json"
 
 VARIANTS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "astraea": ({}, {"preset": "paper"}),
@@ -111,14 +112,14 @@ def plain(value: Any) -> Any:
 
 def worlds(policy: str) -> Iterator[tuple[str, World]]:
     """Yield small worlds that a policy can cope with, by name."""
-    shared = policy in policy_worlds.SHARED
+    shared = policy in policy_cases.SHARED
     for seed in range(1, 7):
-        yield f"eventful {seed}", World(*policy_worlds.world_of(policy, seed))
+        yield f"eventful {seed}", World(*policy_cases.world_of(policy, seed))
     if policy in SLOW:
         return
     for seed in (2, 5):
-        on, jobs, _ = policy_worlds.world_of(policy, seed)
-        happened: Any = policy_worlds.changes(policy, on, np.random.default_rng(seed))
+        on, jobs, _ = policy_cases.world_of(policy, seed)
+        happened: Any = policy_cases.changes(policy, on, np.random.default_rng(seed))
         yield f"changing {seed}", World(on, jobs, happened, 200)
     for seed in (1, 2):
         yield f"crowded {seed}", _crowded_places(seed) if shared else _crowded(seed)
@@ -163,8 +164,8 @@ def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[
 
 def bags(policy: str) -> Iterator[tuple[str, World]]:
     """Yield worlds of bags of tasks and training jobs, if a policy runs any."""
-    on, jobs, _ = policy_worlds.world_of(policy, 1)
-    if not policy_worlds.fresh(policy, on, jobs, 1).capabilities.runs_bags:
+    on, jobs, _ = policy_cases.world_of(policy, 1)
+    if not policy_cases.fresh(policy, on, jobs, 1).capabilities.runs_bags:
         return
     for seed in range(1, 9):
         yield f"bags {seed}", World(*bag_cases.world(seed))
@@ -215,7 +216,7 @@ def recorded(policy: str, traces: Path | None = None) -> dict[str, str]:
     found = {}
     for settings in VARIANTS.get(policy, ({},)):
         if traces is not None:
-            there = [] if policy in SLOW | set(policy_worlds.SHARED) else pieces(traces)
+            there = [] if policy in SLOW | set(policy_cases.SHARED) else pieces(traces)
         else:
             there = list(worlds(policy)) + list(bags(policy))
         for name, world in there:

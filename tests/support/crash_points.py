@@ -31,7 +31,7 @@ from shadowprice.service.truth.outcome import Operation, Outcome
 from shadowprice.service.truth.recovery import Recovered, recover
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView
-from tests.live_hours import CLUSTER, Crash, Hour, play
+from tests.support.simulated_hours import CLUSTER, Crash, Hour, play
 
 SAME, OTHER = 0, 3
 """How a killed hour's process ends: as the one that nobody killed, or right but otherwise."""

@@ -21,7 +21,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 
 EXAMPLE: Mapping[str, Any] = json.loads(
-    (Path(__file__).parent / "golden" / "astraea_example.json").read_text("utf-8")
+    (Path(__file__).parents[1] / "golden" / "astraea_example.json").read_text("utf-8")
 )
 SETTINGS: Mapping[str, Any] = {
     "lambda": "2",

@@ -38,8 +38,8 @@ from shadowprice.service.truth.reading import job, list_events, list_jobs
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView
-from tests.ledgers import check_ledger
-from tests.worlds import HandClock, World, WorldExecutor
+from tests.support.ledger_checks import check_ledger
+from tests.support.simulated_world import HandClock, World, WorldExecutor
 
 SLOT = 60
 HOUR = 3600

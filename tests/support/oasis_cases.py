@@ -16,7 +16,7 @@ from shadowprice.policies.oasis.policy import pools
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import Pool, PriceConstants
 from tests.oracles.oasis import Side
-from tests.workloads import cluster, random_job
+from tests.support.workloads import cluster, random_job
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,12 @@ import httpx
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["shadowprice.service.server", "shadowprice.executors.local.executor", "tests.served", "pytest"]
+    [
+        "shadowprice.service.server",
+        "shadowprice.executors.local.executor",
+        "tests.support.service_process",
+        "pytest",
+    ]
 )
 
 

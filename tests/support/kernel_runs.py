@@ -1,7 +1,7 @@
 """Small runs that pass through every kernel, for comparing compiled with interpreted code.
 
-``NUMBA_DISABLE_JIT=1 python -m tests.interpreted`` runs them interpreted; it prints what came out
-and which files of kernels were executed.
+``NUMBA_DISABLE_JIT=1 python -m tests.support.kernel_runs`` runs them interpreted. It prints the
+results, and which kernel files were executed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def results() -> Results:
 
 def _policies() -> Iterator[tuple[str, Any]]:
     from shadowprice.policies.registry import policies
-    from tests.pdors_cases import random_pool, random_two_rates
-    from tests.replays import replay
+    from tests.support.pdors_cases import random_pool, random_two_rates
+    from tests.support.policy_runs import replay
 
     for name, info in policies().items():
         if name not in APART and not info.counts_places:
@@ -62,7 +62,7 @@ def _staying() -> list[str]:
     from fractions import Fraction
 
     from shadowprice.core.utility import Deadline
-    from tests.replays import world
+    from tests.support.policy_runs import world
 
     found = []
     for seed in (1, 2):
@@ -76,7 +76,7 @@ def _staying() -> list[str]:
 
 def _tenants() -> Iterator[tuple[str, Any]]:
     from shadowprice.policies.registry import policies
-    from tests.astraea_cases import (
+    from tests.support.astraea_cases import (
         SETTINGS,
         example_cluster,
         example_jobs,
@@ -94,7 +94,7 @@ def _tenants() -> Iterator[tuple[str, Any]]:
 
 
 def _bags() -> Iterator[tuple[str, Any]]:
-    from tests.bag_cases import bag, exponential, pareto, places
+    from tests.support.bag_cases import bag, exponential, pareto, places
 
     on = places(2, 4)
     groups = pareto(4, 2.0, 0.5), exponential(2, 1.0)

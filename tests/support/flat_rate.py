@@ -20,7 +20,7 @@ from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.registry import Parameters, PolicyInfo
-from tests.planners import EarliestPlanner
+from tests.support.policies import EarliestPlanner
 
 
 class FlatRateParameters(Parameters):
@@ -91,5 +91,5 @@ INFO = PolicyInfo(
     summary="Earliest slots with room, at a flat price.",
     paper="none; for tests",
     parameters=FlatRateParameters,
-    build="tests.priced:build",
+    build="tests.support.flat_rate:build",
 )
