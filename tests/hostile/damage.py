@@ -36,7 +36,6 @@ def _action(rng: random.Random) -> Action:
          ["copy", rng.choice(("jobs.parquet", "run.json", "slots.parquet"))],
          ["append", str(documents.nasty(rng))], ["link", "nowhere"], ["folder"],
          ["set", rng.choice(_KEYS), documents.nasty(rng)], ["drop", rng.choice(_KEYS)],
-         # A run of an older format: no digest vouches for it.
          ["set", "format", rng.choice((0, 1, 2, 4, 99))])
     )  # fmt: skip
     if action[0] in {"set", "drop"} and target.endswith(("parquet", "html")):

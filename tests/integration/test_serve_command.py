@@ -69,21 +69,21 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_pa
     assert f"--listen 127.0.0.1:{port}: the port is in use" in line
 
 
-@pytest.mark.parametrize("newer", ["tables", "content"])
-def test_data_of_a_newer_version(
-    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, newer: str
+@pytest.mark.parametrize("unknown", ["tables", "content"])
+def test_data_of_an_unknown_format_are_refused(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, unknown: str
 ) -> None:
     store = Store(str(tmp_path / "d"))
     store.open()
     with store.transaction() as connection:
-        if newer == "tables":
+        if unknown == "tables":
             connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
         else:
-            store.put(connection, "format", "99")
+            store.put(connection, "format", "0")
     store.close()
     line = _refused(capsys, cluster, tmp_path / "d")
-    assert "was written by a newer version" in line
-    assert "install that version" in line
+    assert f"of the unknown {'version' if unknown == 'tables' else 'format'}" in line
+    assert "install the version of shadowprice that wrote" in line
 
 
 def test_another_writer(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:

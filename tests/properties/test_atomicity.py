@@ -229,7 +229,7 @@ def bad_events(engine: Engine) -> list[DriverEvent]:
     server = engine.cluster.names[0]
     bad: list[Any] = [
         ServerLost(slot, "nowhere"),
-        ServerLost(slot, -1),  # type: ignore[arg-type]  # as version 1 had it
+        ServerLost(slot, -1),  # type: ignore[arg-type]  # servers go by name
         ServerLost(slot - 1, server),
         ServerBack(slot, ""),
         JobCancelled(slot, "nobody"),

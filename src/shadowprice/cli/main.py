@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -158,8 +157,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [word for word in words if word != "--debug"]
     command = _parser()
     streams = sys.stdout, sys.stderr
-    if (files := sys.modules.get("shadowprice.results.files")) is not None:
-        files.unsealed.clear()
     with terminable() as termination:
         try:
             status = command.main(
@@ -265,25 +262,12 @@ def _report(error: Exception) -> int:
     if isinstance(error, MemoryError):
         _say("error: this needs more memory than there is; run a smaller workload, or a part of it")
         return 1
-    unsealed = _unsealed()
-    if unsealed:
-        _say(
-            f"error: {unsealed[-1]}: is damaged, or of an older format than this can read "
-            f"({type(error).__name__}); run the simulation again"
-        )
-        return 2
     words = " ".join(str(error).split()) or "no message"
     _say(
         f"error: unexpected {type(error).__name__}: {words}; "
         "this is a bug: run again with --debug and report the trace"
     )
     return 1
-
-
-def _unsealed() -> list[Path]:
-    """Return the runs of older formats that this command read: nothing vouches for them."""
-    files = sys.modules.get("shadowprice.results.files")
-    return [] if files is None else list(files.unsealed)
 
 
 def _named(error: OSError) -> str:

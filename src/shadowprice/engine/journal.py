@@ -39,7 +39,7 @@ from shadowprice.engine.records import (
     event_record,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 1
 """Version of the format."""
 
 DIGEST_EVERY: Final = 1000
@@ -136,19 +136,11 @@ class Header:
             version = record.get("journal")
         except _WRONG as error:
             raise _damaged(place, "is no header of a journal") from error
-        if version is None and "event" in record:
-            raise InputError(
-                Fault(
-                    place,
-                    "begins a journal of version 1, which lacks the decisions",
-                    "replay it with the version of shadowprice that wrote it (0.1)",
-                )
-            )
         if version != FORMAT:
             raise InputError(
                 Fault(
                     place,
-                    f"is the header of a journal of version {version!r}; this one reads {FORMAT}",
+                    f"unknown journal format {version!r}; expected {FORMAT}",
                     "use the version of shadowprice that wrote it",
                 )
             )

@@ -36,10 +36,8 @@ from shadowprice.engine.records import (
 )
 from shadowprice.engine.state import JobRecord
 
-FORMAT: Final = 2
+FORMAT: Final = 1
 """Version of the format."""
-
-_READABLE: Final = (1, 2)
 
 _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -180,15 +178,16 @@ def restore(
         If the policy's memory cannot be read.
     """
     version = record.get("snapshot") if isinstance(record, Mapping) else None
-    if version not in _READABLE:
-        raise InputError(Fault("snapshot", f"is of version {version!r}; this one reads {FORMAT}"))
+    if version != FORMAT:
+        raise InputError(Fault("snapshot", f"unknown format {version!r}; expected {FORMAT}"))
     try:
         engine = _restored(record, policy, keeps_memory=keeps_memory)
+        same_sources = record["versions"]["sources"] == sources()
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
-    if memory and _is_of_these_sources(record):
+    if memory and same_sources:
         engine.ledger.renumber(engine.sequence)
         recall(engine.policy, _memory_of(record), engine.view)
     else:
@@ -196,17 +195,9 @@ def restore(
     return engine
 
 
-def _is_of_these_sources(record: Mapping[str, Any]) -> bool:
-    versions = record.get("versions")  # those before had no such label
-    return isinstance(versions, Mapping) and versions.get("sources") == sources()
-
-
 def _memory_of(record: Mapping[str, Any]) -> bytes:
-    text = record["memory"]
-    if record["snapshot"] == 1:  # as it was, which took as long as all the rest
-        return base64.b85decode(text)
     try:
-        return zlib.decompress(base64.b64decode(text))
+        return zlib.decompress(base64.b64decode(record["memory"]))
     except (ValueError, zlib.error) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error}")) from error
 

@@ -17,8 +17,6 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 from shadowprice.results.advice import Counsel
-from shadowprice.results.metrics import summarise
-from shadowprice.results.places import named_plan
 
 RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL = (
     "run.json",
@@ -32,15 +30,8 @@ TABLES: Final = ("jobs", "slots", "allocations", "heat")
 FILES: Final = frozenset(
     {RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL, *(f"{table}.parquet" for table in TABLES)}
 )
-FORMAT: Final = 4
-"""Version of the run directory's format; those before it are read as well.
-
-Format 1 has other job tables (see `_upgraded`), those before 3 do not say what each file holds (see
-`SEALED`), and those before 4 have plans with servers by their positions (see `read_decisions`).
-"""
-
-_NAMED: Final = 4
-"""Format since which plans have servers by name."""
+FORMAT: Final = 1
+"""Version of the run directory's format."""
 
 _ESCAPES: Final = "backslashreplace"
 """Bytes of a path that are no text are written as the escapes that JSON has for them."""
@@ -170,16 +161,14 @@ def read_run(folder: Path) -> Run:
     Raises
     ------
     InputError
-        If it is no run directory, or was written by a later version.
+        If it is not a run directory, or is damaged, or of an unknown format.
     """
     info = read_info(folder)
     frames = {name: read_table(folder, name) for name in TABLES}
-    if info["format"] == 1:
-        info["summary"] = summarise(frames["jobs"], frames["slots"])
     payments = folder / PAYMENTS
 
     def decisions(plans: bool) -> Iterator[Fields]:
-        return _with_or_without_plans(read_decisions(folder, info), plans)
+        return _with_or_without_plans(read_decisions(folder), plans)
 
     return Run(
         info=info,
@@ -218,7 +207,7 @@ def read_info(folder: Path) -> Fields:
     Raises
     ------
     InputError
-        If it is no run directory, or was written by a later version.
+        If it is not a run directory, or is damaged, or of an unknown format.
     """
     path = folder / RUN
     if not path.is_file():
@@ -232,26 +221,17 @@ def read_info(folder: Path) -> Fields:
             raise TypeError("the format is a number")
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(Fault(str(path), "is damaged", _AGAIN)) from error
-    if version > FORMAT:
+    if version != FORMAT:
         raise InputError(
             Fault(
                 str(path),
-                f"has format {shown(version)}",
-                f"this version reads up to {FORMAT}; update",
+                f"unknown format {shown(version)}; expected {FORMAT}",
+                "use the version of shadowprice that wrote it, or run the simulation again",
             )
         )
-    if version >= SEALED:
-        _verify(folder, info)
-    else:
-        unsealed.append(folder)
+    _verify(folder, info)
     return info
 
-
-SEALED: Final = 3
-"""Format since which a run says what each of its files holds."""
-
-unsealed: Final[list[Path]] = []
-"""Runs of older formats that were read: nothing but using them shows whether they are whole."""
 
 _AGAIN: Final = "run the simulation again"
 
@@ -354,44 +334,22 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
     path = folder / f"{name}.parquet"
     try:
         with path.open("rb") as file:  # polars takes no path that is no text
-            table = pl.read_parquet(file)
-        return _upgraded(table) if name == "jobs" and "jct" not in table.columns else table
+            return pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(
             Fault(str(path), "is missing or damaged", "run the simulation again")
         ) from error
 
 
-def read_decisions(folder: Path, info: Fields, containing: str = "") -> Iterator[Fields]:
-    """Yield the records of a run's ``decisions.jsonl``, whatever format it was written in.
-
-    Parameters
-    ----------
-    folder : Path
-        The run directory.
-    info : dict
-        Its ``run.json``.
-    containing : str
-        Only lines with this text in them.
+def read_decisions(folder: Path, containing: str = "") -> Iterator[Fields]:
+    """Yield the records of a run's ``decisions.jsonl`` whose lines contain a text.
 
     Raises
     ------
     InputError
         If the file is absent or a line is damaged.
     """
-    path = folder / DECISIONS
-    records = read_lines(path, containing)
-    if info["format"] >= _NAMED:
-        yield from records
-        return
-    names = server_names(info)
-    for record in records:
-        if "plan" in record:
-            try:
-                record["plan"] = named_plan(record["plan"], names)
-            except (TypeError, ValueError, IndexError) as error:
-                raise InputError(Fault(str(path), "is damaged", _AGAIN)) from error
-        yield record
+    return read_lines(folder / DECISIONS, containing)
 
 
 def server_names(info: Fields) -> list[str]:
@@ -405,19 +363,3 @@ def outcome_word(outcome: str) -> str:
     ``decisions.jsonl`` says ``rejected``, which programs rely on; everything else says ``refused``.
     """
     return "refused" if outcome == "rejected" else outcome
-
-
-def _upgraded(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return a job table of format 1 as one of format 2 has it.
-
-    Format 1 says ``rejected`` for refused, and has neither the moment of submission (taken to be
-    the beginning of the arrival slot), nor the completion time that counts from it, nor the due
-    moment.
-    """
-    arrival = pl.col("arrival").cast(pl.Float64)
-    return jobs.with_columns(
-        pl.col("outcome").replace("rejected", "refused"),
-        submitted=arrival,
-        jct=pl.col("completion") - arrival + 1,
-        due=arrival + pl.col("target") + 1,
-    )

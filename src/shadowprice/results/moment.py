@@ -108,7 +108,7 @@ def read_moment(folder: Path, slot: int) -> Moment:
         read_table(folder, "jobs"),
         read_table(folder, "slots"),
         read_table(folder, "allocations"),
-        read_decisions(folder, info),
+        read_decisions(folder),
         str(folder),
     )
 

@@ -116,7 +116,7 @@ def read_story(folder: Path, name: str) -> Story:
     for part in ("worth", "shape"):
         job[part] = json.loads(job[part])
     quoted = json.dumps(name, ensure_ascii=False)
-    lines = read_decisions(folder, info, containing=f'"job": {quoted}')
+    lines = read_decisions(folder, containing=f'"job": {quoted}')
     ran = read_table(folder, "allocations").filter(pl.col("job") == name)
     rows = ran.select("slot", "server", "workers", "ps").rows()
     return Story(info, job, [line for line in lines if line["job"] == name], stays(rows))

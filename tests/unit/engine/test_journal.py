@@ -213,9 +213,9 @@ def test_any_other_damage_is_an_error_with_its_place(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"event":"SlotBegan","slot":0}\n', "journal of version 1, which lacks the decisions"),
-        ('{"journal":3}\n', "header of a journal of version 3; this one reads 2"),
-        ('{"journal":2}\n', "is no header"),
+        ('{"event":"SlotBegan","slot":0}\n', "unknown journal format None; expected 1"),
+        ('{"journal":3}\n', "unknown journal format 3; expected 1"),
+        ('{"journal":1}\n', "is no header"),
         ("", "is no header"),
         ("[]", "is no header"),
     ],

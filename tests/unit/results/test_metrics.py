@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.comparison import rows_of
-from shadowprice.results.files import Run, read_run, write_run
+from shadowprice.results.files import Run, read_run
 from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import trials_of
@@ -204,31 +202,6 @@ def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:
             [mine] = [run for label, of, run in runs if (label, of) == (policy, seed)]
             wanted.append(restricted_mean(mine.jobs, end))
         assert trials.values(policy, "restricted_mean_jct") == pytest.approx(wanted)
-
-
-def test_a_run_of_format_1_is_read(tmp_path: Path) -> None:
-    on, _, jobs = clocked(4)
-    whole = [job for job in jobs if job.before_arrival == 0.0] + [
-        _at_a_slot(job) for job in jobs if job.before_arrival
-    ]
-    run = ran(on, whole, "fifo", until=9)
-    write_run(run, tmp_path)
-    old = run.jobs.drop("submitted", "jct", "due").with_columns(
-        pl.col("outcome").replace("refused", "rejected")
-    )
-    old.write_parquet(tmp_path / "jobs.parquet")
-    info = json.loads((tmp_path / "run.json").read_text())
-    info["format"] = 1
-    info["summary"] = {"met_target": {"met": 1, "of": 2}}
-    (tmp_path / "run.json").write_text(json.dumps(info))
-    read = read_run(tmp_path)
-    assert read.summary == run.summary
-    assert read.jobs.select(run.jobs.columns).equals(run.jobs)
-
-
-def _at_a_slot(job: Job) -> Job:
-    record = job.record() | {"before_arrival": 0.0}
-    return Job.from_record(record)
 
 
 def test_the_story_and_the_pages_tell_the_same_times(

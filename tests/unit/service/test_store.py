@@ -1,4 +1,4 @@
-"""The store over versions and years: tables of earlier ones, and what is found by an index."""
+"""The store: its first migration, backups and indexes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine
 
 from shadowprice.service.store import Store, tables
 from shadowprice.service.store.files import backup_file
-from shadowprice.service.store.store import _MIGRATIONS, LOG_BYTES
+from shadowprice.service.store.store import LOG_BYTES
 from shadowprice.service.truth.reading import list_events
 
 
@@ -30,21 +27,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
     found.close()
 
 
-@pytest.mark.parametrize("version", ["0001", "0002", "0003", "0004"])
-def test_tables_of_earlier_versions_become_those_of_this_one(tmp_path: Path, version: str) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    with create_engine(f"sqlite:///{folder / 'shadowprice.db'}").begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(_MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.upgrade(config, version)
-    store = Store(str(folder))
-    store.open()
+def test_the_migration_creates_the_tables_of_the_metadata(store: Store) -> None:
     with store.reading() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, tables.metadata) == []
-    store.close()
+        assert context.get_current_heads() == ("0001",)
 
 
 def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path: Path) -> None:

@@ -132,11 +132,6 @@ def test_jobs_of_which_nothing_is_known_are_expected_to_lose_what_others_lost(
     bench.read()
     assert bench.truth.engine.state_digest() == before
     assert bench.truth.restarts.expected(None, float(SLOT)) == Fraction(6, 60)
-    # It was once kept as a list of seconds alone.
-    with bench.store.transaction() as connection:
-        bench.store.put(connection, "restarts", "[3.0, 9.0, 60.0]")
-    bench.read()
-    assert bench.truth.restarts.expected(None, float(SLOT)) == Fraction(9, 60)
     assert bench.truth.restarts.expected(Fraction(1, 60), float(SLOT)) == Fraction(1, 60)
     bench.store.close()
 
@@ -704,10 +699,10 @@ def test_what_is_to_run_since_the_last_start_is_waited_for_after_the_next(bench:
 
 
 @pytest.mark.parametrize("snapshot", ["at its end", "of its beginning"])
-def test_what_an_earlier_version_wrote_is_read_by_a_policy_that_begins_anew(
+def test_the_state_of_a_policy_with_other_sources_is_not_read(
     tmp_path: Path, snapshot: str
 ) -> None:
-    """Its memory has not all attributes that there are now, and its label names no sources."""
+    """The stored state lacks attributes of the current class; its label names other sources."""
     bench = Bench(tmp_path / "data", "rolling", virtual=True)
     for at in range(8):
         bench.submit(f"job-{at}", chunks=3)
@@ -727,7 +722,7 @@ def test_what_an_earlier_version_wrote_is_read_by_a_policy_that_begins_anew(
     with bench.store.transaction() as connection:
         connection.execute(delete(tables.memory))
         connection.execute(tables.memory.insert(), [row])
-    _written_by_an_earlier_version(bench)
+    _label_with_other_sources(bench)
     bench.read()
     assert bench.truth.engine.state_digest() == digest
     assert bench.truth.views == views
@@ -741,15 +736,15 @@ def test_what_an_earlier_version_wrote_is_read_by_a_policy_that_begins_anew(
     bench.store.close()
 
 
-def _written_by_an_earlier_version(bench: Bench) -> None:
-    """Take the labels of the sources off what is kept: earlier versions wrote none."""
-    label = json.dumps(["rolling", {}, "0.1.0"])
+def _label_with_other_sources(bench: Bench) -> None:
+    """Label the stored policy state as another version's."""
+    label = json.dumps(["rolling", {}, "0.1.0+0123456789abcdef"])
     with bench.store.transaction() as connection:
         bench.store.put(connection, "policy", label)
         connection.execute(update(tables.memory).values(policy=label))
         for row in connection.execute(select(tables.snapshots)).all():
             state = json.loads(zlib.decompress(row.state))
-            state["versions"].pop("sources", None)
+            state["versions"]["sources"] = "0123456789abcdef"
             connection.execute(
                 update(tables.snapshots)
                 .where(tables.snapshots.c.sequence == row.sequence)

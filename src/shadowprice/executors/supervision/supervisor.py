@@ -93,8 +93,7 @@ class Supervisor:
         self._second = 0.0
         self._alone = False
         """Whether there is no child, and so, as orphans become children, no descendant at all."""
-        # Plans that an earlier version wrote say nothing of it.
-        self._tolerant = bool(self._plan.get("tolerates_workers", False))
+        self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
         self._cgroup = Path(cgroup) if cgroup else None
         self._waking, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -48,9 +48,8 @@ def check_records(truth: Truth, executor: Executor | None, *, nothing_runs: bool
         return False
     store, directory = truth.store, executor.directory
     known, here = store.get(KEY), _mark(directory)
-    if known is None:  # the first start, or the first of a version that looks
-        ordered = truth.engine.running or truth.engine.unacknowledged
-        others = bool(ordered) and here is None and not _knows_jobs(directory)
+    if known is None:  # no executor with such records has run jobs for these data yet
+        others = bool(truth.engine.running or truth.engine.unacknowledged)
     else:
         others = known != here
     if others and not nothing_runs:
@@ -77,11 +76,6 @@ def _mark(directory: Path) -> str | None:
         return None
     except (OSError, ValueError) as error:
         raise InputError(Fault(str(directory / MARK), f"cannot be read: {error}")) from error
-
-
-def _knows_jobs(directory: Path) -> bool:
-    jobs = directory / "jobs"
-    return jobs.is_dir() and next(jobs.iterdir(), None) is not None
 
 
 def _new_mark(directory: Path) -> str:

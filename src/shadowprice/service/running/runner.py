@@ -154,7 +154,7 @@ class Runner:
         key = held.job, held.generation
         if key not in ordered:
             return False
-        # One that an earlier version started says nothing.
+        # A stop that overtook its start leaves a generation without an identity.
         return held.identity in {"", order_identity(self._key, *key, ordered[key])}
 
     def lose_all(self, reason: str) -> None:

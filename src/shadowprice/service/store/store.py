@@ -39,6 +39,10 @@ from shadowprice.service.store.prepared import Prepared
 LOG_BYTES: Final = 32 << 20
 """Bytes of the write-ahead log that are left to it once it was written into the database."""
 
+UNKNOWN_FORMAT_HINT: Final = (
+    "install the version of shadowprice that wrote the data, or use another --data"
+)
+
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -64,7 +68,8 @@ class Store:
     Raises
     ------
     InputError
-        If it cannot be opened, another process writes there, or it is of a newer version.
+        If it cannot be opened, another process writes there, or the version of its tables is
+        unknown.
     """
 
     def __init__(self, where: str) -> None:
@@ -98,7 +103,7 @@ class Store:
     # ---------------------------------------------------------------- opening
 
     def open(self, epoch: int = 0) -> bool:
-        """Become the writer, and bring the tables to this version.
+        """Become the writer; create the tables in an empty store.
 
         Parameters
         ----------
@@ -257,8 +262,8 @@ class Store:
             raise InputError(
                 Fault(
                     f"--data {self.shown}",
-                    f"was written by a newer version (its tables are of {there!r})",
-                    "install that version of shadowprice, or give other data",
+                    f"the tables are of the unknown version {there!r}",
+                    UNKNOWN_FORMAT_HINT,
                 )
             )
         if there == known.get_current_head():

@@ -18,7 +18,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, func, select
 
 import shadowprice
-from shadowprice.core.bag import TaskCopies
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import CapacityChanged, Resize, ServerState, Start
@@ -33,7 +32,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import Calendar, SteadyClock
-from shadowprice.service.store import Store, tables
+from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
 from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
@@ -86,19 +85,19 @@ def recover(
     Raises
     ------
     InputError
-        If it does not fit the cluster's slots or resources, or its content is of a newer version.
+        If it does not fit the cluster's slots or resources, or its format is unknown.
     StoreError
         If it cannot be read.
     """
-    known = store.get("format")
-    if known is None:
+    version = store.get("format")
+    if version is None:
         return _begin(store, cluster, choice, clock, virtual=virtual)
-    if int(known) > FORMAT:
+    if version != str(FORMAT):
         raise InputError(
             Fault(
                 f"--data {store.shown}",
-                f"was written by a newer version (its content is of format {known})",
-                "install that version of shadowprice, or give other data",
+                f"the content is of the unknown format {version}",
+                UNKNOWN_FORMAT_HINT,
             )
         )
     with store.reading() as connection:
@@ -332,7 +331,6 @@ def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]
                 after=tuple(record["after"]),
                 frees=tuple(record["frees"]),
                 servers=tuple(name for name, _, _ in record["on"]),
-                copies=tuple(TaskCopies(*entry) for entry in record.get("copies", ())),
                 plan=record["plan"],
             )
     return found

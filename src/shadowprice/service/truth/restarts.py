@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import median
+from types import MappingProxyType
 from typing import Final
 
 from shadowprice.core.job import Job
@@ -57,15 +58,14 @@ class Restarts:
 
     Parameters
     ----------
-    kept : mapping or list
-        What `record` told before; a list, as it was kept once, is of seconds alone.
+    stored : mapping, optional
+        The result of `record`; empty at the first start.
     """
 
-    def __init__(self, kept: Mapping[str, Iterable[float]] | Iterable[float] = ()) -> None:
-        told = kept if isinstance(kept, Mapping) else {"seconds": kept}
+    def __init__(self, stored: Mapping[str, Iterable[float]] = MappingProxyType({})) -> None:
         self._measured: dict[str, _Measured] = {}
-        self._others = deque(told.get("seconds", ()), maxlen=OTHERS)
-        self._factors = deque(told.get("factors", ()), maxlen=OTHERS)
+        self._others = deque(stored.get("seconds", ()), maxlen=OTHERS)
+        self._factors = deque(stored.get("factors", ()), maxlen=OTHERS)
 
     def record(self) -> dict[str, list[float]]:
         """Return what is to be kept: seconds, and how many times what was said of them they are."""

@@ -173,15 +173,14 @@ class JobView:
 
     @classmethod
     def of_store(cls, text: str) -> JobView:
-        """Return the view that `stored` wrote; what is unknown here is left out."""
+        """Return the view that `stored` wrote."""
         values = json.loads(text)
-        known = {name: values[name] for name in _NAMES if name in values}
-        known["state"] = State(known["state"])
-        known["servers"] = tuple(known["servers"])
-        known["measured"] = tuple(known.get("measured", ()))
-        if known.get("unused") is not None:
-            known["unused"] = tuple(tuple(one) for one in known["unused"])
-        return cls(**known)
+        values["state"] = State(values["state"])
+        values["servers"] = tuple(values["servers"])
+        values["measured"] = tuple(values["measured"])
+        if values["unused"] is not None:
+            values["unused"] = tuple(map(tuple, values["unused"]))
+        return cls(**values)
 
     def record(self) -> dict[str, Any]:
         """Return the view as clients get it."""
