@@ -160,11 +160,19 @@ def test_what_pages_take_from_files_is_there() -> None:
         for line in page.read_text(encoding="utf-8").splitlines()
         if re.match(r"-+\s*8\s*<", line)
     ]
-    assert len(marks) >= 4
     for mark in marks:
         named = re.fullmatch(r'--8<-- "(.+)"', mark)
         assert named, mark
         assert (ROOT / named[1]).is_file(), mark
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_examples_on_pages_are_those_of_the_repository(document: str) -> None:
+    for fence in fences(document):
+        named = re.match(r"# (examples/\S+)$", fence.lines[0]) if fence.lines else None
+        if named:
+            file = (ROOT / named[1]).read_text(encoding="utf-8").splitlines()
+            assert fence.lines[1:] == file, named[1]
 
 
 def test_times_alone_may_differ() -> None:

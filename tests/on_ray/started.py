@@ -42,7 +42,7 @@ class StartedCluster:
         self._apart = apart
         self._heads: list[subprocess.Popen[bytes]] = []
         self._labels = ["--labels", labels] if labels else []
-        self._more = {**environment, "GRPC_ENABLE_FORK_SUPPORT": "0"}  # the latter: docs/ray.md
+        self._more = {**environment, "GRPC_ENABLE_FORK_SUPPORT": "0"}  # the latter: docs/ray-troubleshooting.md
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir="/tmp"))  # sockets: a short path
         with socket.create_server((HEAD, 0)) as free:
             port = free.getsockname()[1]
