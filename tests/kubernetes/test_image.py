@@ -298,7 +298,7 @@ def test_the_plain_manifests_run_a_job_by_the_commands_of_the_documents(
         [edited] = [one for one in objects if one["metadata"]["name"] == f"{RELEASE}-cluster"]
         edited["data"] = {"cluster.yaml": yaml.safe_dump(values()["cluster"])}
         (tmp_path / "shadowprice.yaml").write_text(yaml.safe_dump_all(objects))
-        # Then as `docs/kubernetes-service.md` has it for a server of 1.20, with an image that nodes have.
+        # As `docs/kubernetes-service.md` installs it on 1.20, with an image that nodes have.
         files = (DEPLOY / "crd.yaml", tmp_path / "shadowprice.yaml", DEPLOY / "budget-1.20.yaml")
         definition, service, budget = (("-f", str(file)) for file in files)
         bed.kubectl("apply", *definition, *service, *budget)
