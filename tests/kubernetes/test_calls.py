@@ -46,7 +46,7 @@ def harness(testbed: Testbed, tmp_path: Path) -> Iterator[KubernetesHarness]:
 
 
 def most(generations: int, processes: int) -> dict[str, int]:
-    """How often each may be asked for one job: what docs/kubernetes-reference.md says, where all is well."""
+    """Return the limits of docs/kubernetes-reference.md for one job if nothing fails."""
     pods = generations * processes
     return {
         # An order to start, that it runs, an order to stop, its end, that the end was recorded.

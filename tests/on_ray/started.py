@@ -42,7 +42,8 @@ class StartedCluster:
         self._apart = apart
         self._heads: list[subprocess.Popen[bytes]] = []
         self._labels = ["--labels", labels] if labels else []
-        self._more = {**environment, "GRPC_ENABLE_FORK_SUPPORT": "0"}  # the latter: docs/ray-troubleshooting.md
+        # docs/ray-troubleshooting.md says why the head gets it.
+        self._more = {**environment, "GRPC_ENABLE_FORK_SUPPORT": "0"}
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir="/tmp"))  # sockets: a short path
         with socket.create_server((HEAD, 0)) as free:
             port = free.getsockname()[1]
