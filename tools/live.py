@@ -2,7 +2,7 @@
 
 Starts the service on loopback with the local executor, submits the short jobs of two tenants in
 ``examples/live/jobs.yaml`` when each arrives, follows them until all are over, and stops.
-``--example training`` does so with ``examples/training``, which needs torch (``make live-train``),
+``--example training`` does so with ``examples/training``, which needs torch,
 ``--example families`` with the six families of the papers' testbed that are there.
 """
 

@@ -1,6 +1,6 @@
 """The API against its own OpenAPI document, with requests drawn from it, right and wrong.
 
-``API_EXAMPLES`` draws more of each (``make fuzz-api``).
+``API_EXAMPLES`` draws more of each (``make test SUITE=fuzz-api``).
 """
 
 import os

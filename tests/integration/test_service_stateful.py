@@ -1,6 +1,6 @@
 """Any order of calls, over restarts and as time goes on, against a small model of what is true.
 
-``make fuzz-api`` runs it, with ``API_EXAMPLES`` examples.
+``make test SUITE=fuzz-api`` runs it, with ``API_EXAMPLES`` examples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.simulated_world import HandClock
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "0"))
 
-pytestmark = pytest.mark.skipif(not EXAMPLES, reason="make fuzz-api runs it")
+pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
 
 CLOSED = {"finished", "refused", "failed", "cancelled"}
 TENANTS = ["red", "blue"]

@@ -1,6 +1,6 @@
 """Whether any order of calls finds a broken service: each of these breaks it, and must be seen.
 
-Under ``make fuzz-api``: every fault is a run of the machine of `test_service_stateful`.
+Under ``make test SUITE=fuzz-api``: every fault is a run of the machine of `test_service_stateful`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shadowprice.service.truth.operations import Cancel, ChangeServers
 from shadowprice.service.truth.views import JobView, State
 from tests.integration.test_service_stateful import EXAMPLES, Api
 
-pytestmark = pytest.mark.skipif(not EXAMPLES, reason="make fuzz-api runs it")
+pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
 
 Patch = pytest.MonkeyPatch
 FAULTS: dict[str, Callable[[Patch], None]] = {}

@@ -1,8 +1,8 @@
 """The service as operators install it: its image, its chart, two replicas that are pods.
 
-``make test-image`` builds the image by its recipe, and runs this. By the chart nothing is changed
-but values: the account that it makes, and no other, asks the API server, and its network policy
-holds from the first packet of either replica on. People ask by ``kubectl shadowprice``. By the
+``make test SUITE=image`` builds the image by its recipe, and runs this. The chart is
+installed with values alone: only the account that it creates sends requests to the API server, and
+its network policy holds from the first packet of either replica on. People ask by ``kubectl shadowprice``. By the
 plain manifests the commands of the documents are what an operator types.
 """
 
@@ -48,7 +48,7 @@ def bed() -> Iterator[Testbed]:
     """A cluster of each try's own: what one that failed leaves is in no other's way."""
     reason = missing()
     if not reason and not archive().is_file():
-        reason = "the image of these files is not built: make image"
+        reason = "the image of these sources is not built; run make test SUITE=image"
     if reason:
         pytest.skip(reason)
     with Testbed({"one": {}, "two": {}}, policies=True) as made:

@@ -13,7 +13,7 @@ from shadowprice.core.budget import PILE, POINT, Budget
 from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.accounts import Account, Changed, Entry, Kind
 from shadowprice.service.clock import SECOND
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 START = 1_800_000_000
 
@@ -132,7 +132,7 @@ def _one_by_one(account: Account, period: int) -> int:
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=draws(60), stateful_step_count=30, deadline=None)
+TestLives.settings = settings(max_examples=example_count(60), stateful_step_count=30, deadline=None)
 
 
 @given(

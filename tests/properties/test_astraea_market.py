@@ -9,9 +9,9 @@ from shadowprice.kernels.market.income import divide
 from shadowprice.policies.astraea.market import Award, Market, Places
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.tenants.gang_jobs import GangJob, reach_of
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
-PROPERTY = settings(max_examples=draws(60), deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=example_count(60), deadline=None, derandomize=True)
 
 
 @PROPERTY

@@ -17,7 +17,7 @@ from shadowprice.core.refusal import Reason
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.straggling_execution import StragglingExecution
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
@@ -32,7 +32,7 @@ def books(notes: Notes) -> dict[tuple[str, int], int]:
     return paid
 
 
-@settings(max_examples=draws(25), deadline=None, derandomize=True)
+@settings(max_examples=example_count(25), deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     policy=st.sampled_from(["astraea", "batchsche"]),
@@ -71,7 +71,7 @@ def test_every_job_ends_and_nothing_is_overbooked(
             assert record.refusal.message
 
 
-@settings(max_examples=draws(15), deadline=None, derandomize=True)
+@settings(max_examples=example_count(15), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
 def test_what_is_paid_is_received_and_only_beyond_the_share(seed: int) -> None:
     jobs = {job.name: job for job in random_jobs(CLUSTER, 16, seed)}

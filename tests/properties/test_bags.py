@@ -13,7 +13,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.properties.test_engine import Auditor, check_end, replayed
 from tests.support.bag_cases import world
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -23,7 +23,7 @@ def policy(name: str, on: Cluster, jobs: list[Job]) -> Policy:
 
 
 @pytest.mark.parametrize("name", ["oasis", "pdors", "rolling"])
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(seed=SEEDS)
 def test_bags_and_training_jobs(name: str, seed: int) -> None:
     on, jobs, incidents = world(seed)

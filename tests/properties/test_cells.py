@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.policies.tenants.cells import Buddies, Cell, VirtualClusters, cells_of, cut
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
-PROPERTY = settings(max_examples=draws(80), deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=example_count(80), deadline=None, derandomize=True)
 
 
 def test_a_server_is_the_cells_of_its_binary_digits() -> None:

@@ -22,11 +22,11 @@ from shadowprice.cloning.api import (
 from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core.errors import InputError
 from tests.oracles.cloning import brute_force
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 FAST = settings(
     deadline=None,
-    max_examples=draws(60),
+    max_examples=example_count(60),
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -166,7 +166,7 @@ few = st.lists(st.builds(TaskGroup, st.integers(1, 3), log_normals), min_size=1,
 
 
 @pytest.mark.parametrize("ways", [2, integer.MOST_WAYS])
-@settings(parent=FAST, max_examples=draws(40))
+@settings(parent=FAST, max_examples=example_count(40))
 @given(few, st.integers(1, 8), deadlines, st.floats(0.02, 0.4))
 def test_tasks_of_one_law_match_brute_force_together_and_in_turn(
     ways: int, tasks: list[TaskGroup], room: int, deadline: float, epsilon: float
@@ -196,7 +196,7 @@ def test_a_cheap_task_that_may_have_two_hundred_copies_is_no_obstacle_to_a_proof
     assert found.expected_cost == pytest.approx(best, rel=1e-9)
 
 
-@settings(parent=FAST, max_examples=draws(25))
+@settings(parent=FAST, max_examples=example_count(25))
 @given(st.lists(laws, min_size=1, max_size=4), st.integers(0, 8), deadlines, st.floats(0.02, 0.4))
 def test_whole_copies_match_brute_force(
     each: list[Distribution], room: int, deadline: float, epsilon: float

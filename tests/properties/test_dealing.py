@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shadowprice.training import Order
 from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work
 from shadowprice.training.servers.ordering import ChunkOrder
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 events = st.lists(
     st.tuples(
@@ -77,7 +77,7 @@ class World:
             self.with_worker[worker] = (work, index + 1)
 
 
-@settings(max_examples=draws(200), deadline=None)
+@settings(max_examples=example_count(200), deadline=None)
 @given(
     minibatches=st.lists(st.integers(1, 4), min_size=1, max_size=6),
     epochs=st.integers(1, 3),
@@ -155,7 +155,7 @@ def test_an_epoch_ends_before_the_chunks_of_the_next_run_out() -> None:
     assert ledger.epoch == 1
 
 
-@settings(max_examples=draws(150), deadline=None)
+@settings(max_examples=example_count(150), deadline=None)
 @given(
     samples=st.integers(1, 20),
     batch=st.integers(1, 6),

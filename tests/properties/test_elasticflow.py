@@ -19,7 +19,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.elasticflow import Elastic, run
 from tests.properties.test_queues import pool
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policy_runs import Watcher, replay
 from tests.support.workloads import job
 
@@ -67,7 +67,7 @@ def _fields(one: Job) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__dataclass_fields__}
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(150))
+@settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(seed=SEEDS, places=st.integers(1, 9))
 def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
     jobs, asked, cancels = workload(seed, places)

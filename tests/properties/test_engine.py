@@ -26,7 +26,7 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner, Wanderer
 from tests.support.straggling_execution import StragglingExecution
 from tests.support.workloads import cluster, random_job
@@ -124,7 +124,7 @@ def replayed(events: list[DriverEvent], on: Cluster, policy: Policy) -> str:
     return engine.state_digest()
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_a_planner(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
@@ -135,7 +135,7 @@ def test_a_planner(seed: int) -> None:
     assert replayed(auditor.events, on, EarliestPlanner()) == engine.state_digest()
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(30))
+@settings(deadline=None, derandomize=True, max_examples=example_count(30))
 @given(SEEDS)
 def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
@@ -146,7 +146,7 @@ def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
     check_end(engine, auditor, jobs)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_a_policy_that_wanders(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
@@ -160,7 +160,7 @@ def test_a_policy_that_wanders(seed: int) -> None:
     assert again.state_digest() == engine.state_digest()
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_nothing_runs_at_the_end_of_the_timespan(seed: int) -> None:
     on, jobs, _, _ = world(seed)

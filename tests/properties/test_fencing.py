@@ -23,7 +23,7 @@ from shadowprice.executors.contract import GenerationSpec, Receipt, Share
 from shadowprice.executors.generations import disk
 from shadowprice.executors.generations.generation import ENDED, OVER, RUNNING
 from shadowprice.executors.generations.store import Store
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 JOBS = ("job", "../job")
 PLAN = {"processes": [], "bell": ""}
@@ -224,7 +224,7 @@ class Fencing(RuleBasedStateMachine):
 
 
 Fencing.TestCase.settings = settings(
-    max_examples=draws(50),
+    max_examples=example_count(50),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -237,7 +237,7 @@ TestFencing = Fencing.TestCase
     torn=st.integers(0, 600),
     flipped=st.integers(0, 1),
 )
-@settings(max_examples=draws(200), deadline=None)
+@settings(max_examples=example_count(200), deadline=None)
 def test_a_record_is_the_new_one_or_the_old_one_wherever_a_write_is_torn(
     values: list[dict[str, str]], torn: int, flipped: int
 ) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shadowprice.kernels.market.gangs import fill_run_ends, reserve_places
 from tests.oracles.gang_cases import random_instance, solve
 from tests.oracles.gangs import Instance, algorithm_3, breaks, cost_of, optimum
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 
 def test_the_search_finds_what_plain_loops_find() -> None:
@@ -101,7 +101,7 @@ def test_lemma_2_fails_for_algorithm_5_s_price_as_printed() -> None:
     assert plan.payoff == optimum(instance) == 2
 
 
-@settings(max_examples=draws(40), deadline=None, derandomize=True)
+@settings(max_examples=example_count(40), deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1))
 def test_reserving_mends_run_ends_as_if_filled_anew(seed: int) -> None:
     generator = np.random.default_rng(seed)

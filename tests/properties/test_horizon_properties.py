@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shadowprice.kernels.horizon.search import best_schedule
 from tests.oracles.knapsack import best_payoff, table_costs
 from tests.support.completion_costs import every_cost
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 COST = st.one_of(
     st.integers(0, 4).map(float), st.floats(0, 50), st.just(np.inf), st.sampled_from([1e-30, 1e30])
@@ -32,7 +32,7 @@ def close(a, b, *scales):
     return abs(a - b) <= 1e-9 * max(abs(a), abs(b), *(abs(s) for s in scales))
 
 
-EXAMPLES = settings(deadline=None, max_examples=draws(150), derandomize=True)
+EXAMPLES = settings(deadline=None, max_examples=example_count(150), derandomize=True)
 
 
 @EXAMPLES

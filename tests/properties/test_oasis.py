@@ -22,7 +22,7 @@ from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Po
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.oasis_cases import Market, random_case
 from tests.support.policy_runs import replay, world
 from tests.support.workloads import cluster, random_job
@@ -42,14 +42,14 @@ def not_below(after: float, before: float) -> bool:
     return after >= before - 1e-9 * max(1.0, abs(before))
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(80))
+@settings(deadline=None, derandomize=True, max_examples=example_count(80))
 @given(SEEDS, FACTORS, FACTORS)
 def test_payoff_never_falls_when_prices_fall(seed: int, factor: float, upper: float) -> None:
     case = random_case(seed)
     assert not_below(payoff(case[0].with_prices(factor, upper), case), payoff(case[0], case))
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(80))
+@settings(deadline=None, derandomize=True, max_examples=example_count(80))
 @given(SEEDS, st.integers(0, 10**6))
 def test_payoff_never_falls_when_capacity_is_added(seed: int, draw: int) -> None:
     case = random_case(seed)
@@ -68,7 +68,7 @@ def test_payoff_never_falls_when_capacity_is_added(seed: int, draw: int) -> None
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.integers(0, 10**6))
 def test_payoff_never_falls_when_a_server_is_added(seed: int, draw: int) -> None:
     case = random_case(seed)
@@ -90,7 +90,7 @@ def test_payoff_never_falls_when_a_server_is_added(seed: int, draw: int) -> None
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_payoff_never_falls_when_a_reservation_is_given_back(seed: int) -> None:
     case = random_case(seed)
@@ -129,7 +129,7 @@ class Auditor(Observer):
                 self.checks += 1
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(25))
+@settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS, st.sampled_from(["offline", "online"]))
 def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) -> None:
     on, jobs, incidents = world(seed)
@@ -161,7 +161,7 @@ class Ear:
         return self.policy.parameters_in_force()
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.sampled_from(["offline", "online"]), st.sampled_from(["exact", "literal"]))
 def test_every_admitted_job_has_a_positive_payoff_and_completes_when_promised(
     seed: int, prices: str, chunks: str
@@ -179,7 +179,7 @@ def test_every_admitted_job_has_a_positive_payoff_and_completes_when_promised(
             assert record.refusal is not None
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_servers_lost_and_back_leave_no_job_without_an_answer(seed: int) -> None:
     engine = replay("oasis", seed, {})
@@ -203,7 +203,7 @@ def test_two_runs_take_the_same_decisions() -> None:
         assert logs[0] == logs[1]
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(50))
+@settings(deadline=None, derandomize=True, max_examples=example_count(50))
 @given(SEEDS, st.integers(1, 12), st.booleans())
 def test_constants_learnt_from_all_jobs_are_the_offline_ones(
     seed: int, count: int, bounded: bool

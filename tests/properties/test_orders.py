@@ -24,7 +24,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policies import Wanderer
 from tests.support.workloads import cluster, job
 
@@ -110,7 +110,7 @@ class Obedient:
 
 
 @pytest.mark.parametrize("policy", ["wanderer", "rolling", "drf", "las", "oasis"])
-@settings(deadline=None, derandomize=True, max_examples=draws(30))
+@settings(deadline=None, derandomize=True, max_examples=example_count(30))
 @given(seed=SEEDS)
 def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

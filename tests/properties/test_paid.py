@@ -17,7 +17,7 @@ from shadowprice.service.budgets.paid import (
     price_of_unused,
     with_more,
 )
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 MOST = 10**15
 
@@ -42,7 +42,7 @@ def _paid(plan: Schedule, costs: list[float], price: int) -> Unused:
     return found
 
 
-@settings(deadline=None, max_examples=draws(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(plans())
 def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
     plan: tuple[Schedule, list[float], int],
@@ -59,7 +59,7 @@ def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
         assert abs(paid - price * cost / sum(costs)) <= 1 + 1e-9 * price
 
 
-@settings(deadline=None, max_examples=draws(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(plans(), st.data())
 def test_who_stands_as_planned_uses_what_those_slots_cost(
     plan: tuple[Schedule, list[float], int], data: st.DataObject
@@ -73,7 +73,7 @@ def test_who_stands_as_planned_uses_what_those_slots_cost(
     assert left == tuple(one for one in paid if one[0] not in stood)
 
 
-@settings(deadline=None, max_examples=draws(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(plans(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=30))
 def test_places_are_used_one_by_one_in_their_order(
     plan: tuple[Schedule, list[float], int], stood: list[tuple[int, int]]
@@ -92,7 +92,7 @@ def test_places_are_used_one_by_one_in_their_order(
     assert [slot for slot, places, _ in left for _ in range(places)] == slots
 
 
-@settings(deadline=None, max_examples=draws(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(plans(), st.integers(1, 50), st.integers(1, MOST))
 def test_what_was_paid_later_is_used_before_what_is_to_come(
     plan: tuple[Schedule, list[float], int], places: int, price: int

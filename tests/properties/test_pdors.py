@@ -11,7 +11,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.pdors_cases import GBPS, PRICES, random_pool, random_two_rates
 from tests.support.policy_runs import Watcher
 
@@ -41,7 +41,7 @@ def check_slot(engine: Engine, slot: int) -> None:
     assert (used <= on.capacity).all()  # (3.3)
 
 
-@settings(max_examples=draws(60), deadline=None, derandomize=True)
+@settings(max_examples=example_count(60), deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     placement=st.sampled_from(["randomised", "exact", "greedy"]),

@@ -29,7 +29,7 @@ from tests.oracles.queues import (
     reservations,
     shortest,
 )
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policy_runs import Watcher, replay
 from tests.support.workloads import DIMENSIONS, job
 
@@ -105,7 +105,7 @@ def run(
     return ran, engine
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(300))
+@settings(deadline=None, derandomize=True, max_examples=example_count(300))
 @given(seed=SEEDS, places=st.integers(4, 12), reach=st.integers(0, 3))
 def test_fifo_runs_whom_the_plain_rule_runs(seed: int, places: int, reach: int) -> None:
     asked, cancels = crowd(seed, places)
@@ -113,7 +113,7 @@ def test_fifo_runs_whom_the_plain_rule_runs(seed: int, places: int, reach: int) 
     assert ran == in_line(asked, places, reach, cancels)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(120))
+@settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(seed=SEEDS, places=st.integers(1, 8), by=st.sampled_from(["time", "service"]))
 def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> None:
     asked, cancels = crowd(seed, places)
@@ -124,7 +124,7 @@ def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> 
     assert ran == preemptive(asked, places, shortest(by == "service"), cancels)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(100))
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(
     seed=SEEDS,
     places=st.integers(1, 8),
@@ -140,7 +140,7 @@ def test_las_runs_whom_the_two_queues_run(
     assert ran == preemptive(asked, places, TwoQueues(threshold, promote), cancels)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(100))
+@settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(
     seed=SEEDS,
     places=st.integers(1, 8),
@@ -176,7 +176,7 @@ def test_backfill_starts_whom_the_plain_rule_starts(
     assert {n for n, r in engine.jobs.items() if r.status is Status.DROPPED} == dropped
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(150))
+@settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(seed=SEEDS, most=st.sampled_from([1, 2, 99]))
 def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: int) -> None:
     rng = np.random.default_rng(seed)
@@ -225,7 +225,7 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
         assert [tuple(one[1:]) for one in found if one[0] == j] == placed.get(j, [])
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(seed=SEEDS, places=st.integers(1, 8))
 def test_conservative_backfilling_keeps_the_first_promise(seed: int, places: int) -> None:
     # By arrival and with true estimates nobody starts later than it could have been told when it

@@ -25,7 +25,7 @@ from shadowprice.simulator.advice.retracing import Known, Retracing
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 from tests.support.advice_cases import entry, resolved, servers, tight_entry, tight_servers
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
     ("oasis", {"prices": "offline"}),
@@ -140,7 +140,7 @@ def test_arrivals_alone_are_decided_as_in_a_run(
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@hypothesis_settings(max_examples=draws(30), deadline=None)
+@hypothesis_settings(max_examples=example_count(30), deadline=None)
 def test_no_schedule_is_cheaper_than_the_factor_between_terms_says(seed: int) -> None:
     """Against Monte Carlo: prices at random loads, and the best of random schedules."""
     rng = np.random.default_rng(seed)

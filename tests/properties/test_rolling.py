@@ -45,7 +45,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from tests.oracles.promises import completions
 from tests.oracles.standing import put_on
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policy_runs import Watcher, world
 from tests.support.workloads import cluster, faster_together, job, mixed, random_job
 
@@ -83,7 +83,7 @@ UTILITIES = st.one_of(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(200))
+@settings(deadline=None, derandomize=True, max_examples=example_count(200))
 @given(UTILITIES, st.integers(0, 2000), st.none() | st.integers(1, 4000))
 def test_the_last_useful_slot_is_the_last_that_is_worth_something(
     utility: Utility, arrival: int, until: int | None
@@ -113,7 +113,7 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
     return [replace(one, restart=shares[int(rng.integers(5))]) for one in jobs]
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(150))
+@settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(SEEDS, st.sampled_from([1, 2, 4]), st.booleans(), st.booleans())
 def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bool) -> None:
     """However plans were packed: who keeps its place leaves other room than was counted on."""
@@ -152,7 +152,7 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
     Simulation(on, jobs, policy).run([Watcher(watch)])
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(120))
+@settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(
     SEEDS,
     st.sampled_from(["none", "moves", "starts"]),
@@ -180,7 +180,7 @@ def test_without_faults_every_promise_is_kept(
     assert len({promise.job for _, promise in told}) == len(told)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(160))
+@settings(deadline=None, derandomize=True, max_examples=example_count(160))
 @given(SEEDS, st.booleans())
 def test_promises_are_kept_where_servers_of_several_roles_are_alike(
     seed: int, together: bool
@@ -270,7 +270,7 @@ def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
     assert earned[True] >= 0.99 * earned[False]
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.integers(4, 20))
 def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
     on, jobs, _ = world(seed, incidents=False)
@@ -281,7 +281,7 @@ def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
         assert done[promise.job] <= promise.completion < until
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(120))
+@settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(SEEDS, st.booleans())
 def test_with_faults_the_last_promise_told_is_kept(seed: int, together: bool) -> None:
     on, jobs, incidents = world(seed)
@@ -312,7 +312,7 @@ class Slower(ExecutionModel):
         return -(-ExactExecution().progress(job, placement, slot, moved=moved) // 2)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.booleans())
 def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: bool) -> None:
     on, jobs, _ = world(seed, incidents=False)
@@ -326,7 +326,7 @@ def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: 
     assert not engine.open_jobs
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_nothing_that_a_waiting_job_could_use_stays_idle(seed: int) -> None:
     """With workers of one shape, room in a slot is a number, and none is left while a job waits."""

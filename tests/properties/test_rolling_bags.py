@@ -35,7 +35,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests.properties.test_engine import Auditor
 from tests.properties.test_snapshots import told
 from tests.support.bag_cases import SLOT, bag, pareto, places, world
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policy_cases import Events
 from tests.support.policy_runs import Watcher
 from tests.support.workloads import job
@@ -80,7 +80,7 @@ def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     return on, jobs, happened
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.booleans())
 def test_promises_to_training_jobs_are_kept_beside_bags(seed: int, revision: bool) -> None:
     """However long tasks last: a bag's places are what its plan says, or fewer."""
@@ -100,7 +100,7 @@ def test_promises_to_training_jobs_are_kept_beside_bags(seed: int, revision: boo
             first.add(made.job)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_copies_start_once_stay_where_they_are_and_only_end(seed: int) -> None:
     on, jobs, incidents = eventful(seed)
@@ -307,7 +307,7 @@ def test_bags_survive_servers_that_change(seed: int) -> None:
     assert not any(record.job.bag is not None for record in engine.open_jobs.values())
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
     rng = np.random.default_rng(seed)

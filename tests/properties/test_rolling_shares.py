@@ -22,7 +22,7 @@ from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.promises import completions
 from tests.oracles.shares import overdrawn, starved
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policy_runs import Watcher, world
 from tests.support.workloads import DIMENSIONS, job, random_utility
 
@@ -73,7 +73,7 @@ def drawn(seed: int) -> tuple[Cluster, list[Job], dict[str, int], int]:
     return on, jobs, dict(zip(names, shares, strict=True)), unowned
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(150))
+@settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(SEEDS)
 def test_no_tenant_is_kept_from_its_share(seed: int) -> None:
     on, jobs, share, unowned = drawn(seed)
@@ -126,7 +126,7 @@ def answers(
     return first
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: int) -> None:
     """Whatever others brought before: promises are those of a cluster of the share alone."""
@@ -143,7 +143,7 @@ def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: i
     assert answers(on, flood, mine(on)) == answers(alone, [], mine(alone))
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
     on, jobs, _ = world(seed, incidents=False)

@@ -37,7 +37,7 @@ from tests.properties.test_engine import Auditor
 from tests.properties.test_rolling_bags import with_training
 from tests.properties.test_snapshots import told
 from tests.support.bag_cases import world as world_of_bags
-from tests.support.examples import draws
+from tests.support.examples import example_count
 from tests.support.policy_cases import Events
 from tests.support.policy_runs import Watcher, world
 from tests.support.workloads import faster_together, job
@@ -99,7 +99,7 @@ def stays(policy: Rolling) -> int:
     return len(policy._planner.stays.plans)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(120))
+@settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(SEEDS, st.booleans(), st.sampled_from([0.3, 0.7, 1.0]))
 def test_without_faults_every_promise_is_kept(
     seed: int, steady: bool, restart_limit: float
@@ -166,7 +166,7 @@ def test_promises_are_kept_where_a_timeline_has_too_few_groups(
     assert narrow > 20
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(80))
+@settings(deadline=None, derandomize=True, max_examples=example_count(80))
 @given(SEEDS, st.booleans())
 def test_with_faults_the_last_promise_told_is_kept(seed: int, steady: bool) -> None:
     on, jobs, incidents = lasting(seed, incidents=True)
@@ -206,7 +206,7 @@ def slots(engine: Engine, jobs: Sequence[Job]) -> list[object]:
     return made
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.booleans())
 def test_jobs_that_come_while_slots_are_under_way_break_no_promise(seed: int, steady: bool) -> None:
     on, jobs, _ = lasting(seed)
@@ -219,7 +219,7 @@ def test_jobs_that_come_while_slots_are_under_way_break_no_promise(seed: int, st
     kept(promises, done)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(40))
+@settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_promises_are_kept_beside_bags(seed: int) -> None:
     on, jobs, _ = world_of_bags(seed)
@@ -247,7 +247,7 @@ def test_promises_are_kept_beside_bags(seed: int) -> None:
     kept(told_of, recorder.completions)
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(60))
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shadowprice.kernels.reactive.round_robin import place
 from tests.oracles.round_robin import Table
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 
 def frozen(values: list[int]) -> np.ndarray:
@@ -17,7 +17,7 @@ def frozen(values: list[int]) -> np.ndarray:
     return array
 
 
-@settings(deadline=None, derandomize=True, max_examples=draws(150))
+@settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(st.integers(0, 2**32 - 1))
 def test_agrees_with_the_twin(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.training import Order, TrainingError
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 
 @st.composite
@@ -29,7 +29,7 @@ histories = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 30), st.intege
 """Workers, steps that they do, and how many of those are lost when they are killed."""
 
 
-@settings(max_examples=draws(150), deadline=None)
+@settings(max_examples=example_count(150), deadline=None)
 @given(order=orders(), history=histories)
 def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
     order: Order, history: list[tuple[int, int, int]]
@@ -53,7 +53,7 @@ def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
         assert once == Counter(range(order.samples))
 
 
-@settings(max_examples=draws(60), deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(order=orders(), step=st.integers(0, 10**9))
 def test_parts_are_the_same_for_any_number_of_workers(order: Order, step: int) -> None:
     expected = [part.samples.tolist() for part in order.divided(step)]

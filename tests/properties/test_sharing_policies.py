@@ -20,7 +20,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.policies.tenants.dealing import deal
 from shadowprice.policies.tenants.tenancy import tenancy_of
 from tests.support.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 CLUSTER = shared_cluster(4, TENANTS)
@@ -32,7 +32,7 @@ def free_running(on: Cluster, name: str, tenant: str, arrival: int = 0, **change
     return shared_job(on, name, tenant, arrival, **(none | changes))
 
 
-@settings(max_examples=draws(20), deadline=None, derandomize=True)
+@settings(max_examples=example_count(20), deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     policy=st.sampled_from(["gandiva_fair", "hived"]),
@@ -124,7 +124,7 @@ def test_gandiva_fair_trades_tickets_at_the_given_speeds() -> None:
         tickets({"a": {"worker/t4": 1.0}})
 
 
-@settings(max_examples=draws(15), deadline=None, derandomize=True)
+@settings(max_examples=example_count(15), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_hived_starts_a_job_within_its_tenant_s_cells_at_once(
     seed: int, data: st.DataObject

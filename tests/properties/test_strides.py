@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.policies.sharing.strides import Claim, Strides, trade
-from tests.support.examples import draws
+from tests.support.examples import example_count
 
-PROPERTY = settings(max_examples=draws(25), deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=example_count(25), deadline=None, derandomize=True)
 
 
 def run(

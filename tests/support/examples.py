@@ -1,16 +1,16 @@
-"""How many examples properties are tried with."""
+"""The number of examples that Hypothesis draws for a property."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
-ALL: Final = os.environ.get("SHADOWPRICE_TEST_DRAWS", "") == "all"
-"""Set by ``make test-properties``: all of them, where ``make test`` has minutes."""
+RUN_ALL: Final = os.environ.get("SHADOWPRICE_TEST_EXAMPLES", "") == "all"
+"""Set by ``make test SUITE=properties``. The default suite has to end within minutes."""
 
-LEAST: Final = 10
+MIN_EXAMPLES: Final = 10
 
 
-def draws(many: int) -> int:
-    """Return how many of as many examples are tried: half of them, or all."""
-    return many if ALL else max(min(many, LEAST), many // 2)
+def example_count(count: int) -> int:
+    """Return `count` in the properties suite, and half of it in the default suite."""
+    return count if RUN_ALL else max(min(count, MIN_EXAMPLES), count // 2)

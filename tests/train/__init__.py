@@ -1,1 +1,1 @@
-"""What needs torch: `make test-train`."""
+"""Tests that need torch: ``make test SUITE=train``."""

@@ -1,4 +1,4 @@
-"""The service's own image, built from its recipe: ``make image``.
+"""The service's own image, built from its recipe: ``make test SUITE=image``.
 
 `buildah` runs every step of ``deploy/container/Containerfile``. There is no registry: the base is
 Debian's own Python in a small root made by `mmdebstrap`, and the packages are wheels that this

@@ -1,8 +1,8 @@
 """The families of the papers' testbed learn, resized as well as at a fixed size.
 
-One family and seed here, and a step of each; `make test-families` tries all six at both, with the
-seeds of the table in `docs/training-servers.md`. It keeps what it has run
-(``runs/families.json``): cut off, it goes on.
+The train suite runs one family with one seed, and a step of each family. `make test SUITE=families`
+runs all six, with the seeds of the table in `docs/training-servers.md`. It stores its results in
+``runs/families.json``, and continues from them after an interruption.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_every_family_takes_a_step(tmp_path: Path, family: str) -> None:
     assert json.loads((tmp_path / "images" / "index.json").read_text())["chunks"][0][1] == 4
 
 
-@pytest.mark.skipif(not ALL, reason="half an hour: make test-families")
+@pytest.mark.skipif(not ALL, reason="takes half an hour; runs in make test SUITE=families")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_resized_it_learns_as_well_as_at_a_fixed_size(family: str) -> None:
