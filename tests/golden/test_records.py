@@ -46,6 +46,7 @@ from shadowprice.core.events import (
     Start,
     StartFailed,
     Stop,
+    TimespanChanged,
 )
 from shadowprice.core.job import bag_job
 from shadowprice.core.policy import Capabilities, Status
@@ -102,6 +103,7 @@ EVENTS: Final[tuple[DriverEvent, ...]] = (
         Fraction(20),
         True,  # positions follow the class
     ),
+    TimespanChanged(1, 40),
     JobCancelled(1, "training"),
     JobRevised(1, TRAINING),
     JobFailed(1, "training", 2, "exit status 1", 3),

@@ -25,6 +25,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
     StartFailed,
+    TimespanChanged,
 )
 from shadowprice.core.job import Job
 
@@ -67,6 +68,9 @@ def check_event(books: Books, event: DriverEvent) -> None:
             _server(books, event)
         case CapacityChanged():
             _capacity(books, event)
+        case TimespanChanged():
+            if event.until is not None:
+                _whole("the end of the timespan", event.until, int(bounds.SLOT.most))
         case _:
             assert_never(event)
 

@@ -29,6 +29,7 @@ from shadowprice.core.events import (
     SlotEnded,
     Start,
     StartFailed,
+    TimespanChanged,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, quoting
@@ -46,6 +47,7 @@ PRIORITY: Final[Mapping[type, int]] = {
     ServerLost: 0,
     ServerBack: 1,
     CapacityChanged: 1,
+    TimespanChanged: 1,
     JobCancelled: 2,
     JobRevised: 2,
     JobsArrived: 3,
@@ -295,8 +297,8 @@ class Engine(JobEvents):
                 return self._lose(event)
             case ServerBack():
                 return self._bring_back(event)
-            case CapacityChanged():
-                return self._change_capacity(event)
+            case CapacityChanged() | TimespanChanged():
+                return self._change_limits(event)
             case _:
                 assert_never(event)
 

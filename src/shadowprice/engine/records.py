@@ -37,6 +37,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
     StartFailed,
+    TimespanChanged,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities
@@ -108,6 +109,7 @@ _EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
         ServerLost,
         ServerBack,
         CapacityChanged,
+        TimespanChanged,
         JobCancelled,
         JobRevised,
         JobFailed,
@@ -153,8 +155,8 @@ def event_record(event: DriverEvent) -> Fields:
             record["commands"] = event.commands
         case JobCancelled() | JobFailed() | StartFailed() | JobEnded():
             record |= _ending_record(event)
-        case SlotBegan():
-            pass
+        case TimespanChanged():
+            record["until"] = event.until
     return record
 
 

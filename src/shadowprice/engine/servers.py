@@ -1,4 +1,4 @@
-"""What happens to servers, and to the jobs on them."""
+"""Changes of the servers and of the timespan, and their effects on jobs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shadowprice.core.events import (
     JobsDisplaced,
     ServerBack,
     ServerLost,
+    TimespanChanged,
 )
 from shadowprice.core.ledger import Ledger
 from shadowprice.engine.capacity import Change, changed_cluster
@@ -71,6 +72,11 @@ class ServerEvents(Decider):
         self._undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
         ledger.restore(row)
         return self._consult(ServerBack(event.slot, event.server, row))
+
+    def _change_limits(self, event: CapacityChanged | TimespanChanged) -> list[Command]:
+        if isinstance(event, TimespanChanged):
+            return self._change_timespan(event)
+        return self._change_capacity(event)
 
     def _change_capacity(self, event: CapacityChanged) -> list[Command]:
         change = changed_cluster(self.cluster, event)
@@ -140,6 +146,22 @@ class ServerEvents(Decider):
             undo.keep(mapping)
             for name, placement in mapping.items():
                 mapping[name] = placement.renumbered(rows)
+
+    def _change_timespan(self, event: TimespanChanged) -> list[Command]:
+        """Move the end of the timespan; plans that reach past it are made again."""
+        until = event.until
+        self._undo.assign(self, "until", until)
+        late: list[str] = []
+        for name, record in self.open_jobs.items():
+            if record.placement is not None:  # it starts again, or stops, with the next slot
+                self._move(name)
+            if until is not None and len(record.plan) and record.plan.completion >= until:
+                late.append(name)
+        self._resume_policy()
+        commands = self._consult(event)
+        if late:
+            commands += self._replan(late, None, "its plan reached past the end of the timespan")
+        return commands
 
     # ------------------------------------------------------------ shared steps
 

@@ -48,6 +48,7 @@ from shadowprice.core.events.driver_events import (
     SlotBegan,
     SlotEnded,
     StartFailed,
+    TimespanChanged,
 )
 from shadowprice.core.events.policy_events import JobsDisplaced, JobsFinished, PolicyEvent
 
@@ -88,4 +89,5 @@ __all__ = [
     "Start",
     "StartFailed",
     "Stop",
+    "TimespanChanged",
 ]

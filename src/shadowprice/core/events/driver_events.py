@@ -106,6 +106,24 @@ class CapacityChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TimespanChanged:
+    """The end of the timespan was set, moved or removed.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    until : int or None
+        First slot in which nothing may run, None where there is no end. It may have passed.
+    """
+
+    tag: ClassVar[str] = "TimespanChanged"
+
+    slot: int
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobRevised:
     """What is known of a job changed: its rate, its work, its utility, its deadline.
 
@@ -271,6 +289,7 @@ DriverEvent = (
     ServerLost
     | ServerBack
     | CapacityChanged
+    | TimespanChanged
     | JobCancelled
     | JobRevised
     | JobFailed

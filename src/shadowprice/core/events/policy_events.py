@@ -13,6 +13,7 @@ from shadowprice.core.events.driver_events import (
     ServerBack,
     ServerLost,
     SlotBegan,
+    TimespanChanged,
 )
 
 
@@ -38,7 +39,7 @@ class JobsDisplaced:
         The jobs, in the order in which they were admitted.
     server : int or None
         Row of the server whose loss displaced them; None where a plan is not enough for the work
-        that remains, or could not be started.
+        that remains, could not be started, or reaches past the end of the timespan.
     """
 
     tag: ClassVar[str] = "JobsDisplaced"
@@ -58,4 +59,5 @@ PolicyEvent = (
     | ServerLost
     | ServerBack
     | CapacityChanged
+    | TimespanChanged
 )

@@ -179,10 +179,12 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         deadline = int(self._rows["deadline"][row])
         shortest = -(-job.required // int(self._rows["gains"][row].max()))
         if slot + shortest - 1 > deadline:
+            ends = deadline < deadline_of(job)
             return Refusal(
                 Reason.TOO_LATE,
-                f"with most workers it takes {shortest} slots, and {deadline - slot + 1} are left "
-                "until its deadline",
+                f"with most workers it takes {shortest} slots, and {max(0, deadline - slot + 1)} "
+                f"are left until {'the timespan ends' if ends else 'its deadline'}",
+                bottleneck="end of the timespan" if ends else None,
             )
         return Refusal(
             Reason.NO_ROOM,
@@ -299,9 +301,14 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
             known[name][row, :count] = values
         known["levels"][row] = count
         known["left"][row] = job.required
-        known["deadline"][row] = deadline_of(job)
+        known["deadline"][row] = self._due(job)
         known["promised"][row] = False
         return row
+
+    def _due(self, job: Job) -> int:
+        """Return the last slot that keeps a job's deadline, and is within the timespan."""
+        deadline, until = deadline_of(job), self._context.until
+        return deadline if deadline == NEVER or until is None else min(deadline, until - 1)
 
     def _grow(self, rows: int, width: int) -> None:
         before = dict(self._rows)

@@ -20,11 +20,13 @@ from shadowprice.core.events import (
     JobsArrived,
     JobsDisplaced,
     PolicyEvent,
+    Queue,
     Reject,
+    TimespanChanged,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
-from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Answer
 from shadowprice.core.quote import Quote as Answered
 from shadowprice.core.refusal import Reason, Refusal
@@ -99,6 +101,14 @@ class PricedAdmission(ABC):
             case JobsDisplaced(_, names, server):
                 for name in self._dearest_first(view, names):
                     yield self._keep(view, view.open_jobs[name], server)
+            case TimespanChanged():
+                waiting = [
+                    name
+                    for name, state in view.open_jobs.items()
+                    if state.status is Status.QUEUED and not len(state.plan)
+                ]
+                for name in self._dearest_first(view, waiting):
+                    yield self._keep(view, view.open_jobs[name], None)
             case _:
                 return
 
@@ -175,8 +185,11 @@ class PricedAdmission(ABC):
         return None
 
     def resume(self, view: View) -> None:
-        """Price the servers that there are now; what was learnt, and what is planned, stays."""
-        if view.cluster is not self._cluster:
+        """Price the servers and the timespan of now; what was learnt and planned stays."""
+        moved = view.until != self._learners[0].until
+        if moved:
+            self._learners = tuple(one.within(view.until, view.slot) for one in self._learners)
+        if moved or view.cluster is not self._cluster:
             self._cluster = view.cluster
             self._follow(view.cluster)
 
@@ -282,6 +295,12 @@ class PricedAdmission(ABC):
         detail = explain(quote, view, job, None, state.remaining)
         if detail.reason is Reason.DEADLINE:
             return Drop(job.name, detail)
+        if view.end == view.until:  # an end can be moved: admitted work is not thrown away for it
+            return Queue(
+                job.name,
+                f"{why}, and the rest of the job does not fit before the timespan ends: "
+                f"{detail.message}",
+            )
         return Drop(
             job.name,
             Refusal(

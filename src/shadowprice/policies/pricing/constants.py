@@ -163,6 +163,8 @@ class ConstantsLearner:
         What L is.
     known : bool
         Whether the jobs taken in are all there will be (`ClearingPrice`).
+    since : int
+        Slot in which the timespan began: a live service has one only once it is set.
     """
 
     pool: Pool
@@ -171,6 +173,7 @@ class ConstantsLearner:
     until: int | None
     floor: Floor = _AS_PRINTED
     known: bool = True
+    since: int = 0
     _ln_upper: Floats = field(init=False)
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
@@ -225,6 +228,12 @@ class ConstantsLearner:
             twin._ln_least_rate = -self._elsewhere.rates.ln_sum(pool.scale)
             twin._ln_least_use = self._elsewhere.uses.ln_sum(pool.scale)
             twin._ln_clearing = twin._market.ln_price()
+        return twin
+
+    def within(self, until: int | None, since: int) -> ConstantsLearner:
+        """Return a learner that has seen the same jobs, for a timespan [since, until)."""
+        twin = self.copy()
+        twin.until, twin.since, twin._worked_out = until, since, None
         return twin
 
     def learn(self, jobs: Iterable[Job]) -> bool:
@@ -392,7 +401,7 @@ class ConstantsLearner:
     def _constants(self) -> PriceConstants:
         if not math.isfinite(self._ln_least_rate):
             return PriceConstants(-math.inf, self._ln_upper.copy())
-        timespan = self._longest if self.until is None else self.until
+        timespan = self._longest if self.until is None else max(1, self.until - self.since)
         # 1 / eta <= use_i / (T * sum of capacities) for every job i, below (26).
         ln_eta = (
             math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - self._ln_least_use
@@ -417,7 +426,7 @@ class ConstantsLearner:
             return -math.inf
         first, last = self._arrivals
         if self.until is not None:
-            timespan = self.until - first
+            timespan = max(1, self.until - max(first, self.since))
         else:
             timespan = last - first + self.horizon
             if not self.known:

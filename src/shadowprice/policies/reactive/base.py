@@ -24,6 +24,7 @@ from shadowprice.core.events import (
     ServerBack,
     ServerLost,
     SlotBegan,
+    TimespanChanged,
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View, servers_out
@@ -61,7 +62,8 @@ class Reactive(ABC, Generic[P]):
     def resume(self, view: View) -> None:
         """Begin anew on the servers that there are, with the open jobs where they stand."""
         before = copy(self)
-        type(self).__init__(self, replace(self._context, cluster=view.cluster), self._parameters)
+        context = replace(self._context, cluster=view.cluster, until=view.until)
+        type(self).__init__(self, context, self._parameters)
         for server in servers_out(view):
             self._lose(server)
         for state in view.open_jobs.values():
@@ -89,7 +91,7 @@ class Reactive(ABC, Generic[P]):
                 self._lose(server)
             case ServerBack(_, _, server):
                 self._restore(server)
-            case CapacityChanged() | JobRevised():
+            case CapacityChanged() | JobRevised() | TimespanChanged():
                 pass  # it has resumed
         yield from self._settle(view, event)
 

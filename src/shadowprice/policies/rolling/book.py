@@ -130,7 +130,7 @@ class Book:
         jobs.hull[row, : len(hull)] = hull
         jobs.left[row] = job.required
         jobs.arrival[row] = job.arrival
-        jobs.last[row] = self._last_slot(job)
+        jobs.last[row] = self._last_slot(job, self.final)
         jobs.tenant[row] = self._quotas.row_of(self._cluster, job)
         loss = self.loss[row] = float(job.restart)
         self.started[row] = self._cluster.restart_first
@@ -254,11 +254,15 @@ class Book:
         assert job is not None
         return job.name
 
-    def _last_slot(self, job: Job) -> int:
-        """Return the last slot in which completing a job is worth something that counts."""
+    def ends_first(self, job: Job, done: int) -> bool:
+        """Whether only the end of the timespan makes completing a job in a slot too late."""
+        return done > self.final and done <= self._last_slot(job, NEVER)
+
+    def _last_slot(self, job: Job, final: int) -> int:
+        """Return the last slot, up to a final one, in which completing a job is worth something."""
         shortest = job.fastest_slots - 1
         best = float(job.utility.values(np.array([shortest], np.float64))[0])
-        low, high = job.arrival + shortest, self.final
+        low, high = job.arrival + shortest, final
         if best <= 0.0 or low > high:
             return job.arrival - 1
         # Utilities do not rise: a search that looks at some sixty slots at a time.

@@ -41,7 +41,14 @@ from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Offer, Planner
 from shadowprice.policies.rolling.prices import Pools
 from shadowprice.policies.rolling.quotas import check_shares, quotas_of
-from shadowprice.policies.rolling.reasons import crowded, dear, too_late, unsettled, worthless
+from shadowprice.policies.rolling.reasons import (
+    crowded,
+    dear,
+    past_end,
+    too_late,
+    unsettled,
+    worthless,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -57,6 +64,10 @@ _FELL_SHORT: Final = (
 )
 
 _REVISED: Final = "it was revised, and would be worth nothing by when it was promised"
+
+_PAST_END: Final = "the timespan ends before the slot that it was promised for"
+
+_ENDED: Final = "the timespan ended"
 
 _NEARLY_ALL: Final = 0.999
 """Share of a slot that a start or a move costs at most: what begins now goes on in the next slot,
@@ -202,9 +213,11 @@ class Rolling(Reactive[RollingParameters]):
 
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
         """Return a promise if the job is worth its price; else whether it waits."""
-        if self._book.jobs.last[row] < slot + job.fastest_slots - 1:
+        done = slot + job.fastest_slots - 1
+        if self._book.jobs.last[row] < done:
             self._forget(job.name)
-            return Reject(job.name, worthless(job, slot))
+            ends = self._book.ends_first(job, done)
+            return Reject(job.name, past_end(job, slot) if ends else worthless(job, slot))
         answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
             return answer
@@ -233,7 +246,12 @@ class Rolling(Reactive[RollingParameters]):
         if best is None and self._book.loss[row] >= self._parameters.restart_limit:
             return unsettled(self._book.loss[row], self._parameters.restart_limit)
         if best is None:
-            return too_late(self._book.name(row), slot, shares=self._quotas.given)
+            return too_late(
+                self._book.name(row),
+                slot,
+                shares=self._quotas.given,
+                ends=self._book.until is not None,
+            )
         if best.utility <= best.cost:
             return dear(best)
         if not self._evidence.suffices_for(slot, row, best):
@@ -271,7 +289,10 @@ class Rolling(Reactive[RollingParameters]):
         slot = view.slot
         book = self._book
         idle = not book.table.rows and not self._bags.jobs
-        if idle or (book.until is not None and slot >= book.until):
+        if idle:
+            return
+        if book.until is not None and slot >= book.until:
+            yield from self._take_back_promises()
             return
         # Laid out while the slot before was under way: now it is known. Or for who might come: now
         # those who stay may as well stay as they are.
@@ -307,6 +328,13 @@ class Rolling(Reactive[RollingParameters]):
         yield from self._copies.let_go(view)
         yield from self._stand(slot, rows, weight)
         yield from self._copies.start(slot)
+
+    def _take_back_promises(self) -> Iterator[Decision]:
+        """Take back every promise: the timespan is over, and nothing runs."""
+        rows = self._book.table.in_order()
+        for row in rows[self._book.promise[rows] >= 0].tolist():
+            self._book.promise[row] = -1
+            yield Promise(self._book.name(row), None, message=f"{_ENDED}: it waits")
 
     def _revise_bags(self, view: View, slot: int) -> Iterator[Decision]:
         """Give up, promise and move bags of tasks before waiting jobs are planned."""
@@ -355,15 +383,22 @@ class Rolling(Reactive[RollingParameters]):
                 deal(free, book.jobs, some, value, self._terms(slot, weight), log)
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
-        """Let go of waiting jobs that cannot complete any more while they are worth anything."""
+        """Drop waiting jobs that can't complete any more while they are worth anything.
+
+        A job that only the end of the timespan keeps from completing waits: the end can be moved.
+        """
         book, jobs = self._book, self._book.jobs
         rows = book.table.in_order()
         rows = rows[book.promise[rows] < 0]
         fastest = np.maximum(book.most_gain(rows), book.fastest[rows])
         slots = -(-jobs.left[rows] // fastest)
-        for row in rows[jobs.last[rows] < slot + slots - 1].tolist():
+        done = slot + slots - 1
+        late = np.flatnonzero(jobs.last[rows] < done)
+        for row, first in zip(rows[late].tolist(), done[late].tolist(), strict=True):
             name = book.name(row)
             state = view.open_jobs[name]
+            if book.ends_first(state.job, first):
+                continue
             refusal = worthless(state.job, slot)
             self._forget(name)
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
@@ -462,6 +497,7 @@ class Rolling(Reactive[RollingParameters]):
         self._bags.refresh(view, self._pools.capacity())
         parameters = self._parameters
         late = self._worthless()
+        past_end = {row for row in late if self._book.promise[row] > self._book.final}
         for row in late:
             self._planner.stays.remove(row)
         self._book.promise[late] = -1
@@ -472,20 +508,23 @@ class Rolling(Reactive[RollingParameters]):
         self._leanly = least and bool((self._book.loss[self._planner.owed()] > 0.0).any())
         self._book.promise[broken] = -1
         for row in late:
-            yield self._mend(row, _REVISED, slot)
+            yield self._mend(row, _PAST_END if row in past_end else _REVISED, slot)
         for row in broken:
             yield self._mend(row, _FELL_SHORT)
         if self._bags.broken:
             yield from self._copies.mend(slot, self._pools.capacity())
 
     def _worthless(self) -> list[int]:
-        """Return the rows whose promise is worth nothing any more, since they were revised."""
+        """Return the rows whose promise is past the end, or worth nothing since a revision."""
         book = self._book
         rows = np.flatnonzero(self._planner.owed() & (book.promise > book.jobs.last))
         found = []
         for row in rows.tolist():
             job = book.table.jobs[row]
             assert job is not None
+            if book.promise[row] > book.final:
+                found.append(row)
+                continue
             ends = np.array([book.promise[row], book.jobs.last[row]]) - job.arrival
             promised, last = job.utility.values(np.maximum(ends, 0).astype(np.float64))
             if promised < 0.5 * last or not last:  # not only a little beyond what counts

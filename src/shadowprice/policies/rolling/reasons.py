@@ -19,13 +19,25 @@ def worthless(job: Job, slot: int) -> Refusal:
     )
 
 
-def too_late(name: str, slot: int, *, shares: bool) -> Refusal:
+def past_end(job: Job, slot: int) -> Refusal:
+    """Return the reason of a job that can't complete before the timespan ends."""
+    done = slot + job.fastest_slots - 1
+    return Refusal(
+        Reason.TOO_LATE,
+        f"slot {done} is the first in which it could complete, and the timespan ends before",
+        value=utility_value(job.utility, done - job.arrival),
+        completion=done,
+        bottleneck="end of the timespan",
+    )
+
+
+def too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
     """Return the reason of a job that no plan completes in time, even alone."""
     where = "in its tenant's share and what nobody owns" if shares else "in the cluster"
     return Refusal(
         Reason.TOO_LATE,
         f"even alone {where} {name} finds no plan that surely completes it from slot {slot} on "
-        "before its utility is gone",
+        f"before its utility is gone{' or the timespan ends' if ends else ''}",
     )
 
 
