@@ -37,7 +37,5 @@ def test_interpreted_kernels_decide_as_compiled_ones() -> None:
         for path in KERNELS.rglob("*.py")
         if "\n@kernel\n" in path.read_text(encoding="utf-8")
     }
-    assert set(interpreted["files"]) == files, (
-        "add a run to `tests.support.kernel_runs`"
-    )
+    assert set(interpreted["files"]) == files, "add a run to `tests.support.kernel_runs`"
     assert interpreted["results"] == json.loads(json.dumps(results()))

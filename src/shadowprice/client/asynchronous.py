@@ -433,6 +433,14 @@ class AsyncClient:
         """Return what the service is: its version, policy, slots."""
         return await self.send(calls.service())
 
+    async def timespan(self) -> Json:
+        """Return the end of the timespan: ``until``, ``ends``, ``slot`` and ``ended``."""
+        return await self.send(calls.timespan())
+
+    async def change_timespan(self, until: str | None) -> Json:
+        """Set or move the end of the timespan (``18:00``, ``6h``), or remove it with None."""
+        return await self.send(calls.change_timespan(until))
+
     async def events(
         self, after: int | None = None, *, reconnect: bool = True
     ) -> AsyncIterator[Event]:

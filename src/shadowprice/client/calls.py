@@ -349,3 +349,13 @@ def compared_jobs(cursor: int | None = None, limit: int | None = None) -> Call[P
 def service() -> Call[Json]:
     """Ask what the service is: its version, policy, slots."""
     return Call("GET", _at("service"), dict)
+
+
+def timespan() -> Call[Json]:
+    """Return the end of the timespan: ``until``, ``ends``, ``slot`` and ``ended``."""
+    return Call("GET", _at("timespan"), dict)
+
+
+def change_timespan(until: str | None) -> Call[Json]:
+    """Set or move the end of the timespan, or remove it with None."""
+    return Call("PUT", _at("timespan"), dict, body={"until": until}, patience=30)

@@ -425,6 +425,14 @@ class Client:
         """Return what the service is: its version, policy, slots."""
         return self.send(calls.service())
 
+    def timespan(self) -> Json:
+        """Return the end of the timespan: ``until``, ``ends``, ``slot`` and ``ended``."""
+        return self.send(calls.timespan())
+
+    def change_timespan(self, until: str | None) -> Json:
+        """Set or move the end of the timespan (``18:00``, ``6h``), or remove it with None."""
+        return self.send(calls.change_timespan(until))
+
     def events(self, after: int | None = None, *, reconnect: bool = True) -> Iterator[Event]:
         """Yield what happens, for ever; nothing is missed where the connection breaks.
 

@@ -107,6 +107,14 @@ class Metrics:
             ("tenant",),
             registry=registry,
         )
+        self.timespan_end = Gauge(
+            f"{name}_timespan_end_seconds",
+            "When nothing may run any more, in seconds since 1970; 0 without an end.",
+            registry=registry,
+        )
+        self.timespan_ended = Gauge(
+            f"{name}_timespan_ended", "1 after the end of the timespan.", registry=registry
+        )
         self.clock_steps = Counter(
             f"{name}_clock_steps", "Times that the wall clock was set.", registry=registry
         )

@@ -55,6 +55,7 @@ from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.recovery import file_change, live_policy, mark_of
 from shadowprice.service.truth.slots import MoveOrigin
+from shadowprice.service.truth.timespan import FollowOption
 from shadowprice.service.truth.truth import Truth
 
 log = logging.getLogger("shadowprice.service")
@@ -318,6 +319,7 @@ class Service:
             _only(truth, MoveOrigin(moved, "the clock is earlier than when the service stopped"))
         _only(truth, _FollowFile(self.cluster))
         _only(truth, FollowBudgets(self.budgets))
+        _only(truth, FollowOption(self.settings.until))
         self.key = self._secret()
         self._operator_token(truth)
         return truth

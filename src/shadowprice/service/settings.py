@@ -69,6 +69,8 @@ class Settings:
     lease : tuple of str or None
         Namespace and name of the Lease by which one of several instances is elected; None elects by
         the store alone.
+    until : str or None
+        End of the timespan, as `core.moments` reads it, or ``none``; None keeps what there is.
     nothing_runs : bool
         Whether nothing runs any more of what the data ordered, where the executor's records are
         others than before.
@@ -91,6 +93,7 @@ class Settings:
     trainingjobs: str | None = None
     lease: tuple[str, str] | None = None
     nothing_runs: bool = False
+    until: str | None = None
 
     @property
     def cluster_address(self) -> str:

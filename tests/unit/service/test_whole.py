@@ -33,6 +33,7 @@ from shadowprice.service.truth.operations import (
 from shadowprice.service.truth.reports import Acknowledge, TakeProgress, TakeReports
 from shadowprice.service.truth.slots import Edge, MoveOrigin
 from shadowprice.service.truth.submission import read_submissions
+from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.views import State
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.unit.service.test_billing import Till, priced
@@ -189,6 +190,7 @@ OPERATIONS: dict[str, Callable[[Bench], Any]] = {
     "acknowledge": lambda bench: Acknowledge(list(bench.truth.engine.unacknowledged)),
     "progress": _progress,
     "move the origin": lambda _: MoveOrigin(5 * SECOND, "the clock was set"),
+    "set an end": lambda bench: ChangeTimespan(bench.clock.wall() + 2 * SLOT * SECOND),
 }
 
 

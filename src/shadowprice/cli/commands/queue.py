@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from shadowprice.cli.live import (
     complete_live_job,
     confirmed,
     connected,
+    facts,
     percent,
     short,
     show,
@@ -137,24 +138,57 @@ def _print_csv(jobs: list[Job]) -> None:
 
 
 def status(
-    job: JobArgument,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the job; left out, the service itself is shown.",
+            metavar="[JOB]",
+            autocompletion=complete_live_job,
+        ),
+    ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Tell where one job of the live service is.
+    """Show where one job of the live service is, or how the service itself is.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
     shadowprice status resnet50-a
+
+    shadowprice status
     """
     from shadowprice.cli.commands.submit import print_job
 
     with connected(server) as client:
+        if job is None:
+            service = dict(client.service())
+            _print_service(client.address.url, service, output)
+            return
         found = client.job(job)
     if output is Output.JSON:
         print_json(dict(found.record))
     else:
         print_job(found)
+
+
+def _print_service(address: str, service: dict[str, Any], output: Output) -> None:
+    from shadowprice.cli.commands.until import end_line
+
+    if output is Output.JSON:
+        print_json(service)
+        return
+    slot = "none runs" if service["slot"] is None else f"slot {service['slot']} runs"
+    jobs = ", ".join(f"{count} {state}" for state, count in sorted(service["jobs"].items()))
+    facts(
+        [
+            ("service", f"{address}, version {service['version']}"),
+            ("policy", service["policy"]),
+            ("slots", f"{service['slot_seconds']:g} s each, {slot}"),
+            ("jobs", jobs or "none are open"),
+            ("timespan", end_line(service["timespan"])),
+            ("trouble", service.get("trouble")),
+        ]
+    )
 
 
 def cancel(

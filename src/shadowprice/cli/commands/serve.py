@@ -138,6 +138,16 @@ def serve(
             "ran its jobs is surely off.",
         ),
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            help="End of the timespan: nothing runs from then on, and no plan reaches past it. "
+            "18:00, 2026-11-23T18:00, 6h, '20 slots', or none to remove it. The same text at the "
+            "next start changes nothing.",
+            metavar="TIME",
+        ),
+    ] = None,
     keep: Annotated[
         str, typer.Option("--keep", help="How long closed jobs are kept, such as 365d.")
     ] = "365d",
@@ -194,6 +204,7 @@ def serve(
         trainingjobs=_followed(trainingjobs, executor, address, observe=observe),
         lease=parse_lease(lease),
         nothing_runs=nothing_runs,
+        until=until,
     )
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,

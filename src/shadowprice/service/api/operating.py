@@ -7,6 +7,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 import shadowprice
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.policies.registry import policies
 from shadowprice.service.api.documents import operating as documents
 from shadowprice.service.api.requests import (
@@ -14,12 +16,15 @@ from shadowprice.service.api.requests import (
     Asked,
     Operator,
     answer,
+    body_of,
     known_query,
+    object_of,
     service_of,
 )
-from shadowprice.service.clock import stamp
+from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.settings import NOTHING
 from shadowprice.service.truth.prices import kinds_of, prices
+from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.truth import Truth
 
 router = APIRouter(tags=["operating"])
@@ -54,6 +59,9 @@ async def metrics(request: Request, service: Asked, caller: Operator) -> Respons
     known_query(request, ())
     driver = service.writing
     prices_now = await driver.ask(_prices)
+    servers = driver.published.servers
+    service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
+    service.metrics.timespan_ended.set(servers.has_ended(driver.clock.now()))
     text = service.metrics.scrape(
         driver.published.jobs.values(), driver.published.accounts.values(), prices_now
     )
@@ -93,6 +101,7 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
         "coming": servers.coming,
         "coming_begins": stamp(servers.calendar.begins(servers.coming)),
         "origin": stamp(servers.calendar.origin),
+        "timespan": servers.timespan(driver.clock.now()),
         "pending": servers.backlog,
         "jobs": states,
         "families": sorted(service.families),
@@ -105,3 +114,31 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
         told["trouble"] = service.ready()
         told["data"] = service.store.shown
     return answer(told)
+
+
+@router.get("/v1/timespan", **documents.TIMESPAN)
+async def timespan(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
+    """Return the end of the timespan: from then on nothing runs, and no plan reaches past it."""
+    del caller
+    known_query(request, ())
+    driver = service.writing
+    return answer(driver.published.servers.timespan(driver.clock.now()))
+
+
+@router.put("/v1/timespan", **documents.CHANGE_TIMESPAN)
+async def change_timespan(request: Request, service: Asked, caller: Operator) -> JSONResponse:
+    """Set, move or remove (`null`) the end of the timespan."""
+    del caller
+    known_query(request, ())
+    body = object_of(await body_of(request), ("until",))
+    if "until" not in body:
+        raise InputError(Fault("body.until", "is missing", 'write {"until": "18:00"}, or null'))
+    until, driver = body["until"], service.writing
+    if until is not None and not isinstance(until, str):
+        raise InputError(Fault("body.until", "is neither text nor null", 'write "18:00"'))
+    at = None
+    if until is not None:
+        slot_seconds = driver.published.servers.cluster.slot_seconds
+        at = parse_moment_ahead(until, driver.clock.now(), slot_seconds, "body.until")
+    await driver.do(ChangeTimespan(at))
+    return answer(driver.published.servers.timespan(driver.clock.now()))

@@ -94,6 +94,8 @@ def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
         case "debited" | "refunded":
             what = "paid" if kind == "debited" else "given back"
             return f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
+        case "timespan" if "until" not in data:
+            return why
         case "revised":
             return f"revised: {', '.join(data['changes'])}"
         case "remeasured" if "restart" in data:

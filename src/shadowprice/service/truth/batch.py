@@ -24,6 +24,7 @@ from shadowprice.core.events import (
     Queue,
     Reject,
     Resize,
+    SlotBegan,
     SlotEnded,
     Start,
     Stop,
@@ -33,6 +34,7 @@ from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
 from shadowprice.engine.state import JobRecord
 from shadowprice.service.budgets.billing import CannotPayError
+from shadowprice.service.truth.ending import CODE, has_ended, refusal_reason
 from shadowprice.service.truth.transaction import Transaction
 from shadowprice.service.truth.views import JobView, State, changes_of
 
@@ -121,6 +123,10 @@ class Batch(Transaction):
         about = getattr(event, "job", None)
         if about is not None:
             touched[about if isinstance(about, str) else about.name] = None
+        if isinstance(event, SlotBegan) and has_ended(self.engine):
+            touched.update(
+                dict.fromkeys(name for name in self.engine.open_jobs if self._is_unaware(name))
+            )
         messages: dict[str, str] = {}
         for command in commands:
             if isinstance(command, Start | Resize | Stop):
@@ -143,6 +149,11 @@ class Batch(Transaction):
             record = self.engine.jobs.get(name)
             if record is not None and name in self.truth.views:
                 self._refresh(record, messages.get(name, ""))
+
+    def _is_unaware(self, name: str) -> bool:
+        """Whether readers don't know yet that a job waits for another end of the timespan."""
+        view = self.truth.views.get(name)
+        return view is not None and not _waits_for_end(view)
 
     def _decision(self, command: Decided, messages: dict[str, str]) -> None:
         decision = command.decision
@@ -174,7 +185,8 @@ class Batch(Transaction):
                 self.tell("standby", name, decision=True, message=reason["message"])
             case Reject() | Drop():
                 kind = "refused" if isinstance(decision, Reject) else "given-up"
-                self.tell(kind, name, decision=True, reason=decision.refusal.record())
+                reason = refusal_reason(self.engine, self.calendar, decision.refusal)
+                self.tell(kind, name, decision=True, reason=reason)
             case Place():
                 if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
                     self.change(name, reason=None)
@@ -281,6 +293,9 @@ class Batch(Transaction):
             self.billing.settle(name)
         elif changes["promise"] != before.promise:
             self._promised(name, before, changes, message)
+        waits = changes.get("reason")
+        if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
+            self.tell("standby", name, message=f"waits: {waits['message']}")
         self.change(name, **changes)
 
     def _promised(
@@ -308,6 +323,10 @@ class Batch(Transaction):
                 first=before.first_promise,
                 reason=message,
             )
+
+
+def _waits_for_end(view: JobView) -> bool:
+    return view.reason is not None and view.reason.get("code") == CODE
 
 
 @contextmanager

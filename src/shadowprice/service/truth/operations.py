@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from shadowprice.core.budget import in_points
@@ -32,6 +32,7 @@ from shadowprice.service.truth.submission import (
     resolved,
     revised_record,
 )
+from shadowprice.service.truth.timespan import end_of_quote, explain_end
 from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
@@ -185,6 +186,7 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
     try:
         if jobs:
             batch.take(JobsArrived(slot, tuple(jobs)))
+            explain_end(batch, jobs)
     except CannotPayError as error:
         if len(jobs) > 1:  # one by one: each is judged by what those before it left
             for job in jobs:
@@ -311,15 +313,26 @@ class Quoted:
         What the tenant holds, None where it has no budget.
     reason : mapping or None
         Why the job would be refused though the policy would admit it.
+    timespan : mapping
+        What the end of the timespan means to it; empty where that is far.
     """
 
     quote: Quote
     price: int | None = None
     held: int | None = None
     reason: Mapping[str, Any] | None = None
+    timespan: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """Return what it adds to the quote's record, as plain values."""
+        return self._of_end() | self._of_account()
+
+    def _of_end(self) -> dict[str, Any]:
+        if not self.timespan:
+            return {}
+        return {"timespan": dict(self.timespan)}
+
+    def _of_account(self) -> dict[str, Any]:
         if self.held is None:
             return {}
         told: dict[str, Any] = {"held": in_points(self.held)}
@@ -353,13 +366,14 @@ class AskQuote:
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
+        end = end_of_quote(engine, batch.calendar, job, quote)
         price = None if quote.price is None else price_of(quote.price)
         account = truth.accounts.get(job.tenant)
         if account is None:
-            return Quoted(quote, price)
+            return Quoted(quote, price, timespan=end)
         dear = quote.admitted and price is not None and price > account.balance
         reason = reason_of(account, price) if dear and price is not None else None
-        return Quoted(quote, price, account.balance, reason)
+        return Quoted(quote, price, account.balance, reason, end)
 
 
 # ------------------------------------------------------------------ servers and tenants

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.clock import Calendar
+from shadowprice.service.clock import Calendar, stamp
 from shadowprice.service.truth.views import JobView
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ class Servers:
         The first slot that can still be decided.
     backlog : int
         Jobs that wait to be decided on.
+    until : int or None
+        First slot in which nothing may run, None without an end of the timespan.
+    until_at : int or None
+        The end as it was set, in nanoseconds since 1970.
     """
 
     cluster: Cluster
@@ -93,6 +97,27 @@ class Servers:
     slot_running: int | None
     coming: int
     backlog: int
+    until: int | None = None
+    until_at: int | None = None
+
+    @property
+    def ends_at(self) -> int | None:
+        """When the first slot in which nothing may run begins."""
+        return None if self.until is None else self.calendar.begins(self.until)
+
+    def has_ended(self, now: int) -> bool:
+        """Whether nothing may run at a moment."""
+        return self.ends_at is not None and now >= self.ends_at
+
+    def timespan(self, now: int) -> dict[str, Any]:
+        """Return the end of the timespan as clients get it."""
+        ends = self.ends_at
+        return {
+            "until": None if self.until_at is None else stamp(self.until_at),
+            "ends": None if ends is None else stamp(ends),
+            "slot": self.until,
+            "ended": self.has_ended(now),
+        }
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from shadowprice.engine.state import JobRecord
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reports import Lasting, TakeReports
+from shadowprice.service.truth.timespan import follow_clock
 from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
@@ -267,6 +268,7 @@ class MoveOrigin:
         truth = batch.truth
         truth.calendar = truth.calendar.moved(self.by)
         batch.put("origin", str(truth.calendar.origin))
+        follow_clock(batch)
         moved = []
         for name, view in list(truth.views.items()):
             record = batch.engine.open_jobs.get(name)

@@ -32,6 +32,7 @@ from shadowprice.service.truth.outcome import Operation, Outcome, Servers
 from shadowprice.service.truth.recovery import Recovered, mark_of, recover
 from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.speeds import Speeds
+from shadowprice.service.truth.timespan import TimespanEnd, read_end
 from shadowprice.service.truth.views import JobView
 
 log = logging.getLogger("shadowprice.service")
@@ -120,6 +121,7 @@ class Truth:
         self.next_told: int = found.next_told
         self.accounts: Accounts = found.accounts
         self.last_at: int = found.last_at
+        self.end: TimespanEnd = read_end(self.store)
         self._snapshot_sequence: int = found.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # of an engine that is no more
@@ -158,6 +160,8 @@ class Truth:
             engine.slot_running,
             self.coming,
             len(self.backlog),
+            engine.until,
+            self.end.at,
         )
         outcome.accounts = self.accounts.shown()
         return outcome

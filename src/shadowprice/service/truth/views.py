@@ -14,6 +14,7 @@ from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.state import JobRecord
 from shadowprice.service.clock import Calendar, stamp
+from shadowprice.service.truth.ending import CODE, has_ended, reason_to_wait, refusal_reason
 
 
 class State(StrEnum):
@@ -299,9 +300,13 @@ def changes_of(
             "servers": tuple(names[row] for row in placement.servers),
         }
     if record.refusal is not None:
-        changes["reason"] = record.refusal.record()
+        changes["reason"] = refusal_reason(engine, calendar, record.refusal)
     elif state is State.FINISHED:
         changes["reason"] = None  # what it once waited for is of no interest any more
+    elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:
+        changes["reason"] = reason_to_wait(engine, calendar)
+    elif view.reason is not None and view.reason.get("code") == CODE:
+        changes["reason"] = None
     if view.decided is None and record.status is not Status.ARRIVED:
         changes["decided"] = now
     if not state.open and view.closed is None:

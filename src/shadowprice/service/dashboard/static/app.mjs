@@ -4,7 +4,7 @@ import { Page } from "./charts/charts.mjs";
 import { ask, now, session } from "./api.mjs";
 import { form } from "./dialogs.mjs";
 import { Live } from "./live.mjs";
-import { button, element, note, swap, tickMoments, to, trouble } from "./parts.mjs";
+import { button, element, note, swap, tickMoments, to, trouble, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 import { ActivityView } from "./view_activity.mjs";
 import { ClusterView } from "./view_cluster.mjs";
@@ -270,7 +270,7 @@ class App {
       } else {
         wanted = true;
       }
-      if (event.kind === "clock") this.moved();
+      if (event.kind === "clock" || (event.kind === "timespan" && !event.job)) this.moved();
       this.view?.heard?.(event);
     }
     if (wanted && !document.hidden) this.soon();
@@ -282,6 +282,7 @@ class App {
     try {
       this.service = { ...this.service, ...await ask("service") };
       this.charts.clock = clockOf(this.service.slot_seconds, this.service.origin, this.charts.clock.mode);
+      this.banners();
     } catch {
       // The next news will tell.
     }
@@ -311,6 +312,8 @@ class App {
     if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
     if (this.service?.trouble) notes.push(note("bad", element("p", {}, `The service is in trouble: ${this.service.trouble}.`)));
     if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
+    const ends = this.service?.timespan?.ends;
+    if (ends) notes.push(note(this.service.timespan.ended ? "warn" : "info", element("p", {}, this.service.timespan.ended ? "The timespan has ended: nothing runs until an operator moves or removes its end. It ended at " : "The timespan ends, and nothing runs from then on, at ", when(ends), ".")));
     this.banner.hidden = !notes.length;
     swap(this.banner, ...notes);
     document.body.classList.toggle("stale", this.connection?.state === "lost");

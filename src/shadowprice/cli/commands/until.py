@@ -1,0 +1,80 @@
+"""``shadowprice until``: the end of the live service's timespan."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.live import ServerOption, connected, when
+from shadowprice.cli.options import OutputOption
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NONE = "none"
+"""Removes the end."""
+
+
+def until(
+    moment: Annotated[
+        str | None,
+        typer.Argument(
+            help="18:00, 2026-11-23T18:00, 6h, '20 slots', or none to remove the end; left out, "
+            "the end is shown.",
+            metavar="[TIME]",
+        ),
+    ] = None,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show, set or remove the end of the timespan: nothing runs from then on (operators).
+
+    No plan reaches past it. When it comes, jobs are stopped with their grace and wait until it is
+    moved or removed.
+
+    [bold]Examples[/bold]
+
+    shadowprice until 18:00
+
+    shadowprice until none
+    """
+    with connected(server) as client:
+        if moment is None:
+            told = client.timespan()
+        else:
+            told = client.change_timespan(None if moment == NONE else _sent(moment))
+    if output is Output.JSON:
+        print_json(dict(told))
+    else:
+        stdout().print(end_line(told), soft_wrap=True, markup=False)
+
+
+def _sent(text: str) -> str:
+    """Return a moment as the service reads it: a clock time is this machine's, not its own."""
+    from shadowprice.core.amounts import parse_duration
+    from shadowprice.core.errors import InputError
+    from shadowprice.core.moments import SECOND, parse_moment_ahead
+
+    try:
+        parse_duration(text)
+    except InputError:
+        moment = parse_moment_ahead(text, time.time_ns(), Fraction(1), "TIME")
+        return datetime.fromtimestamp(moment / SECOND, UTC).isoformat()
+    return text
+
+
+def end_line(told: Mapping[str, object]) -> str:
+    """Return the end of the timespan as a line for people."""
+    from shadowprice.client.records import moment
+
+    ends = moment(told["ends"])
+    if ends is None:
+        return "the timespan has no end"
+    if told["ended"]:
+        return f"the timespan ended at {when(ends)}: nothing runs"
+    return f"the timespan ends at {when(ends)}, before slot {told['slot']}"

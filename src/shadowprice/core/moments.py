@@ -1,0 +1,83 @@
+"""Moments that people write: a date and time, a clock time, or a span from now."""
+
+from __future__ import annotations
+
+from datetime import datetime, time, timedelta
+from fractions import Fraction
+from typing import Final
+
+from shadowprice.core.amounts import parse_duration
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
+
+SECOND: Final = 1_000_000_000
+"""Nanoseconds in a second."""
+
+_HINT: Final = "write 18:00, 2026-11-23T18:00, 2026-11-23T18:00:00Z, 6h or '20 slots'"
+
+_MAX_LENGTH: Final = 40
+"""Characters of a moment; the longest that is valid has 32."""
+
+
+def parse_moment_ahead(text: str, now: int, slot_seconds: Fraction, location: str) -> int:
+    """Read a moment that lies ahead.
+
+    Parameters
+    ----------
+    text : str
+        A span from now (``6h``, ``20 slots``), a clock time (``18:00``: the next one), or a date
+        with or without a time. Without a time zone it is this machine's local time.
+    now : int
+        The current time in nanoseconds since 1970.
+    slot_seconds : Fraction
+        The length of a slot.
+    location : str
+        Where the text is, for errors.
+
+    Returns
+    -------
+    int
+        Nanoseconds since 1970, later than ``now``.
+
+    Raises
+    ------
+    InputError
+        If the text is none of these, or the moment has passed.
+    """
+    try:
+        span = parse_duration(text)
+    except InputError:
+        moment = _on_clock(text, now, location)
+    else:
+        moment = now + int(span.in_seconds(slot_seconds) * SECOND)
+    if moment <= now:
+        raise InputError(Fault(location, f"{shown(text)} has passed", _HINT))
+    return moment
+
+
+def _on_clock(text: str, now: int, location: str) -> int:
+    try:
+        if len(text) > _MAX_LENGTH:
+            raise ValueError(text)
+        clock = _clock_time(text)
+        if clock is None:
+            return _nanoseconds(datetime.fromisoformat(text).astimezone())
+        today = datetime.fromtimestamp(now // SECOND, clock.tzinfo).date()
+        moment = _nanoseconds(datetime.combine(today, clock).astimezone())
+        if moment > now:
+            return moment
+        # Tomorrow's is not always 24 hours later: the zone may change its offset in between.
+        return _nanoseconds(datetime.combine(today + timedelta(days=1), clock).astimezone())
+    except (ValueError, OverflowError, OSError) as error:
+        raise InputError(Fault(location, f"{shown(text)} is not a time", _HINT)) from error
+
+
+def _clock_time(text: str) -> time | None:
+    if ":" not in text[:3]:
+        return None
+    return time.fromisoformat(text if text[1:2] != ":" else f"0{text}")
+
+
+def _nanoseconds(moment: datetime) -> int:
+    whole = int(moment.replace(microsecond=0).timestamp())
+    return whole * SECOND + moment.microsecond * 1_000

@@ -1,0 +1,62 @@
+"""What the end of the timespan means to jobs, in words with the clock time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.engine.engine import Engine
+from shadowprice.service.clock import Calendar, stamp
+
+CODE: Final = "timespan"
+"""Code of the reason of a job that waits because the timespan has ended."""
+
+_LIMITED: Final = frozenset({Reason.TOO_LATE, Reason.NO_ROOM, Reason.NO_VALUE})
+"""Reasons that an earlier end of the timespan can cause."""
+
+
+def end_text(engine: Engine, calendar: Calendar) -> str | None:
+    """Return when the timespan ends, None without an end."""
+    return None if engine.until is None else stamp(calendar.begins(engine.until))
+
+
+def has_ended(engine: Engine) -> bool:
+    """Whether nothing may run in the slot that runs, or in the coming one if none runs."""
+    running = engine.slot_running
+    current = engine.slot if running is None else running
+    return engine.until is not None and current >= engine.until
+
+
+def is_near(engine: Engine) -> bool:
+    """Whether the end of the timespan may limit a plan that is made now."""
+    until, horizon = engine.until, engine.cluster.horizon
+    return until is not None and until - engine.slot <= horizon
+
+
+def reason_to_wait(engine: Engine, calendar: Calendar) -> dict[str, Any]:
+    """Return the reason of an open job that the end of the timespan keeps from running."""
+    end = end_text(engine, calendar)
+    message = f"the timespan ends at {end}: nothing runs from then on, until it is moved or removed"
+    return {"code": CODE, "message": message, "timespan_ends": end}
+
+
+def refusal_reason(engine: Engine, calendar: Calendar, refusal: Refusal) -> dict[str, Any]:
+    """Return a refusal as a reason; it names the end of the timespan if that limits plans."""
+    reason: dict[str, Any] = refusal.record()
+    if refusal.reason in _LIMITED and is_near(engine):
+        end = end_text(engine, calendar)
+        reason["timespan_ends"] = end
+        if "timespan" in f"{refusal.message} {refusal.bottleneck}":
+            reason["message"] = f"{refusal.message} (it ends at {end})"
+    return reason
+
+
+def without_end_text(engine: Engine, calendar: Calendar) -> str:
+    """Return what is said of a job that only the end of the timespan keeps from admission."""
+    return f"without the end of the timespan at {end_text(engine, calendar)} it would be admitted"
+
+
+def lengthened(reason: Mapping[str, Any], text: str, end: str | None) -> dict[str, Any]:
+    """Return a reason with another sentence about the end."""
+    return {**reason, "message": f"{reason.get('message', '')}; {text}", "timespan_ends": end}

@@ -1,0 +1,191 @@
+"""The end of the timespan: set, moved and removed by operators, kept over restarts.
+
+The end is kept as a moment. Slots follow it: where the clock is set, another slot is the first in
+which nothing may run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import TimespanChanged
+from shadowprice.core.job import Job
+from shadowprice.core.moments import parse_moment_ahead
+from shadowprice.core.policy import Status
+from shadowprice.core.quote import Answer, Quote
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.snapshot import clone
+from shadowprice.service.clock import Calendar, stamp
+from shadowprice.service.store import Store
+from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.ending import end_text, is_near, lengthened, without_end_text
+from shadowprice.service.truth.views import changes_of
+
+log = logging.getLogger("shadowprice.service")
+
+KEY: Final = "timespan"
+"""Key of the end in the store."""
+
+NONE: Final = "none"
+"""Value of ``--until`` that removes the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimespanEnd:
+    """The end as it is kept.
+
+    Parameters
+    ----------
+    at : int or None
+        Nanoseconds since 1970; None without an end.
+    option : str or None
+        The ``--until`` that was followed last: the same text at the next start changes nothing.
+    """
+
+    at: int | None = None
+    option: str | None = None
+
+    def stored(self) -> str:
+        """Return the end as the store keeps it."""
+        return json.dumps({"at": self.at, "option": self.option})
+
+
+def read_end(store: Store) -> TimespanEnd:
+    """Return the end that the store keeps."""
+    text = store.get(KEY)
+    return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
+
+
+def slot_of_end(calendar: Calendar, at: int | None) -> int | None:
+    """Return the first slot in which nothing may run: the one that the moment falls into."""
+    return None if at is None else max(0, calendar.slot_at(at))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTimespan:
+    """The end of the timespan is set, moved or removed.
+
+    Parameters
+    ----------
+    at : int or None
+        Nanoseconds since 1970; None removes it.
+    """
+
+    at: int | None
+
+    def perform(self, batch: Batch) -> None:
+        """Change the end, and plan again what reached past it."""
+        change_end(batch, replace(batch.truth.end, at=self.at))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOption:
+    """The service starts with ``--until``: it is followed where its text is another than before.
+
+    A restart with the same words keeps the end: a span is not counted again, a clock time is not
+    tomorrow's, and what an operator changed since stays.
+
+    Parameters
+    ----------
+    option : str or None
+        The text; None if the option is not given.
+    """
+
+    option: str | None
+
+    def perform(self, batch: Batch) -> None:
+        """Change the end if the option is another."""
+        if self.option is None or self.option == batch.truth.end.option:
+            return
+        at = None
+        if self.option != NONE:
+            slot_seconds = batch.engine.cluster.slot_seconds
+            at = parse_moment_ahead(self.option, batch.now, slot_seconds, "--until")
+        change_end(batch, TimespanEnd(at, self.option))
+
+
+def change_end(batch: Batch, end: TimespanEnd) -> None:
+    """Keep an end, and let the engine follow."""
+    batch.undo.assign(batch.truth, "end", end)
+    batch.put(KEY, end.stored())
+    follow_clock(batch)
+    ends = end_text(batch.engine, batch.calendar)
+    batch.tell("timespan", until=None if end.at is None else stamp(end.at), ends=ends)
+
+
+def follow_clock(batch: Batch) -> None:
+    """Let the engine know in which slot the end falls, and readers what that means to jobs."""
+    truth = batch.truth
+    slot = slot_of_end(batch.calendar, truth.end.at)
+    if slot != batch.engine.until:
+        batch.take(TimespanChanged(truth.coming, slot))
+    for name, view in list(truth.views.items()):
+        record = batch.engine.open_jobs.get(name)
+        if record is not None:
+            batch.change(name, **changes_of(batch.engine, record, view, truth.calendar, batch.now))
+
+
+# ---------------------------------------------------------------- what would be without it
+
+
+def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
+    """Tell of jobs that were refused, or got no promise, only because the timespan ends."""
+    engine = batch.engine
+    if not is_near(engine) or not engine.capabilities.quotes:
+        return
+    left_out = [job for job in jobs if _left_out(engine, job.name)]
+    if not left_out:
+        return
+    twin = without_end(engine)
+    end, text = end_text(engine, batch.calendar), without_end_text(engine, batch.calendar)
+    for job in left_out:
+        refused = engine.jobs[job.name].status is Status.REFUSED
+        if admitted_without_end(twin, job, promised=not refused):
+            reason = batch.truth.views[job.name].reason or {}
+            batch.change(job.name, reason=lengthened(reason, text, end))
+            batch.tell("timespan", job.name, reason=text)
+
+
+def _left_out(engine: Engine, name: str) -> bool:
+    record = engine.jobs.get(name)
+    if record is None or record.status not in {Status.REFUSED, Status.QUEUED}:
+        return False
+    return record.promise is None and not len(record.plan)
+
+
+def without_end(engine: Engine) -> Engine:
+    """Return an engine in the same state, whose policy knows of no end."""
+    twin = clone(engine)
+    twin.until = None
+    twin.begin_policy_anew()
+    return twin
+
+
+def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
+    """Whether an engine without an end would admit a job; ``promised``: with a promise."""
+    if job.name in twin.jobs:
+        job = replace(job, name=f"{job.name} (without the end)")
+    try:
+        quote = twin.quote(job)
+    except ShadowpriceError as error:
+        log.info("job %s could not be quoted without the end: %s", job.name, error)
+        return False
+    return quote.answer is Answer.ADMITTED or (quote.admitted and not promised)
+
+
+def end_of_quote(engine: Engine, calendar: Calendar, job: Job, quote: Quote) -> dict[str, Any]:
+    """Return what the end of the timespan means to a quote; empty if it is far."""
+    if not is_near(engine):
+        return {}
+    told: dict[str, Any] = {"ends": end_text(engine, calendar)}
+    refused = quote.answer is Answer.REFUSED
+    if quote.answer is not Answer.ADMITTED:
+        told["admitted_without"] = admitted_without_end(
+            without_end(engine), job, promised=not refused
+        )
+    return told

@@ -1,0 +1,130 @@
+"""``serve --until`` with real processes: kept over kills, nothing runs past it, removable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.service_process import Served
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+
+CLUSTER = {"slot": "1s", "horizon": 100, "servers": [{"name": "box", "capacity": {"cpu": 2}}]}
+LOOP = "echo $$ > pid; trap 'echo saved > saved; exit 143' TERM; while :; do sleep 0.1; done"
+PLANNERS = {"oasis", "pdors", "rolling"}
+
+
+def record(name: str, seconds: int, folder: Path) -> dict[str, Any]:
+    return {
+        "name": name,
+        "chunks": 1,
+        "minibatches": seconds,
+        "minibatch_time": "1s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "constant", "value": 50},
+        "run": {"command": ["sh", "-c", LOOP], "workdir": str(folder), "grace": "5s"},
+    }
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 90) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come true")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling", "fifo"])
+def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, policy: str) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump(CLUSTER))
+    here = tmp_path / "work"
+    here.mkdir()
+
+    def begin() -> Served:
+        return Served(tmp_path / "data", cluster, "-p", policy, "--until", "300 slots")
+
+    def end() -> dict[str, Any]:
+        return dict(service.client.get("/v1/timespan").json())
+
+    def job(name: str) -> dict[str, Any]:
+        return dict(service.client.get(f"/v1/jobs/{name}").json())
+
+    service = begin()
+    try:
+        first = end()
+        assert not first["ended"]
+        service.kill(signal.SIGKILL)
+        service = begin()
+        assert end() == first
+
+        assert service.client.post("/v1/jobs", json=record("loops", 3, here)).is_success
+        service.until("loops", {"running"})
+        pid = int(eventually(lambda: (here / "pid").exists() and (here / "pid").read_text()))
+        moved = service.client.put("/v1/timespan", json={"until": "15 slots"}).json()
+        assert moved["until"] < first["until"]
+        service.kill(signal.SIGKILL)
+        service = begin()
+        # The operator's end stays: the option is the one that was followed before.
+        assert {key: end()[key] for key in ("until", "ends", "slot")} == {
+            key: moved[key] for key in ("until", "ends", "slot")
+        }
+
+        quote = service.client.post("/v1/quote", json=record("long", 60, here)).json()
+        assert quote["timespan"]["ends"] == moved["ends"]
+        assert quote["timespan"]["admitted_without"] is (policy in PLANNERS)
+        long = service.client.post("/v1/jobs", json=record("long", 60, here)).json()
+        if policy in PLANNERS:
+            assert long["state"] == "refused"
+            expected = f"without the end of the timespan at {moved['ends']} it would be admitted"
+            assert expected in long["reason"]["message"]
+
+        waits = eventually(
+            lambda: (
+                (told := job("loops"))["reason"] and told["reason"]["code"] == "timespan" and told
+            )
+        )
+        assert waits["state"] in {"standby", "admitted"}
+        assert moved["ends"] in waits["reason"]["message"]
+        assert waits["promise"] is None
+        eventually(lambda: not is_alive(pid) and (here / "saved").exists())
+        assert end()["ended"]
+        late = service.client.post("/v1/jobs", json=record("late", 3, here)).json()
+        if policy in PLANNERS:
+            assert late["state"] == "refused"
+        else:
+            assert late["reason"]["code"] == "timespan"
+        metrics = service.client.get("/metrics").text
+        assert "shadowprice_timespan_ended 1.0" in metrics
+        told = service.client.get("/v1/jobs/loops/explain").json()["lines"]
+        assert any(f"the timespan ends at {moved['ends']}" in line for line in told), told
+        generations = service.client.get("/v1/jobs/loops/generations").json()["generations"]
+        assert all(one["ended"] for one in generations)
+        assert {
+            one["job"] for one in service.client.get("/v1/servers").json()["servers"][0]["jobs"]
+        } == set()
+
+        assert service.client.put("/v1/timespan", json={"until": None}).is_success
+        assert service.until("loops", {"running"})["generation"] > waits["generation"]
+        assert job("loops")["reason"] is None
+    finally:
+        for name in ("loops", "late", "long"):
+            service.client.delete(f"/v1/jobs/{name}")
+        service.kill(signal.SIGTERM)

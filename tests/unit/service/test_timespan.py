@@ -1,0 +1,129 @@
+"""The end of the timespan in the durable state: options, clocks, and what jobs are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.service.clock import SECOND, stamp
+from shadowprice.service.truth.reading import jobs_by_name
+from shadowprice.service.truth.slots import MoveOrigin
+from shadowprice.service.truth.timespan import ChangeTimespan, FollowOption
+from shadowprice.service.truth.views import JobView, State
+from tests.support.simulated_hours import SLOT
+from tests.unit.service.test_truth import Bench
+
+
+def until(bench: Bench) -> int | None:
+    servers = bench.truth.outcome().servers
+    assert servers is not None
+    assert servers.until == bench.truth.engine.until
+    return servers.until
+
+
+def restart(bench: Bench) -> None:
+    bench.store.close()
+    bench.store.open()
+    bench.read()
+
+
+def slots_ahead(bench: Bench, slots: float) -> int:
+    return int(bench.clock.wall() + slots * SLOT * SECOND)
+
+
+def test_an_option_counts_once_and_an_operator_comes_after(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data")
+    bench.do(FollowOption(None))
+    assert until(bench) is None
+    bench.do(FollowOption("5 slots"))
+    assert until(bench) == 5
+    bench.slot(3)
+    restart(bench)
+    bench.do(FollowOption("5 slots"))
+    assert until(bench) == 5
+    bench.do(ChangeTimespan(slots_ahead(bench, 20)))
+    restart(bench)
+    bench.do(FollowOption("5 slots"))
+    assert until(bench) == 23
+    bench.do(FollowOption(None))
+    assert until(bench) == 23
+    bench.do(FollowOption("2 slots"))
+    assert until(bench) == 5
+    restart(bench)
+    bench.do(FollowOption("none"))
+    assert until(bench) is None
+    with pytest.raises(InputError, match="has passed"):
+        bench.do(FollowOption("2020-01-01"))
+    assert until(bench) is None
+    bench.store.close()
+
+
+def test_an_end_stays_at_its_clock_time_when_the_clock_is_set(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data")
+    bench.do(ChangeTimespan(slots_ahead(bench, 10)))
+    assert until(bench) == 10
+    bench.do(MoveOrigin(3 * SLOT * SECOND, "the clock was set forward"))
+    assert until(bench) == 7
+    restart(bench)
+    assert until(bench) == 7
+    bench.store.close()
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling"])
+def test_who_is_refused_only_for_the_end_is_told(tmp_path: Path, policy: str) -> None:
+    bench = Bench(tmp_path / "data", policy)
+    bench.do(ChangeTimespan(slots_ahead(bench, 3)))
+    bench.submit("long")  # six slots
+    bench.submit("short", minibatches=10)
+    assert "long" not in bench.truth.views
+    assert bench.truth.views["short"].promise is not None
+    end = stamp(bench.truth.calendar.begins(3))
+    told = reason_of(bench, "long")
+    assert f"without the end of the timespan at {end} it would be admitted" in told["message"]
+    assert told["timespan_ends"] == end
+    bench.do(ChangeTimespan(None))
+    bench.submit("again")
+    assert bench.truth.views["again"].promise is not None
+    bench.store.close()
+
+
+def reason_of(bench: Bench, name: str) -> dict[str, Any]:
+    with bench.store.reading() as connection:
+        [row] = jobs_by_name(connection, [name])
+    reason = JobView.of_store(row.view).reason
+    assert reason is not None
+    return dict(reason)
+
+
+@pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling", "fifo", "drf"])
+def test_who_is_open_at_the_end_waits_and_goes_on(tmp_path: Path, policy: str) -> None:
+    bench = Bench(tmp_path / "data", policy)
+    bench.do(ChangeTimespan(slots_ahead(bench, 3.5)))
+    assert until(bench) == 3
+    bench.submit("one", minibatches=18)  # three slots, if all goes well
+    bench.slot()
+    bench.started("one")
+    assert bench.truth.views["one"].state is State.RUNNING
+    bench.report("one", 1)
+    bench.slot(3)
+    view = bench.truth.views["one"]
+    assert view.state.open
+    assert view.workers == 0
+    assert view.promise is None
+    assert view.reason is not None
+    assert view.reason["code"] == "timespan"
+    assert not bench.truth.engine.running
+    assert "stopped" in bench.kinds("one")
+    assert bench.kinds("one").count("standby") >= 1
+    waiting = bench.kinds("one").count("standby")
+    bench.slot(2)
+    assert bench.kinds("one").count("standby") == waiting
+    bench.do(ChangeTimespan(None))
+    bench.slot(2)
+    view = bench.truth.views["one"]
+    assert view.workers == 1
+    assert view.reason is None
+    bench.store.close()
