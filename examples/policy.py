@@ -1,83 +1,59 @@
-"""A whole policy, to be ``first_server/__init__.py`` below ``src/shadowprice/policies``."""
+"""A policy of one file, for every command with a policy: ``-p ./policy.py:FirstFit``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.events import Decision, JobsArrived, Place, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, View, servers_out
+from shadowprice.core.policy import View, servers_out
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.registry import Parameters, PolicyInfo
+from shadowprice.policies.base import BasePolicy, Parameters
 
 
-class FirstServer:
-    """Runs every job with its fewest workers, all on the first server that has room for them.
+class FirstFitParameters(Parameters):
+    """Parameters of `FirstFit`, for ``--set``."""
 
-    Its parameter servers stand on the first that has room for those. Who finds no room waits.
-    """
+    workers: Literal["fewest", "most"] = Field("fewest", description="Number of workers of a job.")
 
-    capabilities = Capabilities()
 
-    def __init__(self, parameters: Parameters) -> None:
-        self._parameters = parameters
+class FirstFit(BasePolicy):
+    """Places the workers of each job on the first server with room for them; other jobs wait."""
 
-    def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
-        return self._parameters.model_dump()
-
-    def resume(self, view: View) -> None:
-        """Begin anew on what the view shows: nothing is kept from one event to the next."""
+    Parameters = FirstFitParameters
+    parameters: FirstFitParameters
 
     def decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
-        """Answer jobs that arrive; place those that stand nowhere and find room."""
+        """Queue or reject new jobs, then place queued jobs in order of arrival."""
         if isinstance(event, JobsArrived):
             for job in event.jobs:
-                if first_servers(job, view.cluster, view.cluster.capacity) is None:
-                    why = "no server has room for its fewest workers, even empty"
-                    yield Reject(job.name, Refusal(Reason.NEVER_FITS, why))
+                if self._placement(job, view.cluster, view.cluster.capacity) is None:
+                    reason = "no server has room for its workers, even if empty"
+                    yield Reject(job.name, Refusal(Reason.NEVER_FITS, reason))
                 else:
                     yield Queue(job.name)
         for name, state in list(view.open_jobs.items()):
             if state.placement is None:
                 free = view.ledger.capacity - view.ledger.used[0]
-                free[servers_out(view)] = -1  # not even what takes nothing that is counted
-                placement = first_servers(state.job, view.cluster, free)
+                free[servers_out(view)] = -1
+                placement = self._placement(state.job, view.cluster, free)
                 if placement is not None:
                     yield Place(name, placement)
 
-
-def first_servers(job: Job, cluster: Cluster, free: Amounts) -> Placement | None:
-    """Return where a job runs with its fewest workers, None where there is no room."""
-    workers = int(job.worker_counts[0])
-    ps = job.ps_needed(workers)
-    asked = workers * job.worker
-    able = np.flatnonzero(cluster.hosts_workers & (free >= asked).all(axis=1))
-    if not len(able):
-        return None
-    first = int(able[0])
-    if job.ps is None:  # all-reduce
-        return Placement.of([(first, workers, 0)])
-    left = free.copy()
-    left[first] -= asked
-    able = np.flatnonzero(cluster.hosts_ps & (left >= ps * job.ps).all(axis=1))
-    return Placement.of([(first, workers, 0), (int(able[0]), 0, ps)]) if len(able) else None
-
-
-def build(context: PolicyContext, parameters: Parameters) -> FirstServer:
-    """Build the policy, as the registry asks; the context tells what else one may know."""
-    del context
-    return FirstServer(parameters)
-
-
-POLICIES = (
-    PolicyInfo(
-        name="first_server",
-        summary="Every job with its fewest workers, on the first server that has room.",
-        paper="the documentation's sample",
-        parameters=Parameters,
-        build="shadowprice.policies.first_server:build",
-    ),
-)
+    def _placement(self, job: Job, cluster: Cluster, free: Amounts) -> Placement | None:
+        workers = int(job.worker_counts[0 if self.parameters.workers == "fewest" else -1])
+        request, ps = workers * job.worker, job.ps_needed(workers)
+        hosts = np.flatnonzero(cluster.hosts_workers & (free >= request).all(axis=1))
+        if not len(hosts):
+            return None
+        stays = [(int(hosts[0]), workers, 0)]
+        if job.ps is not None:
+            rest = free.copy()
+            rest[hosts[0]] -= request
+            hosts = np.flatnonzero(cluster.hosts_ps & (rest >= ps * job.ps).all(axis=1))
+            stays += [(int(row), 0, ps) for row in hosts[:1]]
+        return Placement.of(stays) if job.ps is None or len(hosts) else None

@@ -307,7 +307,7 @@ def simulate(
     jobs : path or iterable of mappings, optional
         Job file, or the jobs that one holds. Numbers may be numpy's, here and elsewhere.
     policy : str
-        Name of the policy.
+        Name of the policy, or ``./file.py:NAME``.
     trace : str, optional
         A trace in place of jobs, such as ``philly:PATH?limit=1000``; without a cluster, on one
         sized to it (``load``, ``slot``).
@@ -342,7 +342,8 @@ def simulate(
     _check_name(policy)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.scenario(seed)
-    choice = PolicyChoice(policy, plain_values(parameters or {}), policy)
+    named = PolicyChoice.named(policy, plain_values(parameters or {}), location="policy")
+    choice = replace(named, titled=named.name)
     return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
@@ -368,7 +369,7 @@ def compare(
     cluster, jobs, trace, incidents, until, slot, load, skip_invalid
         As in `simulate`.
     policies : sequence of str or (str, mapping)
-        Names, or (name, parameters).
+        Names or ``./file.py:NAME``, or (name, parameters).
     seeds : int
         From how many seeds, ``seed`` and those after it.
     seed : int
@@ -526,7 +527,8 @@ def _choices(policies: Policies) -> list[PolicyChoice]:
     found = []
     for entry in [policies] if isinstance(policies, str) else policies:
         name, parameters = (entry, {}) if isinstance(entry, str) else plain_values(entry)
-        found.append(PolicyChoice(name, parameters))
+        _check_name(name)
+        found.append(PolicyChoice.named(name, parameters, location="policies"))
         bounds.POLICIES.check(len(found), "policies")
     check_choices(found, "policies", "write ['oasis', 'fifo']")
     return found

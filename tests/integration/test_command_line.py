@@ -84,11 +84,11 @@ def call(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Iterator[Call]:
     """Run a command in an empty directory that holds the small workload."""
-    known = dict(registry.policies())
+    known = dict(registry.builtin_policies())
     known["flat-rate"] = INFO
     known["broken"] = replace(INFO, name="broken", build=f"{__name__}:silent")
     known["failing"] = replace(INFO, name="failing", build=f"{__name__}:failing")
-    monkeypatch.setattr(registry, "policies", lambda: known)
+    monkeypatch.setattr(registry, "builtin_policies", lambda: known)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(CLUSTER)
     (tmp_path / "j.yaml").write_text(JOBS)
@@ -474,7 +474,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
             file.write(json.dumps(record) + "\n")
     code = (
         "import sys; from shadowprice.policies import registry; from tests.support.flat_rate "
-        "import INFO; registry.policies = lambda: {'flat-rate': INFO}; "
+        "import INFO; registry.builtin_policies = lambda: {'flat-rate': INFO}; "
         "from shadowprice.cli.main import main; sys.exit(main())"
     )
     words = ["simulate", "-c", "c.yaml", "-j", "j.jsonl", "-p", "flat-rate", "--out", "run"]

@@ -1,4 +1,4 @@
-"""The sample policy of the documentation runs, and holds what tests ask of every policy."""
+"""The sample of the documentation is shown as it is, runs, and passes the tests of every policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.cli.main import main
-from tests.support.sample_policy import NAME, installed
+from tests.support.sample_policy import NAME, SAMPLE, installed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -28,6 +28,13 @@ ASKED = {
     "test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would",
 }
 """Some of what is asked of every policy."""
+
+
+def test_the_page_shows_the_sample() -> None:
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    [shown] = re.findall(r"```python title=\"policy.py\"\n(.*?)```", page, re.DOTALL)
+    assert shown == SAMPLE.read_text(encoding="utf-8")
+    assert len(shown.splitlines()) <= 60
 
 
 def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -> None:

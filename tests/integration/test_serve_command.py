@@ -59,7 +59,7 @@ def test_a_policy_is_set_as_where_jobs_really_run(
         "shadowprice.service.server.serve", lambda settings, told: begun.append(settings)
     )
     assert main(["serve", "-c", str(cluster), "--data", str(tmp_path / "data"), *words]) == 0
-    assert [settings.parameters for settings in begun] == [expected]
+    assert [settings.policy.settings for settings in begun] == [expected]
 
 
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.whatif import described
 from tests.support.services import CLUSTER, Running, job, running
 
@@ -159,3 +161,21 @@ def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
         assert ended["state"] in {"cancelled", "done"}
         assert client.whatifs()[0]["id"] == run["id"]
         assert client.whatif(run["id"])["question"]["policy"] == "drf"
+
+
+def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path) -> None:
+    file = tmp_path / "policy.py"
+    shutil.copy(Path(__file__).parents[2] / "examples" / "policy.py", file)
+    choice = PolicyChoice.named(f"{file}:FirstFit", {"workers": "most"})
+    with running(tmp_path, policy=choice) as live:
+        file.unlink()  # a later version would simulate another policy
+        assert live.client.get("/v1/service").json()["policy"] == "policy.FirstFit"
+        assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
+        asked = live.client.post("/v1/whatif", json={"policy": f"{file}:FirstFit"})
+        assert asked.status_code == 422
+        assert "unknown policy" in asked.text
+        asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
+        told = _finished(live, asked.json()["id"])
+        assert told["state"] == "done", told
+        assert told["question"]["set"] == {"workers": "most"}
+        assert told["as_is"]["policy"] == told["changed"]["policy"] == "policy.FirstFit"

@@ -128,8 +128,9 @@ def test_the_report_shows_balances(busy: tuple[Run, Books], tmp_path: Path) -> N
 
 def test_a_parameter_goes_by_its_paper_s_name(capsys: pytest.CaptureFixture[str]) -> None:
     from shadowprice.cli.options import policy_settings
+    from shadowprice.policies.registry import policy_info
 
-    given = policy_settings(None, ["lambda=1"], ["astraea", "hived"])
+    given = policy_settings(None, ["lambda=1"], [policy_info("astraea"), policy_info("hived")])
     assert given == {"astraea": {"lambda": "1"}, "hived": {}}
     assert main(["policies", "astraea"]) == 0
     assert "\nlambda " in capsys.readouterr().out

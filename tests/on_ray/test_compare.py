@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,15 @@ def test_a_comparison_is_that_of_one_machine(
 ) -> None:
     root = Path(__file__).parents[2] / "examples"
     words = ["compare", "-c", str(root / "cluster.yaml"), "-j", str(root / "jobs.yaml"), "-q"]
-    words += ["-p", "fifo,drf", "--seeds", "2"]
+    # Files of this machine go to the nodes with the runs.
+    policy = tmp_path / "policy.py"
+    shutil.copy(root / "policy.py", policy)
+    words += ["-p", f"fifo,drf,{policy}:FirstFit", "--seeds", "2"]
     for name, more in (("here", []), ("there", ["--on", ray_cluster.address])):
         assert main([*words, *more, "--out", str(tmp_path / name)]) == 0
     assert not (tmp_path / "there.runs").exists()
-    for policy in ("fifo", "drf"):
-        here, there = (tmp_path / name / policy for name in ("here", "there"))
+    for label in ("fifo", "drf", "policy.FirstFit"):
+        here, there = (tmp_path / name / label for name in ("here", "there"))
         files = {path.name for path in here.iterdir()}
         assert files == {path.name for path in there.iterdir()}
         for name in files - {"run.json", "report.html"}:  # these tell how long it took

@@ -14,6 +14,7 @@ import httpx
 import yaml
 
 from shadowprice.executors.contract import Executor
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import Clock
 from shadowprice.service.server import serve
 from shadowprice.service.service import Service
@@ -69,7 +70,7 @@ def running(
     folder: Path,
     *,
     cluster: Mapping[str, Any] = CLUSTER,
-    policy: str = "fifo",
+    policy: str | PolicyChoice = "fifo",
     data: str | None = None,
     clock: Clock | None = None,
     executor: Executor | None = None,
@@ -88,7 +89,7 @@ def running(
         cluster=path,
         data=data or str(folder / name),
         port=port,
-        policy=policy,
+        policy=policy if isinstance(policy, PolicyChoice) else PolicyChoice(policy),
         executor="none" if executor is None else "local",
         observe=executor is None if observe is None else observe,
         token_file=folder / "operator.token" if data else None,

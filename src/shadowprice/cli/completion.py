@@ -15,6 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     import polars as pl
+    from pydantic import BaseModel
 
 _MOST: Final = 200
 """Names offered at once; a shell asks before it shows as many."""
@@ -22,9 +23,9 @@ _MOST: Final = 200
 
 def complete_policy(incomplete: str) -> list[str]:
     """Return the policies that a list of names, the last one unfinished, can end in."""
-    from shadowprice.policies.registry import policies
+    from shadowprice.policies.registry import policy_names
 
-    return _in_list(policies(), incomplete)
+    return _in_list(policy_names(), incomplete)
 
 
 def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -32,19 +33,25 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
 
     ``oasis.`` in front asks for those of one policy, as `compare` takes them.
     """
-    from shadowprice.policies.registry import policies, policy_info
+    from shadowprice.core.errors import InputError
+    from shadowprice.policies.registry import builtin_policies, policy_info, policy_names
 
+    known = policy_names()
     named = str(ctx.params.get("policy") or "").split(",")
     chosen = [name.split("?")[0] for name in named]
-    chosen = [name for name in chosen if name in policies()] or list(policies())
+    chosen = [name for name in chosen if name in known] or list(builtin_policies())
     owner, dot, rest = incomplete.partition(".")
     prefix = ""
-    if dot and owner in policies():
+    if dot and owner in known:
         chosen, prefix, incomplete = [owner], f"{owner}.", rest
     key, equals, _ = incomplete.partition("=")
     offered: dict[str, None] = {}
+    models: list[type[BaseModel]] = []
     for name in chosen:
-        for field, info in policy_info(name).parameters.model_fields.items():
+        with suppress(InputError):
+            models.append(policy_info(name).parameters)
+    for model in models:
+        for field, info in model.model_fields.items():
             label = info.alias or field
             if not equals:
                 offered[f"{label}="] = None
@@ -86,11 +93,11 @@ def complete_experiment(incomplete: str) -> list[str]:
 
 def complete_trace(incomplete: str) -> list[str]:
     """Return the formats of traces, then the files that a path can end in."""
-    from shadowprice.traces.registry import formats
+    from shadowprice.traces.registry import format_names
 
     name, colon, path = incomplete.partition(":")
     if not colon:
-        return _starting([f"{known}:" for known in formats()], name)
+        return _starting([f"{known}:" for known in format_names()], name)
     folder, slash, last = path.rpartition("/")
     found = []
     with suppress(OSError, ValueError):

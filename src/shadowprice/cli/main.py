@@ -22,6 +22,7 @@ from shadowprice.cli.stopping import INTERRUPTED, TERMINATED, terminable
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.wording import escaped, is_text, shown
+from shadowprice.extensions import file_failure
 
 RUNS, LIVE, WORKLOADS, MORE = "Run and compare", "The live service", "Workloads", "More"
 
@@ -262,6 +263,9 @@ def _report(error: Exception) -> int:
         return 2
     if isinstance(error, MemoryError):
         _say("error: this needs more memory than there is; run a smaller workload, or a part of it")
+        return 1
+    if (failure := file_failure(error)) is not None:
+        _say(f"error: {failure}")
         return 1
     words = " ".join(str(error).split()) or "no message"
     _say(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.policies.choice import PolicyChoice
+    from shadowprice.policies.registry import PolicyInfo
 
 LEAST_LOAD = 1e-3
 """Least load that a cluster is sized for: a thousand times the servers that the work needs."""
@@ -38,8 +39,8 @@ TraceOption = Annotated[
     str | None,
     typer.Option(
         "--trace",
-        help="A cluster trace in place of a job file, such as philly:PATH?limit=1000; without "
-        "--cluster, on one sized to it (--load, --slot).",
+        help="Cluster trace in place of a job file, such as philly:PATH?limit=1000 or "
+        "./file.py:NAME:PATH; without --cluster, on a cluster sized to it (--load, --slot).",
         rich_help_panel=WHAT,
         metavar="FORMAT:PATH",
         autocompletion=complete_trace,
@@ -93,7 +94,7 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         "-p",
-        help="Who decides; `shadowprice policies` lists them.",
+        help="Scheduling policy: a name that `shadowprice policies` lists, or ./file.py:NAME.",
         rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
@@ -103,8 +104,9 @@ PoliciesOption = Annotated[
     typer.Option(
         "--policy",
         "-p",
-        help="Policies with commas between them, or one each time; `shadowprice policies` lists "
-        "them. oasis?preset=paper is a variant with a parameter of its own.",
+        help="Policies with commas between them, or one each time: names that `shadowprice "
+        "policies` lists, or ./file.py:NAME. oasis?preset=paper is a variant with a parameter of "
+        "its own.",
         rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
@@ -132,7 +134,7 @@ SeedOption = Annotated[
         "--seed",
         min=0,
         max=bounds.SEED.most,
-        help="Seed of everything drawn.",
+        help="Random seed.",
         rich_help_panel=HOW,
     ),
 ]
@@ -155,21 +157,13 @@ QuietOption = Annotated[
 
 
 def policy_settings(
-    params: Path | None, settings: Sequence[str] | None, names: Sequence[str]
+    params: Path | None, settings: Sequence[str] | None, chosen: Sequence[PolicyInfo]
 ) -> dict[str, dict[str, Any]]:
-    """Return the parameters of each policy from ``--params`` and ``--set``.
+    """Return the parameters of each chosen policy from ``--params`` and ``--set``, by its name.
 
-    A TOML table or a first name that is a policy's (``[oasis]``, ``--set oasis.prices=online``)
-    is for that policy; anything else is for every policy that has the parameter.
-
-    Parameters
-    ----------
-    params : Path, optional
-        The TOML file.
-    settings : sequence of str, optional
-        ``KEY=VALUE`` pairs; they come after the file.
-    names : sequence of str
-        Policies that will run.
+    A TOML table or a dotted name that begins with a policy's name (``[oasis]``,
+    ``--set oasis.prices=online``) is for that policy; any other is for every policy that has the
+    parameter. ``--set`` overrides the file.
 
     Raises
     ------
@@ -178,37 +172,69 @@ def policy_settings(
     """
     from shadowprice.inputs import read_parameters
     from shadowprice.policies.choice import merge, setting
-    from shadowprice.policies.registry import policies, policy_info
+    from shadowprice.policies.registry import policy_names
 
-    known = {
-        name: {
-            label
-            for field, info in policy_info(name).parameters.model_fields.items()
-            for label in (field, info.alias)
-        }
-        for name in names
+    models = {info.name: info.parameters.model_fields for info in chosen}
+    labels = {
+        name: {label for field, info in model.items() for label in (field, info.alias)}
+        for name, model in models.items()
     }
     bounds.SETTINGS.check(len(settings or ()), "--set")
-    result: dict[str, dict[str, Any]] = {name: {} for name in names}
+    result: dict[str, dict[str, Any]] = {name: {} for name in labels}
     layers = [] if params is None else [(str(params), read_parameters(params))]
     layers += [("--set", setting(text)) for text in settings or ()]
     for place, layer in layers:
-        for key, value in layer.items():
-            if key in policies() and isinstance(value, dict):
-                owners, addition = [name for name in names if name == key], value
-                if not owners and place == "--set":
+        own = {name: _table_of(layer, name) for name in labels}
+        shared = {key: value for key, value in layer.items() if not _is_owner(key, value, own)}
+        for key, value in shared.items():
+            if key in policy_names() and isinstance(value, dict):
+                if place == "--set":
                     raise InputError(Fault(f"{place} {key}", f"{key!r} is not among the policies"))
-            else:
-                owners = [name for name in names if key in known[name]]
-                # One policy reports an unknown name itself, with the nearest it knows.
-                owners = owners or ([names[0]] if len(names) == 1 else [])
-                addition = {key: value}
-                if not owners:
-                    fault = Fault(f"{place} {key}", f"no policy of {', '.join(names)} has it")
-                    raise InputError(fault)
+                continue
+            owners = [name for name in labels if key in labels[name]]
+            # One policy reports an unknown name itself, with the nearest it knows.
+            owners = owners or ([*labels] if len(labels) == 1 else [])
+            if not owners:
+                fault = Fault(f"{place} {key}", f"no policy of {', '.join(labels)} has it")
+                raise InputError(fault)
             for name in owners:
-                merge(result[name], addition)
+                merge(result[name], {key: value})
+        for name, table in own.items():
+            merge(result[name], table)
     return result
+
+
+def _table_of(layer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the table of one policy; that of a file's policy, ``[policy.FirstFit]``, is nested."""
+    table: Any = layer
+    for part in name.split("."):
+        table = table.get(part) if isinstance(table, Mapping) else None
+    return table if isinstance(table, Mapping) else {}
+
+
+def _is_owner(key: str, value: object, own: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a key of a layer begins the name of a policy whose table was found below it."""
+    names = [name for name, table in own.items() if table and name.split(".")[0] == key]
+    return bool(names) and isinstance(value, Mapping)
+
+
+def policy_choice(
+    text: str, params: Path | None = None, settings: Sequence[str] | None = None
+) -> PolicyChoice:
+    """Read the one policy of a command, with the parameters of ``--params`` and ``--set``.
+
+    Raises
+    ------
+    InputError
+        If the policy or a parameter is wrong.
+    """
+    from dataclasses import replace
+
+    from shadowprice.policies.choice import PolicyChoice
+
+    chosen = PolicyChoice.named(text)
+    given = policy_settings(params, settings, [chosen.info])[chosen.name]
+    return replace(chosen, settings=given)
 
 
 def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:
@@ -217,7 +243,7 @@ def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:
     Raises
     ------
     InputError
-        If there is none, one is unknown or stands twice, or a parameter has no value.
+        If there is none, one is unknown or occurs twice, or a parameter has no value.
     """
     from shadowprice.policies.choice import PolicyChoice, check_choices
 
@@ -240,5 +266,6 @@ def policy_choices(
         If there is none, or one or a parameter is wrong.
     """
     named = read_choices(texts)
-    shared = policy_settings(params, settings, sorted({choice.name for choice in named}))
+    by_name = {choice.name: choice.info for choice in named}
+    shared = policy_settings(params, settings, [by_name[name] for name in sorted(by_name)])
     return [choice.over(shared[choice.name]) for choice in named]

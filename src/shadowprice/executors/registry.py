@@ -1,9 +1,10 @@
-"""Executors by name; what brings an optional one is said where it is missing."""
+"""Executors by name: those of this package, entry points of installed ones, and users' files."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -11,6 +12,13 @@ from typing import Final, cast
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import closest, shown
 from shadowprice.executors.contract import Executor, ExecutorOptions
+from shadowprice.extensions import EXECUTORS as EXECUTOR_GROUP
+from shadowprice.extensions import (
+    Extension,
+    FileExtension,
+    installed_extensions,
+    is_file_reference,
+)
 
 
 class MissingExecutorError(MissingExtraError):
@@ -21,30 +29,20 @@ class MissingExecutorError(MissingExtraError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An executor that can be chosen.
-
-    Parameters
-    ----------
-    name : str
-        What ``--executor`` takes.
-    summary : str
-        One line for people.
-    factory : str
-        ``module:callable`` that makes it from `ExecutorOptions`.
-    needs : str
-        The top-level package it cannot do without; empty for none.
-    extra : str
-        The extra of this package that brings it.
-    addressed : bool
-        Whether it runs jobs elsewhere, at an address.
-    """
+    """An executor of this package."""
 
     name: str
+    """What ``--executor`` takes."""
     summary: str
+    """One line for people."""
     factory: str
+    """``module:callable`` that makes it from `ExecutorOptions`."""
     needs: str = ""
+    """Top-level package that it requires; empty for none."""
     extra: str = ""
+    """Extra of this package that installs it."""
     addressed: bool = False
+    """Whether it runs jobs elsewhere, at an address."""
 
 
 EXECUTORS: Final[Mapping[str, Entry]] = {
@@ -77,28 +75,58 @@ EXECUTORS: Final[Mapping[str, Entry]] = {
 
 
 def create(name: str, options: ExecutorOptions) -> Executor:
-    """Make an executor; nothing is opened yet.
+    """Make an executor by its name, or that of ``./file.py:NAME``; nothing is opened yet.
 
     Raises
     ------
     InputError
-        If there is none of that name, or it has no address and is given one.
+        If the name is unknown, the file or entry point can't be loaded, or the executor has no
+        address and is given one.
     MissingExecutorError
-        If what it needs is not installed.
+        If a package that it requires is not installed.
     """
+    if is_file_reference(name):
+        return _created(FileExtension.read(name, "--executor"), options)
     entry = EXECUTORS.get(name)
     if entry is None:
-        likely = closest(name, EXECUTORS)
-        mend = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(EXECUTORS)}"
-        raise InputError(Fault("--executor", f"unknown executor {shown(name)}", mend))
+        installed = installed_extensions(EXECUTOR_GROUP)
+        if name in installed:
+            return _created(installed[name], options)
+        names = [*EXECUTORS, *installed]
+        likely = closest(name, names)
+        hint = f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
+        raise InputError(Fault("--executor", f"unknown executor {shown(name)}", hint))
     if options.address and not entry.addressed:
-        mend = f"leave it out, or choose --executor {_addressed()}"
-        raise InputError(Fault("--address", f"the executor {name} runs jobs here", mend))
+        hint = f"leave it out, or choose --executor {_addressed()}"
+        raise InputError(Fault("--address", f"the executor {name} runs jobs here", hint))
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
         raise MissingExecutorError(entry.needs, entry.extra, f"the executor {name}")
     module, _, factory = entry.factory.partition(":")
     make = getattr(importlib.import_module(module), factory)
     return cast("Callable[[ExecutorOptions], Executor]", make)(options)
+
+
+def _created(extension: Extension, options: ExecutorOptions) -> Executor:
+    """Make an executor that isn't part of this package."""
+    loaded = extension.load()
+    location = f"--executor {extension.name}"
+    if isinstance(extension, FileExtension):
+        location = extension.reference
+    hint = "name a class or function that takes ExecutorOptions and returns an Executor"
+    try:
+        inspect.signature(loaded).bind(options)
+    except (TypeError, ValueError) as error:
+        message = f"can't be made from executor options: {error}"
+        raise InputError(Fault(location, message, hint)) from error
+    executor = loaded(options)
+    if not isinstance(executor, Executor):
+        missing = [name for name in _METHODS if not hasattr(executor, name)]
+        message = f"expected an executor; it lacks {', '.join(missing)}"
+        raise InputError(Fault(location, message, hint))
+    return executor
+
+
+_METHODS: Final = tuple(name for name in vars(Executor) if not name.startswith("_"))
 
 
 def _addressed() -> str:

@@ -95,6 +95,7 @@ def kept_comparison(spread: Spread, folder: Path) -> Kept:
         assert isinstance(choice, PolicyChoice)
         inputs = [repr(one) for one in scenario.inputs]
         told = (inputs, dict(scenario.options), scenario.seed, scenario.until, len(scenario.jobs))
-        return repr((told, choice.label, choice.name, sorted(choice.settings.items()))).encode()
+        policy = (choice.label, choice.name, choice.origin, sorted(choice.settings.items()))
+        return repr((told, *policy)).encode()
 
     return Kept(spread, folder, key)

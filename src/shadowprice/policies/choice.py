@@ -1,4 +1,4 @@
-"""A policy with its parameters: read from what people write, named in tables, and built."""
+"""A policy with its parameters: parsed from text, labelled in tables, and built."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.core.wording import shown
+from shadowprice.extensions import FileExtension, is_file_reference
 from shadowprice.policies.registry import (
     Parameters,
+    PolicyInfo,
+    extension_info,
     make_policy,
     nested,
     policy_info,
@@ -24,21 +28,39 @@ from shadowprice.policies.registry import (
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """Who decides.
+    """A policy, and the parameters that are set: the one form of it outside a run.
 
-    Parameters
-    ----------
-    name : str
-        Name of the policy.
-    settings : mapping of str to object
-        Its parameters, as they were set; nested ones as nested mappings.
-    titled : str
-        What tables call it; empty for its name and parameters.
+    It names a registered policy, or carries the file of another. Only `named` and `parse` read a
+    file, so text that reaches the constructor never makes one execute.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters as they were set; nested ones as nested mappings."""
     titled: str = ""
+    """Label in tables; empty for the name and the parameters."""
+    file: FileExtension | None = None
+    """The file of a policy that isn't registered; its label is the name."""
+
+    @classmethod
+    def named(
+        cls,
+        text: str,
+        settings: Mapping[str, Any] | None = None,
+        titled: str = "",
+        location: str = "--policy",
+    ) -> PolicyChoice:
+        """Return the policy that a user names: a registered one, or ``./file.py:NAME``.
+
+        Raises
+        ------
+        InputError
+            If the name is unknown, or the file can't be loaded or holds no such policy.
+        """
+        if not is_file_reference(text):
+            return cls(policy_info(text).name, settings or {}, titled)
+        file = FileExtension.read(text, location)
+        return cls(extension_info(file).name, settings or {}, titled, file)
 
     @classmethod
     def parse(cls, text: str) -> PolicyChoice:
@@ -47,22 +69,57 @@ class PolicyChoice:
         Raises
         ------
         InputError
-            If there is no such policy, or a parameter has no value.
+            As `named`, and if a parameter has no value.
         """
         name, _, rest = text.partition("?")
-        policy_info(name)
-        bounds.SETTINGS.check(rest.count("&") + 1, f"--policy {shown(name)}")
+        chosen = cls.named(name)
+        bounds.SETTINGS.check(rest.count("&") + 1, f"--policy {shown(chosen.name)}")
         pairs = [pair for pair in rest.split("&") if pair]
         settings: dict[str, Any] = {}
         for pair in pairs:
-            merge(settings, setting(pair, f"--policy {name}"))
-        return cls(name, settings, " ".join((name, *pairs)))
+            merge(settings, setting(pair, f"--policy {chosen.name}"))
+        return replace(chosen, settings=settings, titled=" ".join((chosen.name, *pairs)))
+
+    @classmethod
+    def of_run(cls, info: Mapping[str, Any]) -> PolicyChoice:
+        """Return the policy of a run from its ``run.json``.
+
+        Raises
+        ------
+        InputError
+            If its file has changed since the run, or is gone.
+        """
+        settings, origin = info["settings"], info.get("policy_origin") or {}
+        if "file" not in origin:
+            return cls(info["policy"].split()[0], settings)
+        reference = FileExtension(origin["file"], origin["object"], b"").reference
+        file = FileExtension.read(reference, "policy")
+        if file.sha256 != origin["sha256"]:
+            raise InputError(Fault(file.path, "has changed since the run", "run it again"))
+        return cls(extension_info(file).name, settings, file=file)
+
+    @property
+    def info(self) -> PolicyInfo:
+        """Declaration of the policy.
+
+        Raises
+        ------
+        InputError
+            If the name is unknown.
+        """
+        return policy_info(self.name) if self.file is None else extension_info(self.file)
 
     @property
     def label(self) -> str:
-        """What tables and folders call it."""
+        """Name in tables and of folders."""
         pairs = (f"{key}={value}" for key, value in self.settings.items())
         return self.titled or " ".join((self.name, *pairs))
+
+    @property
+    def origin(self) -> Mapping[str, object] | None:
+        """Source of the policy with its digest; None if it is part of this package."""
+        extension = self.info.extension
+        return None if extension is None else extension.record()
 
     def over(self, settings: Mapping[str, Any]) -> PolicyChoice:
         """Return the same choice, under the same label, with its parameters on top of others."""
@@ -70,9 +127,13 @@ class PolicyChoice:
         merge(merged, self.settings)
         return replace(self, settings=merged, titled=self.label)
 
+    def with_file_in(self, folder: Path) -> PolicyChoice:
+        """Return the same choice with a copy of its file, if it has one, in a folder."""
+        return self if self.file is None else replace(self, file=self.file.written_to(folder))
+
     def words(self) -> list[str]:
-        """Return what a command that decides by it is told."""
-        words = ["--policy", self.name]
+        """Return the command-line options that select this policy and its parameters."""
+        words = ["--policy", self.name if self.file is None else self.file.reference]
         for key, value in _leaves(self.settings):
             text = json.dumps(value) if isinstance(value, list | bool) else value
             words += ["--set", f"{key}={text}"]
@@ -84,38 +145,28 @@ class PolicyChoice:
         Raises
         ------
         InputError
-            If there is no such policy or parameter, or a value is out of range.
+            If the policy or a parameter is unknown, or a value is out of range.
         """
-        return policy_parameters(self.name, self.settings)
+        return policy_parameters(self.info, self.settings)
 
     def build(self, context: PolicyContext) -> Policy:
-        """Return the policy, freshly built; see `make_policy`.
+        """Build the policy.
 
         Raises
         ------
         InputError
-            If there is no such policy or parameter, a value is out of range, or it needs to know
-            jobs that the context does not tell.
+            As `make_policy`.
         """
-        return make_policy(self.name, context, self.settings)
+        return make_policy(self.info, context, self.settings)
 
 
 def check_choices(choices: Sequence[PolicyChoice], place: str, mend: str) -> None:
-    """Check that there are policies to compare, and that tables can tell them apart.
-
-    Parameters
-    ----------
-    choices : sequence of PolicyChoice
-        Who is compared.
-    place : str
-        Where they are named, for errors.
-    mend : str
-        How to name some.
+    """Check that there are policies to compare, with different labels.
 
     Raises
     ------
     InputError
-        If there is none, or one stands twice.
+        At ``place``, with the hint ``mend``, if there are none or a label occurs twice.
     """
     if not choices:
         raise InputError(Fault(place, "names no policy", mend))
@@ -129,19 +180,12 @@ def check_choices(choices: Sequence[PolicyChoice], place: str, mend: str) -> Non
 
 
 def setting(text: str, place: str = "--set") -> dict[str, Any]:
-    """Return one ``KEY=VALUE`` pair as nested mappings.
-
-    Parameters
-    ----------
-    text : str
-        The pair.
-    place : str
-        Where it stands, for errors.
+    """Parse one ``KEY=VALUE`` pair into nested mappings.
 
     Raises
     ------
     InputError
-        If it has no value.
+        At ``place`` if the pair has no value.
     """
     return nested([_pair(text, place)])
 
@@ -163,7 +207,7 @@ def _pair(text: str, place: str) -> tuple[str, Any]:
 
 
 def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
-    """Lay nested settings over others, in place."""
+    """Merge nested settings into others, in place."""
     for key, value in addition.items():
         inner = target.get(key)
         if isinstance(inner, dict) and isinstance(value, Mapping):

@@ -1,24 +1,34 @@
-"""Finding policies by name: the folders under ``policies`` list them in ``POLICIES``.
+"""Policies by name: those of this package, entry points of installed ones, and files of users.
 
-The declaration is light: the code behind ``build`` is imported when the policy is first built.
+A declaration is light: the code of a built-in policy is imported when it is first built.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 from pydantic import Field, model_validator
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.core.policy import Capabilities, Policy, PolicyContext
 from shadowprice.core.specs import Bounded, validate
 from shadowprice.core.wording import closest, shown
+from shadowprice.extensions import (
+    POLICIES,
+    Extension,
+    FileExtension,
+    InstalledExtension,
+    installed_extensions,
+    summary_of,
+)
 from shadowprice.kernels.manifest import manifest
 
 
@@ -33,7 +43,7 @@ class Parameters(Settings):
     """Base of every policy's parameters: the defaults serve users, a preset gives the paper's."""
 
     paper_settings: ClassVar[Mapping[str, object]] = {}
-    """What ``preset=paper`` sets; nothing where the defaults are what the paper prints."""
+    """Values that ``preset=paper`` sets; empty if the defaults are those of the paper."""
 
     preset: Preset = Field(
         default="none",
@@ -48,53 +58,43 @@ class Parameters(Settings):
         return value
 
 
+Build = Callable[[PolicyContext, Any], Policy]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """What a policy is.
-
-    Parameters
-    ----------
-    name : str
-        Name on the command line.
-    summary : str
-        One sentence.
-    paper : str
-        Where it is described.
-    parameters : type of Parameters
-        Its parameters; every field carries a description.
-    build : str
-        ``module:function``; called as ``function(context, parameters)`` and returns a policy.
-    details : str
-        What a reader should know before using it (what is left out, when it is slow).
-    counts_places : bool
-        Whether servers have to count places for it, ``{worker: 8, ps: 1}``, as
-        `tenants.tenancy` reads them; a job's worker and parameter server take one each.
-    knows_all_jobs : bool
-        Whether it needs the whole job set beforehand, which a simulation alone can tell.
-    live_settings : mapping
-        Parameters whose default is another where jobs really run, and moving them costs.
-    """
+    """Declaration of a policy."""
 
     name: str
     summary: str
+    """One sentence."""
     paper: str
+    """Where the policy is described; empty for one of a user's own."""
     parameters: type[Parameters]
-    build: str
+    """Model of its parameters; every field carries a description."""
+    build: str | Build
+    """``module:function``, or the function: it builds the policy from context and parameters."""
     details: str = ""
+    """What a user should know: what the policy leaves out, when it is slow."""
     counts_places: bool = False
+    """Whether servers must state units, ``{worker: 8, ps: 1}``, of which each process takes one."""
     knows_all_jobs: bool = False
+    """Whether it needs the whole job set in advance, which only a simulation has."""
     live_settings: Mapping[str, object] = field(default_factory=dict)
+    """Defaults of parameters that differ for a live service, where moving jobs costs."""
+    extension: Extension | None = None
+    """Where the policy comes from if it isn't part of this package."""
 
 
 @cache
-def policies() -> Mapping[str, PolicyInfo]:
-    """Return every policy by name, in alphabetical order."""
+def builtin_policies() -> Mapping[str, PolicyInfo]:
+    """Return the policies of this package by name."""
     found: dict[str, PolicyInfo] = {}
     for name in _packages("shadowprice.policies"):
         module = importlib.import_module(name)
         for info in getattr(module, "POLICIES", ()):
             found[info.name] = info
-    return dict(sorted(found.items()))
+    return found
 
 
 def _packages(root: str) -> Iterable[str]:
@@ -103,23 +103,123 @@ def _packages(root: str) -> Iterable[str]:
             yield entry.name
 
 
+def installed_policies() -> Mapping[str, InstalledExtension]:
+    """Return the entry points of policies; a name of this package can't be declared again."""
+    found = installed_extensions(POLICIES)
+    return {name: point for name, point in found.items() if name not in builtin_policies()}
+
+
+def policy_names() -> list[str]:
+    """Return the names of all registered policies, in alphabetical order; nothing is imported."""
+    return sorted({*builtin_policies(), *installed_policies()})
+
+
+def policies() -> Mapping[str, PolicyInfo]:
+    """Return every registered policy by name, in alphabetical order.
+
+    An entry point that can't be loaded is left out: it must not disable the others.
+    """
+    found: dict[str, PolicyInfo] = dict(builtin_policies())
+    for name in installed_policies():
+        with suppress(InputError):
+            found[name] = policy_info(name)
+    return dict(sorted(found.items()))
+
+
 def policy_info(name: str) -> PolicyInfo:
-    """Return a policy's declaration.
+    """Return the declaration of a registered policy.
 
     Raises
     ------
     InputError
-        If there is no such policy, with the nearest name.
+        If the name is unknown, with the nearest one, or its entry point can't be loaded.
     """
-    known = policies()
-    if name not in known:
-        close = closest(name, known)
-        mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
-        raise InputError(Fault("policy", f"unknown policy {shown(name)}", mend))
-    return known[name]
+    if name in builtin_policies():
+        return builtin_policies()[name]
+    if name in installed_policies():
+        return extension_info(installed_policies()[name])
+    known = policy_names()
+    close = closest(name, known)
+    hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+    raise InputError(Fault("policy", f"unknown policy {shown(name)}", hint))
 
 
-def policy_parameters(name: str, settings: Mapping[str, Any]) -> Parameters:
+@cache
+def extension_info(extension: Extension) -> PolicyInfo:
+    """Return the declaration of a policy that isn't part of this package.
+
+    The object is a `PolicyInfo`, or a policy's class. Of a class, the docstring is the summary and
+    the details, and the attribute ``Parameters`` is the model of its parameters.
+
+    Raises
+    ------
+    InputError
+        If it can't be loaded, or is neither.
+    """
+    loaded = extension.load()
+    if isinstance(extension, FileExtension):
+        name, location = extension.label, extension.reference
+    else:
+        name, location = extension.name, f"{extension.group}: {extension.name}"
+    if isinstance(loaded, PolicyInfo):
+        return replace(loaded, name=name, extension=extension)
+    _check_class(loaded, location)
+    summary, details = summary_of(loaded)
+    given = {
+        one.name: getattr(loaded, one.name)
+        for one in fields(PolicyInfo)
+        if one.name not in _NOT_DECLARED and hasattr(loaded, one.name)
+    }
+    return PolicyInfo(
+        name=name,
+        summary=summary,
+        parameters=getattr(loaded, "Parameters", Parameters),
+        build=loaded,
+        details=details,
+        extension=extension,
+        **{"paper": "", **given},
+    )
+
+
+_NOT_DECLARED: Final = frozenset({"name", "summary", "parameters", "build", "details", "extension"})
+"""Fields of `PolicyInfo` that a policy's class doesn't declare by attributes of the same names."""
+
+_METHODS: Final = tuple(
+    name for name, value in vars(Policy).items() if inspect.isfunction(value) and name[0] != "_"
+)
+
+
+def _check_class(loaded: object, location: str) -> None:
+    hint = "derive it from shadowprice.policies.base.BasePolicy (docs/extending.md)"
+    if not isinstance(loaded, type):
+        message = f"expected a policy class, got {_kind(loaded)}"
+        raise InputError(Fault(location, message, "name the class"))
+    missing = [name for name in _METHODS if not callable(getattr(loaded, name, None))]
+    if missing:
+        message = f"expected a policy class; it lacks {', '.join(missing)}"
+        raise InputError(Fault(location, message, hint))
+    unwritten = sorted(getattr(loaded, "__abstractmethods__", ()))
+    if unwritten:
+        message = f"the policy class doesn't define {', '.join(unwritten)}"
+        raise InputError(Fault(location, message, "define them, or name the class that does"))
+    model = getattr(loaded, "Parameters", Parameters)
+    if not (isinstance(model, type) and issubclass(model, Parameters)):
+        message = f"expected a model in Parameters, got {_kind(model)}"
+        hint = "derive it from shadowprice.policies.registry.Parameters"
+        raise InputError(Fault(location, message, hint))
+    try:
+        inspect.signature(loaded).bind(None, None)
+    except (TypeError, ValueError) as error:
+        message = f"can't be built from context and parameters: {error}"
+        hint = "define __init__(self, context, parameters)"
+        raise InputError(Fault(location, message, hint)) from error
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def policy_parameters(policy: str | PolicyInfo, settings: Mapping[str, Any]) -> Parameters:
     """Return the validated parameters of a policy.
 
     Raises
@@ -127,9 +227,10 @@ def policy_parameters(name: str, settings: Mapping[str, Any]) -> Parameters:
     InputError
         If the policy or a parameter is unknown, or a value is out of range.
     """
-    model = policy_info(name).parameters
-    bounds.SETTINGS.check(_leaves(settings), f"policy {name}")
-    parameters, faults = validate(model, dict(settings), f"policy {name}")
+    info = policy_info(policy) if isinstance(policy, str) else policy
+    location = f"policy {info.name}"
+    bounds.SETTINGS.check(_leaves(settings), location)
+    parameters, faults = validate(info.parameters, dict(settings), location)
     if parameters is None:
         raise InputError(faults)
     return parameters
@@ -148,35 +249,38 @@ def _leaves(settings: Mapping[str, Any]) -> int:
     return count
 
 
-def make_policy(name: str, context: PolicyContext, settings: Mapping[str, Any]) -> Policy:
-    """Build a policy.
-
-    Parameters
-    ----------
-    name : str
-        Name on the command line.
-    context : PolicyContext
-        What it may know.
-    settings : mapping
-        Parameters by name; nested ones as nested mappings.
+def make_policy(
+    policy: str | PolicyInfo, context: PolicyContext, settings: Mapping[str, Any]
+) -> Policy:
+    """Build a policy; settings are its parameters by name, nested ones as nested mappings.
 
     Raises
     ------
     InputError
-        If the policy or a parameter is unknown, a value is out of range, or the policy needs to
-        know jobs that the context does not tell.
+        If the policy or a parameter is unknown, a value is out of range, or the policy needs
+        jobs in advance that the context doesn't have.
     """
-    info = policy_info(name)
-    parameters = policy_parameters(name, settings)
+    info = policy_info(policy) if isinstance(policy, str) else policy
+    parameters = policy_parameters(info, settings)
+    location = f"policy {info.name}"
     if info.knows_all_jobs and context.known_jobs is None:
-        mend = "use it in a simulation only"
-        raise InputError(Fault(f"policy {name}", "needs to know all jobs beforehand", mend))
-    module, _, function = info.build.partition(":")
-    build = getattr(importlib.import_module(module), function)
-    if name in manifest():
+        hint = "use it in a simulation only"
+        raise InputError(Fault(location, "needs to know all jobs beforehand", hint))
+    if info.name in manifest():
         # The compiler is loaded only for policies that have kernels.
-        importlib.import_module("shadowprice.kernels.warming").prepare([name])
-    return cast(Policy, build(context, parameters))
+        importlib.import_module("shadowprice.kernels.warming").prepare([info.name])
+    built = _builder(info)(context, parameters)
+    if not isinstance(getattr(built, "capabilities", None), Capabilities):
+        hint = "set capabilities = Capabilities(...) from shadowprice.core.policy"
+        raise InputError(Fault(location, "has no capabilities", hint))
+    return built
+
+
+def _builder(info: PolicyInfo) -> Build:
+    if not isinstance(info.build, str):
+        return info.build
+    module, _, function = info.build.partition(":")
+    return cast(Build, getattr(importlib.import_module(module), function))
 
 
 def nested(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:

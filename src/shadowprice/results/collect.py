@@ -36,7 +36,8 @@ class Input:
     Parameters
     ----------
     kind : str
-        ``cluster``, ``jobs``, ``trace``, ``params`` or ``incidents``.
+        ``cluster``, ``jobs``, ``trace``, ``trace format`` (the file of one that isn't part of this
+        package), ``params`` or ``incidents``.
     name : str
         As the user gave it.
     sha256 : str
@@ -83,6 +84,8 @@ class Circumstances:
         The policy's settings as they were given, None where they are not known.
     options : mapping
         How the inputs were read, by the name of the option.
+    origin : mapping or None
+        Source of a policy that isn't part of this package, with its digest.
     """
 
     policy: str
@@ -91,6 +94,7 @@ class Circumstances:
     inputs: Sequence[Input]
     settings: Mapping[str, object] | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    origin: Mapping[str, object] | None = None
 
 
 def collect(
@@ -136,6 +140,7 @@ def collect(
         "partial": partial,
         "interrupted_in_slot": recorder.next_slot if partial else None,
         "policy": circumstances.policy,
+        "policy_origin": None if circumstances.origin is None else dict(circumstances.origin),
         "settings": None if circumstances.settings is None else plain(circumstances.settings),
         "parameters": plain(policy.parameters_in_force()),
         "capabilities": asdict(policy.capabilities),

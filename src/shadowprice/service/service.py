@@ -102,7 +102,7 @@ class Service:
         self.budgets = {one.name: one.budget for one in cluster.tenants if one.budget is not None}
         tenants = tuple(replace(tenant, budget=None) for tenant in cluster.tenants)
         self.cluster: Cluster = replace(cluster, tenants=tenants)
-        self.choice = PolicyChoice(settings.policy, dict(settings.parameters))
+        self.choice = settings.policy
         self.driver: Driver | None = None
         self.runner: Runner | None = None
         self.follower: Follower | None = None

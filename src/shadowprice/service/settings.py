@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
+from shadowprice.policies.choice import PolicyChoice
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
 
@@ -41,10 +42,8 @@ class Settings:
         Address to listen on.
     port : int
         Port, 0 for any.
-    policy : str
-        Who decides.
-    parameters : mapping
-        The policy's parameters.
+    policy : PolicyChoice
+        The policy with its parameters.
     executor : str
         What runs jobs, or sees others run; ``none`` for nothing, in a service that observes.
     executor_settings : mapping of str to str
@@ -80,8 +79,7 @@ class Settings:
     data: str
     host: str = "127.0.0.1"
     port: int = 8642
-    policy: str = "rolling"
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    policy: PolicyChoice = field(default_factory=lambda: PolicyChoice("rolling"))
     executor: str = "local"
     executor_settings: Mapping[str, str] = field(default_factory=dict)
     address: str = ""

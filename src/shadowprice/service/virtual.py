@@ -65,8 +65,7 @@ class VirtualService:
         self._settings = Settings(
             cluster=path,
             data=str(folder / "data"),
-            policy=choice.name,
-            parameters=dict(choice.settings),
+            policy=choice,
             **(settings or {}),
         )
         self._clock = clock

@@ -104,7 +104,13 @@ def run_policy(
     """
     policy = choice.build(scenario.context())
     return record_run(
-        scenario, choice.label, policy, settings=choice.settings, stop=stop, at_once=at_once
+        scenario,
+        choice.label,
+        policy,
+        settings=choice.settings,
+        origin=choice.origin,
+        stop=stop,
+        at_once=at_once,
     )
 
 
@@ -114,6 +120,7 @@ def record_run(
     policy: Policy,
     *,
     settings: Mapping[str, Any] | None = None,
+    origin: Mapping[str, object] | None = None,
     observers: Sequence[Observer] = (),
     progress: RunProgress | None = None,
     stop: StopSign | None = None,
@@ -165,6 +172,6 @@ def record_run(
             partial = True
     wall, prepared = working_time() - began, preparing.seconds - before
     circumstances = Circumstances(
-        name, scenario.seed, scenario.until, scenario.inputs, settings, scenario.options
+        name, scenario.seed, scenario.until, scenario.inputs, settings, scenario.options, origin
     )
     return collect(recorder, policy, circumstances, wall, prepared, partial=partial)

@@ -17,6 +17,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.wording import closest
+from shadowprice.extensions import FileExtension
 from shadowprice.inputs import read_jobs
 from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
 from shadowprice.inputs.incidents import Incident, read_incidents, resolve_incidents
@@ -109,6 +110,9 @@ class Source:
             assert self.trace is not None
             traced = self._traced()
             inputs.append(Input.of("trace", traced.path, self.trace, traced.start))
+            extension = traced.format.extension
+            if isinstance(extension, FileExtension):
+                inputs.append(Input("trace format", extension.path, extension.sha256))
         else:
             assert document is not None
             servers = resolve_cluster(altered(document, added or {}, place), place)

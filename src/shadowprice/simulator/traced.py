@@ -26,6 +26,8 @@ class Traced:
     ----------
     path : Path
         Where it was found.
+    format : TraceFormat
+        Its format.
     start : float or None
         Moment of its first submission, where it tells.
     remarks : list of str
@@ -36,7 +38,7 @@ class Traced:
         parsed = parse_spec(spec, OPTION_NAMES)
         self._options = SynthesisOptions.from_text(dict(parsed.synthesis))
         self._trace = read_trace(parsed, skip_invalid=skip_invalid)
-        self.path = parsed.path
+        self.path, self.format = parsed.path, parsed.format
         self.start = self._trace.start
         self.remarks = [
             f"{note.count:,} x {note.reason} ({note.action})" for note in self._trace.notes

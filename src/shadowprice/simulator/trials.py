@@ -194,6 +194,7 @@ def run_all(
                 choice.label,
                 built.pop(),
                 settings=choice.settings,
+                origin=choice.origin,
                 progress=progress,
                 stop=stop,
             )

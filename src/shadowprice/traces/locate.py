@@ -15,8 +15,9 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest, shown
+from shadowprice.extensions import is_file_reference, split_path
 from shadowprice.traces.records import Selection, Trace, select
-from shadowprice.traces.registry import Reading, TraceFormat, get_format
+from shadowprice.traces.registry import Reading, TraceFormat, format_names, get_format
 
 ENVIRONMENT: Final = "SHADOWPRICE_TRACES"
 DEFAULT_FOLDER: Final = Path("../shared/traces")
@@ -35,8 +36,8 @@ class TraceSpec:
 
     Parameters
     ----------
-    format : str
-        Name of the format.
+    format : TraceFormat
+        The format.
     path : Path
         File or directory.
     selection : Selection
@@ -49,7 +50,7 @@ class TraceSpec:
         Options that are neither: left to the synthesis of what the trace lacks.
     """
 
-    format: str
+    format: TraceFormat
     path: Path
     selection: Selection
     skip_invalid: bool
@@ -72,34 +73,24 @@ def resolve(path: Path) -> Path:
 
 
 def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
-    """Read ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
+    """Parse ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
 
-    Parameters
-    ----------
-    text : str
-        The specification. The path may hold commas and colons, and ``%3F`` for a question mark.
-    synthesis_options : iterable of str
-        Further option names to accept, for `shadowprice.traces.synthesis`.
-
-    Returns
-    -------
-    TraceSpec
-        What is asked for.
+    The path may contain commas and colons, and ``%3F`` for a question mark. Before it stands the
+    name of a format, or ``./file.py:NAME``. ``synthesis_options`` are accepted too, for
+    `shadowprice.traces.synthesis`.
 
     Raises
     ------
     InputError
         If the format or an option is unknown (naming the nearest), or a value is wrong.
     """
-    name, colon, rest = text.partition(":")
-    if not colon or not rest:
-        raise InputError(f"{text!r} is no trace; write format:path, such as philly:philly.csv.gz")
+    name, rest = _split(text)
     known = get_format(name)
     location, _, query = rest.partition("?")
     pairs = _pairs(text, query)
     _check_names(text, pairs, known, synthesis_options)
     return TraceSpec(
-        format=name,
+        format=known,
         path=resolve(_at_home(unquote(location))),
         selection=Selection(
             tenants=tuple(filter(None, pairs.get("vc", "").split(","))),
@@ -137,12 +128,30 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
         spec = parse_spec(spec)
     reading = Reading(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
     try:
-        return select(get_format(spec.format).read(spec.path, reading), spec.selection)
+        return select(spec.format.read(spec.path, reading), spec.selection)
     except (pl.exceptions.PolarsError, OverflowError) as error:
         # A number that a column cannot hold: text that was read as it stands, or a product.
         reason = shown(str(error).splitlines()[0])
         message = f"holds numbers that no trace has ({reason})"
         raise InputError(Fault(str(spec.path), message, "check its columns")) from error
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split a specification into the format, a name or ``FILE.py:NAME``, and the rest.
+
+    A registered name comes first, so that its path may contain ``.py:``.
+    """
+    name, colon, rest = text.partition(":")
+    if name not in format_names() and is_file_reference(text):
+        split = split_path(text)
+        if split is None:
+            message = f"expected a format and a path, got {shown(text)}"
+            hint = "write FILE.py:NAME:PATH, such as ./lab.py:read_lab:jobs.csv, or format:PATH"
+            raise InputError(Fault("trace", message, hint))
+        name, rest = split
+    if not colon or not rest:
+        raise InputError(f"{text!r} is no trace; write format:path, such as philly:philly.csv.gz")
+    return name, rest
 
 
 def _at_home(location: str) -> Path:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest
+from shadowprice.extensions import (
+    TRACES,
+    Extension,
+    FileExtension,
+    InstalledExtension,
+    installed_extensions,
+    is_file_reference,
+    summary_of,
+)
 from shadowprice.traces.records import Tally, Trace
 
 
@@ -40,34 +51,26 @@ Importer = Callable[[Path, Reading], Trace]
 class TraceFormat:
     """A trace format that can be read.
 
-    Parameters
-    ----------
-    name : str
-        What users write before the colon: ``philly:PATH``.
-    title : str
-        One line that says what the trace is.
-    citation : str
-        Where it was published.
-    licence : str
-        Under what terms the data may be used.
-    files : str
-        What the path must be.
-    gotchas : tuple of str
-        Traits of the data that the importer handles or refuses, each in a line.
-    options : mapping of str to str
-        The format's own options and what they do.
-    read : callable
-        The importer.
+    A user's own file names a function, the importer, or a `TraceFormat` if it has options.
     """
 
     name: str
+    """What users write before the colon: ``philly:PATH``."""
     title: str
-    citation: str
-    licence: str
-    files: str
-    gotchas: tuple[str, ...]
-    options: Mapping[str, str]
+    """One line that describes the trace."""
     read: Importer
+    citation: str = ""
+    """Publication of the trace."""
+    licence: str = ""
+    """Terms of use of the data."""
+    files: str = ""
+    """What the path must be."""
+    gotchas: tuple[str, ...] = ()
+    """Traits of the data that the importer handles or refuses, each in a line."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The format's own options, with their meaning."""
+    extension: Extension | None = None
+    """Where the format comes from if it isn't part of this package."""
 
 
 _formats: dict[str, TraceFormat] = {}
@@ -89,7 +92,7 @@ def trace_format(
         if name in _formats:
             raise ValueError(f"two modules register the trace format {name!r}")
         _formats[name] = TraceFormat(
-            name, title, citation, licence, files, gotchas, dict(options or {}), read
+            name, title, read, citation, licence, files, gotchas, dict(options or {})
         )
         return read
 
@@ -104,23 +107,84 @@ def _load_modules() -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def formats() -> Mapping[str, TraceFormat]:
-    """Return every known format by name, in alphabetical order."""
+def builtin_formats() -> Mapping[str, TraceFormat]:
+    """Return the formats of this package by name, in alphabetical order."""
     _load_modules()
     return dict(sorted(_formats.items()))
 
 
+def installed_formats() -> Mapping[str, InstalledExtension]:
+    """Return the entry points of formats; a name of this package can't be declared again."""
+    found = installed_extensions(TRACES)
+    return {name: point for name, point in found.items() if name not in builtin_formats()}
+
+
+def format_names() -> list[str]:
+    """Return the names of all registered formats, in alphabetical order."""
+    return sorted({*builtin_formats(), *installed_formats()})
+
+
+def formats() -> Mapping[str, TraceFormat]:
+    """Return every registered format by name, in alphabetical order.
+
+    An entry point that can't be loaded is left out: it must not disable the others.
+    """
+    found = dict(builtin_formats())
+    for name in installed_formats():
+        with suppress(InputError):
+            found[name] = get_format(name)
+    return dict(sorted(found.items()))
+
+
 def get_format(name: str) -> TraceFormat:
-    """Return a format by name.
+    """Return a format by name, or that of ``./file.py:NAME``.
 
     Raises
     ------
     InputError
-        If there is none, naming the nearest.
+        If the name is unknown, with the nearest one, or the file or entry point can't be loaded.
     """
-    known = formats()
-    if name in known:
-        return known[name]
+    if is_file_reference(name):
+        return _extension_format(FileExtension.read(name, "trace"))
+    if name in builtin_formats():
+        return builtin_formats()[name]
+    if name in installed_formats():
+        return _extension_format(installed_formats()[name])
+    known = format_names()
     near = closest(name, known)
     hint = f"did you mean {near!r}? " if near else ""
     raise InputError(f"no trace format {name!r}; {hint}known formats: {', '.join(known)}")
+
+
+@cache
+def _extension_format(extension: Extension) -> TraceFormat:
+    """Return the format of an importer, or a `TraceFormat`, that isn't part of this package."""
+    loaded = extension.load()
+    if isinstance(extension, FileExtension):
+        name, location = extension.label, extension.reference
+    else:
+        name, location = extension.name, f"{extension.group}: {extension.name}"
+    if isinstance(loaded, TraceFormat):
+        return replace(loaded, name=name, read=_checked(loaded.read, location), extension=extension)
+    try:
+        inspect.signature(loaded).bind(None, None)
+    except (TypeError, ValueError) as error:
+        message = f"expected an importer (path, reading) -> Trace: {error}"
+        hint = "name such a function, or a TraceFormat"
+        raise InputError(Fault(location, message, hint)) from error
+    title, _ = summary_of(loaded)
+    return TraceFormat(name, title, _checked(loaded, location), extension=extension)
+
+
+def _checked(read: Importer, location: str) -> Importer:
+    """Return an importer that refuses to return anything but a trace."""
+
+    def checked(path: Path, reading: Reading) -> Trace:
+        trace: object = read(path, reading)
+        if not isinstance(trace, Trace):
+            message = f"expected a Trace, got a {type(trace).__name__}"
+            hint = "return what shadowprice.traces.records.build_trace returns"
+            raise InputError(Fault(location, message, hint))
+        return trace
+
+    return checked

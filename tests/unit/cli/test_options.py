@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,13 +37,13 @@ RICH = PolicyInfo("rich", "", "", Rich, "nowhere:nothing")
 
 @pytest.fixture(autouse=True)
 def _two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "policies", lambda: {"flat-rate": INFO, "rich": RICH})
+    monkeypatch.setattr(registry, "builtin_policies", lambda: {"flat-rate": INFO, "rich": RICH})
 
 
 def test_options_come_after_the_file_and_tables_are_for_one_policy(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text("price = 3\n[rich]\nmode = 'fast'\n[rich.inner]\ndepth = 5\n")
-    both = ["flat-rate", "rich"]
+    both = [INFO, RICH]
     assert policy_settings(path, None, both) == {
         "flat-rate": {"price": 3},
         "rich": {"price": 3, "mode": "fast", "inner": {"depth": 5}},
@@ -52,7 +53,17 @@ def test_options_come_after_the_file_and_tables_are_for_one_policy(tmp_path: Pat
         "flat-rate": {"price": "4"},
         "rich": {"price": "5", "mode": "fast", "inner": {"depth": "7"}, "table": {"a": 1.5}},
     }
-    assert policy_settings(path, None, ["flat-rate"]) == {"flat-rate": {"price": 3}}
+    assert policy_settings(path, None, [INFO]) == {"flat-rate": {"price": 3}}
+
+
+def test_a_policy_of_a_file_has_a_table_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text("price = 3\n[lab.Rich]\nmode = 'fast'\n")
+    of_file = replace(RICH, name="lab.Rich")
+    assert policy_settings(path, ["lab.Rich.needed=yes"], [INFO, of_file]) == {
+        "flat-rate": {"price": 3},
+        "lab.Rich": {"price": 3, "mode": "fast", "needed": "yes"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -67,12 +78,12 @@ def test_options_come_after_the_file_and_tables_are_for_one_policy(tmp_path: Pat
 )
 def test_wrong_pairs_are_told(pair: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        policy_settings(None, [pair], ["flat-rate", "rich"])
+        policy_settings(None, [pair], [INFO, RICH])
 
 
 def test_a_setting_of_a_policy_that_does_not_run_is_a_mistake() -> None:
     with pytest.raises(InputError, match="'rich' is not among the policies"):
-        policy_settings(None, ["rich.mode=fast"], ["flat-rate"])
+        policy_settings(None, ["rich.mode=fast"], [INFO])
 
 
 def test_policies_and_settings_are_bounded() -> None:
@@ -81,7 +92,7 @@ def test_policies_and_settings_are_bounded() -> None:
     with pytest.raises(InputError, match="1,001 is above the bound of 1,000 parameters set"):
         read_choices(["rich?" + "&".join(["a=1"] * 1001)])
     with pytest.raises(InputError, match="--set: 1,001 is above the bound"):
-        policy_settings(None, ["a=1"] * 1001, ["rich"])
+        policy_settings(None, ["a=1"] * 1001, [RICH])
     with pytest.raises(InputError, match="policy rich: 1,001 is above the bound"):
         registry.policy_parameters("rich", {"table": {f"k{n}": 1 for n in range(1001)}})
 

@@ -9,6 +9,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.policies.registry import policy_info
 
 
 def test_what_is_written_is_what_is_chosen() -> None:
@@ -31,7 +32,7 @@ def test_a_command_that_is_told_it_reads_the_same() -> None:
     settings = {"a": True, "b": {"c": 0.1, "d": "online"}, "e": [1, 2], "f": 4}
     told = PolicyChoice("oasis", settings).words()
     assert told[:2] == ["--policy", "oasis"]
-    read = options.policy_settings(None, told[3::2], ["oasis"])["oasis"]
+    read = options.policy_settings(None, told[3::2], [policy_info("oasis")])["oasis"]
     assert read == {"a": "true", "b": {"c": "0.1", "d": "online"}, "e": [1, 2], "f": "4"}
 
 

@@ -39,11 +39,13 @@ from tests.support.simulated_world import HandClock
 class Bench:
     """A truth on clocks that are set by hand."""
 
-    def __init__(self, where: Path | str, policy: str = "oasis", *, virtual: bool = False) -> None:
+    def __init__(
+        self, where: Path | str, policy: str | PolicyChoice = "oasis", *, virtual: bool = False
+    ) -> None:
         self.clock = HandClock()
         self.store = Store(str(where))
         self.store.open()
-        self.choice = PolicyChoice(policy, {})
+        self.choice = PolicyChoice(policy) if isinstance(policy, str) else policy
         self.virtual = virtual
         self.read()
 

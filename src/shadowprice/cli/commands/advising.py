@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.extensions import FileExtension, split_path
 
 if TYPE_CHECKING:
     from shadowprice.results.advice import Counsel
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 10.0
 """Seconds that working out advice may take without being asked for."""
+FORMAT: Final = "trace format"
+"""Kind of the input that is the file of a trace format."""
+
 _EACH: Final = 0.0003
 """Seconds that a job costs beside its decision."""
 _RUNS: Final = 60
@@ -25,6 +30,12 @@ def wanted(story: Story) -> bool:
     from shadowprice.results.advice import advised_outcomes
 
     return story.job["outcome"] in advised_outcomes(story.info)
+
+
+def executes_files(info: Mapping[str, Any]) -> bool:
+    """Whether to repeat a run means to execute files of users: its policy's, its trace format's."""
+    kinds = {part["kind"] for part in info["inputs"]}
+    return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
 
 
 def expected_seconds(story: Story) -> float:
@@ -58,7 +69,7 @@ def counsel_on(folder: Path, story: Story) -> Counsel:
     name = story.job["job"]
     position = next(at for at, job in enumerate(scenario.jobs) if job.name == name)
     assert scenario.entry is not None
-    choice = PolicyChoice(info["policy"].split()[0], info["settings"])
+    choice = PolicyChoice.of_run(info)
     return advise(scenario, choice, position, scenario.entry(position))
 
 
@@ -69,8 +80,14 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     named = {part["kind"]: part for part in info["inputs"]}
     options = info["options"]
     until = info["until"]
-    found = {kind: _found(folder, part["name"]) for kind, part in named.items() if kind != "trace"}
     trace = named["trace"]["name"] if "trace" in named else None
+    if FORMAT in named:
+        reference, _ = split_path(str(trace)) or ("", "")
+        file = FileExtension.read(reference, "trace")
+        if file.sha256 != named[FORMAT]["sha256"]:  # before it executes
+            raise InputError(Fault(file.path, "has changed since the run", "run it again"))
+    files = {kind: part for kind, part in named.items() if kind not in {"trace", FORMAT}}
+    found = {kind: _found(folder, part["name"]) for kind, part in files.items()}
     if "jobs" not in found and trace is None:
         raise InputError(Fault(str(folder), "names no job file", "advice needs one to change"))
     source = Source(

@@ -57,11 +57,10 @@ def truthfulness(
 
     shadowprice audit truthfulness -c cluster.yaml -j jobs.yaml --policy astraea --trials 500
     """
-    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.audit import audit_truthfulness
 
     scenario = workload.scenario(seed, params, quiet=quiet)
-    choice = PolicyChoice(policy, o.policy_settings(params, set_, [policy])[policy])
+    choice = o.policy_choice(policy, params, set_)
     with progress_bar("misreports", quiet) as progress:
         results = audit_truthfulness(
             scenario,
@@ -74,7 +73,7 @@ def truthfulness(
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    table = _table(f"What lying to {policy} gains: {trials:,} misreports a tenant")
+    table = _table(f"What lying to {choice.name} gains: {trials:,} misreports a tenant")
     table.add_column("tenant")
     for heading in ("honest revenue", "tried", "gained", "largest gain", "of it"):
         table.add_column(heading, justify="right")
@@ -121,20 +120,19 @@ def sharing(
 
     shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea
     """
-    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.policies.registry import policy_info
     from shadowprice.simulator.audit import audit_sharing
 
     scenario = workload.scenario(seed, params, quiet=quiet)
-    settings = o.policy_settings(params, set_, [policy])[policy]
+    choice = o.policy_choice(policy, params, set_)
     known = policy_info("batchsche").parameters.model_fields
     names = set(known) | {field.alias for field in known.values() if field.alias}
-    alone = {name: value for name, value in settings.items() if name in names}
-    results = audit_sharing(scenario, PolicyChoice(policy, settings), alone)
+    alone = {name: value for name, value in choice.settings.items() if name in names}
+    results = audit_sharing(scenario, choice, alone)
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    table = _table(f"In the pool of {policy}, and alone on one's share")
+    table = _table(f"In the pool of {choice.name}, and alone on one's share")
     table.add_column("tenant")
     for heading in ("alone", "in its share", "earned", "revenue", "utility kept", "revenue kept"):
         table.add_column(heading, justify="right")

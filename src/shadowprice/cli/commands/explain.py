@@ -119,7 +119,13 @@ def _with_log(told: str, why: str) -> list[str]:
 
 def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None, str]:
     """Return advice on a refused job, or why there is none; an empty text where none is due."""
-    from shadowprice.cli.commands.advising import PATIENCE, counsel_on, expected_seconds, wanted
+    from shadowprice.cli.commands.advising import (
+        PATIENCE,
+        counsel_on,
+        executes_files,
+        expected_seconds,
+        wanted,
+    )
     from shadowprice.core.amounts import format_seconds
     from shadowprice.core.errors import InputError
     from shadowprice.results.files import read_advice
@@ -129,6 +135,9 @@ def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None
     kept = read_advice(run).get(story.job["job"])
     if kept is not None:
         return kept, ""
+    # A run directory of somebody else may name any file: only a user who asks has it executed.
+    if asked is None and executes_files(story.info):
+        return None, "--advice works it out by running again, with the files that the run used"
     seconds = expected_seconds(story)
     if asked is None and seconds > PATIENCE:
         return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"

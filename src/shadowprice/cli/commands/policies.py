@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, print_json, stdout
+from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.errors import InputError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def policies(
     name: Annotated[
         str | None,
-        typer.Argument(help="One policy, with its parameters.", autocompletion=complete_policy),
+        typer.Argument(
+            help="One policy, with its parameters: a name, or ./file.py:NAME.",
+            autocompletion=complete_policy,
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -31,21 +35,36 @@ def policies(
     shadowprice policies
 
     shadowprice policies oasis
+
+    shadowprice policies ./policy.py:FirstFit
     """
     from shadowprice.policies import registry
+    from shadowprice.policies.choice import PolicyChoice
 
     if name is None:
-        known = registry.policies().values()
+        known = registry.policies()
+        for broken in registry.installed_policies().keys() - known.keys():
+            _note_broken(broken)
         if output is Output.JSON:
-            print_json([_record(info) for info in known])
+            print_json([_record(info) for info in known.values()])
         else:
-            _print_all(list(known))
+            _print_all(list(known.values()))
         return
-    info = registry.policy_info(name)
+    info = PolicyChoice.named(name, location="policies").info
     if output is Output.JSON:
         print_json(_record(info))
     else:
         _print_one(info)
+
+
+def _note_broken(name: str) -> None:
+    """Report the entry point of a policy that can't be loaded; the others are listed."""
+    from shadowprice.policies.registry import policy_info
+
+    try:
+        policy_info(name)
+    except InputError as error:
+        stderr().print(f"note: {error}", soft_wrap=True, markup=False)
 
 
 def _print_all(known: list[PolicyInfo]) -> None:
@@ -64,7 +83,11 @@ def _print_one(info: PolicyInfo) -> None:
 
     console = stdout()
     console.print(f"[bold]{info.name}[/bold]  {info.summary}")
-    console.print(f"described in {info.paper}", markup=False)
+    if info.paper:
+        console.print(f"described in {info.paper}", markup=False)
+    if info.extension is not None:
+        place = " ".join(str(part) for part in info.extension.record().values() if part)
+        console.print(f"loaded from {place}", soft_wrap=True, markup=False)
     if info.details:
         console.print()
         console.print(info.details, markup=False)
@@ -87,24 +110,15 @@ def _record(info: PolicyInfo) -> dict[str, object]:
         "summary": info.summary,
         "paper": info.paper,
         "details": info.details,
+        "origin": None if info.extension is None else info.extension.record(),
         "parameters": list(parameter_rows(info.parameters)),
     }
 
 
 def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[str, str]]:
-    """Yield the parameters of a model by their dotted names.
+    """Yield ``name``, ``type``, ``default`` and ``description`` of each parameter, as text.
 
-    Parameters
-    ----------
-    model : type of pydantic model
-        The parameters.
-    prefix : str
-        What the names begin with.
-
-    Yields
-    ------
-    dict
-        ``name``, ``type``, ``default`` and ``description``, as text.
+    Names are dotted, and begin with the prefix.
     """
     paper: Mapping[str, object] = getattr(model, "paper_settings", {})
     for name, field in model.model_fields.items():

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +62,12 @@ def serve(
     ] = "127.0.0.1:8642",
     policy: Annotated[
         str,
-        typer.Option("--policy", "-p", help="Who decides.", autocompletion=complete_policy),
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Scheduling policy: a name that `shadowprice policies` lists, or ./file.py:NAME.",
+            autocompletion=complete_policy,
+        ),
     ] = "rolling",
     settings: o.SetOption = None,
     params: o.ParamsOption = None,
@@ -69,7 +75,8 @@ def serve(
         str,
         typer.Option(
             "--executor",
-            help="What runs jobs; with --observe what sees others run, or none.",
+            help="Executor that runs jobs: local, ray, kubernetes or ./file.py:NAME; with "
+            "--observe the one that sees other jobs run, or none.",
             metavar="NAME",
         ),
     ] = "local",
@@ -178,21 +185,19 @@ def serve(
     """
     check_extra(data)
     from shadowprice.core.amounts import parse_span
-    from shadowprice.policies.registry import policy_info
     from shadowprice.service.server import serve as run
     from shadowprice.service.settings import Settings, parse_lease, parse_listen, parse_users
 
     host, port = parse_listen(listen)
     kept = parse_span(keep, "--keep", "365d")
-    given = o.policy_settings(params, settings, [policy])[policy]
-    parameters = {**policy_info(policy).live_settings, **given}
+    named = o.policy_choice(policy, params, settings)
+    choice = replace(named, settings={**named.info.live_settings, **named.settings})
     chosen = Settings(
         cluster=cluster,
         data=data,
         host=host,
         port=port,
-        policy=policy,
-        parameters=parameters,
+        policy=choice,
         executor=executor,
         executor_settings=_pairs(executor_set or []),
         address=address,
@@ -211,7 +216,7 @@ def serve(
         format="%(asctime)s %(levelname)s %(message)s",
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    prepare_kernels([policy], quiet, thorough=True)  # nobody is to wait for it later
+    prepare_kernels([choice.name], quiet, thorough=True)  # nobody is to wait for it later
 
     def told(address: str) -> None:
         if output is Output.JSON:

@@ -74,7 +74,6 @@ def simulate(
     """
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.policies.choice import PolicyChoice
     from shadowprice.results.directory import PendingDirectory, check_directory
     from shadowprice.results.files import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
@@ -85,25 +84,26 @@ def simulate(
         if given and out is None:
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
     advising = float(parse_span(advice_time, "--advice-time", "1min"))
-    choice = PolicyChoice(policy, o.policy_settings(params, set_, [policy])[policy])
+    choice = o.policy_choice(policy, params, set_)
     if out is not None:
         check_directory(out, is_run)  # not after a trace of a million rows was read
     scenario = workload.scenario(seed, params, quiet=quiet)
     choice.parameters()  # a wrong one is not to wait for the compiler
-    prepare_kernels([policy], quiet, bags=scenario.has_bags)
+    prepare_kernels([choice.name], quiet, bags=scenario.has_bags)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, is_run) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:
         built = choice.build(scenario.context())
         place_of = pending.path / JOURNAL if journal and pending else None
-        writer = JournalObserver(place_of, policy) if place_of else nullcontext()
-        with progress_bar(policy, quiet) as progress, writer as observer:
+        writer = JournalObserver(place_of, choice.name) if place_of else nullcontext()
+        with progress_bar(choice.name, quiet) as progress, writer as observer:
             observers = () if observer is None else (observer,)
             run = record_run(
                 scenario,
-                policy,
+                choice.name,
                 built,
                 settings=choice.settings,
+                origin=choice.origin,
                 observers=observers,
                 progress=progress,
                 stop=stop,

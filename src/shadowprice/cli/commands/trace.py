@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +21,9 @@ SpecArgument = Annotated[
     str,
     typer.Argument(
         metavar="FORMAT:PATH",
-        help="Such as philly:philly.csv.gz, with options: philly:PATH?vc=6214e9&limit=1000. "
-        "`shadowprice trace formats` lists formats and options.",
+        help="Format and path, such as philly:philly.csv.gz, with options: "
+        "philly:PATH?vc=6214e9&limit=1000. `shadowprice trace formats` lists formats and options; "
+        "./file.py:NAME:PATH is read by a function of a file.",
         autocompletion=complete_trace,
     ),
 ]
@@ -116,20 +117,32 @@ def convert(
 @app.command()
 def formats(output: OutputOption = Output.TABLE) -> None:
     """List the trace formats: what each is, its options, and the traits it is read with."""
+    from shadowprice.core.errors import InputError
     from shadowprice.traces.locate import SELECTION_OPTIONS
     from shadowprice.traces.options import SYNTHESIS_OPTIONS
+    from shadowprice.traces.registry import TraceFormat, get_format, installed_formats
     from shadowprice.traces.registry import formats as known_formats
 
-    known = known_formats().values()
+    by_name = known_formats()
+    for broken in installed_formats().keys() - by_name.keys():
+        try:
+            get_format(broken)
+        except InputError as error:
+            stderr().print(f"note: {error}", soft_wrap=True, markup=False)
+    known = by_name.values()
     if output is Output.JSON:
-        rows = [{k: v for k, v in asdict(one).items() if k != "read"} for one in known]
+        hidden = {"read", "extension"}
+        names = [one.name for one in fields(TraceFormat) if one.name not in hidden]
+        rows = [{name: getattr(one, name) for name in names} for one in known]
         print_json(rows)
         return
     console = stdout()
     for one in known:
         console.print(f"[bold]{one.name}[/bold]  {one.title}")
-        console.print(f"  files    {one.files}", markup=False)
-        console.print(f"  source   {one.citation} ({one.licence})", markup=False)
+        if one.files:
+            console.print(f"  files    {one.files}", markup=False)
+        if one.citation:
+            console.print(f"  source   {one.citation} ({one.licence})", markup=False)
         for name, meaning in one.options.items():
             console.print(f"  option   {name}: {meaning}", markup=False)
         for gotcha in one.gotchas:

@@ -36,10 +36,9 @@ def warm(
     shadowprice warm oasis drf
     """
     from shadowprice.kernels.warming import folder_for
-    from shadowprice.policies.registry import policies as registered
-    from shadowprice.policies.registry import policy_info
+    from shadowprice.policies.registry import policy_names
 
-    names = [policy_info(name).name for name in policies or registered()]
+    names = [o.policy_choice(name).name for name in policies or policy_names()]
     folder = folder_for(names)
     if folder is None:
         raise ShadowpriceError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.cli.console import Output, print_json, stderr
 from shadowprice.cli.live import FAILOVER, connected, number, show
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.client import Client
@@ -53,6 +54,11 @@ def ask_service(
     int
         1 where a simulation failed, else 0.
     """
+    for choice in choices:
+        if choice is not None and choice.file is not None:
+            message = f"{choice.file.reference} is a file of this machine"
+            hint = "serve with it, or simulate here, without --server"
+            raise InputError(Fault("--policy", message, hint))
     with connected(server) as client:
         client.retry = FAILOVER  # a run may take long enough for a restart
         if not changes:

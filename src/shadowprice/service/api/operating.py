@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 import shadowprice
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.moments import parse_moment_ahead
-from shadowprice.policies.registry import policies
+from shadowprice.policies.registry import policy_names
 from shadowprice.service.api.documents import operating as documents
 from shadowprice.service.api.requests import (
     Anyone,
@@ -91,7 +91,7 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
     told = {
         "version": shadowprice.__version__,
         "policy": driver.policy,
-        "policies": sorted(policies()),
+        "policies": sorted({*policy_names(), driver.policy}),
         "executor": None if service.settings.executor == NOTHING else service.settings.executor,
         "observes": service.settings.observe,
         "now": stamp(driver.clock.now()),

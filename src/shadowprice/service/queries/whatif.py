@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -163,7 +163,9 @@ def read_question(body: Mapping[str, Any], cluster: Cluster, now: PolicyChoice) 
         faults.append(Fault("body.policy", 'is no policy: {"policy": "oasis", "set": {}}'))
     if faults:
         raise InputError(faults)
-    choice = PolicyChoice(policy, settings)
+    # A request names a registered policy or that of the service: it can't name a file to execute.
+    choice = now if policy == now.name else PolicyChoice(policy)
+    choice = replace(choice, settings=settings)
     choice.parameters()
     return Question(float(days), servers, choice)
 
@@ -317,7 +319,9 @@ class WhatIfs:
                     ):
                         path = folder / f"{key}.yaml"
                         path.write_text(yaml.safe_dump(described(cluster, servers)))
-                        run.results[key] = await _simulate(folder, path, choice)
+                        # The file may have changed since the service read it.
+                        kept = choice.with_file_in(folder)
+                        run.results[key] = await _simulate(folder, path, kept)
                         run.done += 1
                 run.state = "done"
             except Exception as error:  # whatever it is, who asked is told

@@ -11,17 +11,24 @@ import json
 import logging
 import platform
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
 
 import shadowprice
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.events import CapacityChanged, Resize, ServerState, Start
-from shadowprice.core.policy import Policy, PolicyContext
+from shadowprice.core.errors import Fault, InputError, PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    CapacityChanged,
+    Decision,
+    PolicyEvent,
+    Resize,
+    ServerState,
+    Start,
+)
+from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
 from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import entry_of
@@ -133,7 +140,7 @@ def _begin(
         store.write(connection, tables.snapshots.insert(), [row])
         store.put(connection, "origin", str(calendar.origin))
         store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
-        store.put(connection, "policy", mark_of(choice))
+        put_policy(store, connection, choice, engine.policy)
         store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(FORMAT))
     return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0)
@@ -211,10 +218,13 @@ def _replayed(
     """
     mark = _value(connection, "policy")
     same = mark == mark_of(choice)
-    before = choice if same else _choice_of(mark)
+    before = choice if same else _choice_of(mark, choice)
     if before == choice and not same:
-        log.info("another version of %s was here: it begins anew on what there is", choice.name)
-    engine = restore(state, live_policy(before, cluster_of(state["cluster"])))
+        log.info("policy %s has another version; it resyncs with the state", choice.name)
+    exact = _is_exact(mark, before)
+    past = _past_policy(connection, before, cluster_of(state["cluster"]))
+    # State that another version of a file pickled has no meaning for this one.
+    engine = restore(state, past, memory=exact or (before is not None and before.file is None))
     # As the service is now, not as the one was that wrote the snapshot: what really runs is waited
     # for from the first order on, and where nothing does, orders that nobody acknowledges would add
     # up, and be gone through in every slot.
@@ -223,7 +233,8 @@ def _replayed(
         engine.unacknowledged.clear()
     table, replayed = tables.journal, 0
     memory = connection.execute(select(tables.memory)).first()
-    if memory is not None and memory.policy != mark_of(before):  # or of other sources than these
+    # Its label has the sources of this package and the digest of the policy's file.
+    if memory is not None and not _is_exact(memory.policy, before):
         memory = None
     knows = engine.sequence
     rows = connection.execute(
@@ -261,11 +272,64 @@ def live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
 def mark_of(choice: PolicyChoice) -> str:
     """Return what equal choices of one version share: a memory fits only its own."""
     version = f"{shadowprice.__version__}+{sources()}"
-    return json.dumps([choice.name, choice.settings, version], sort_keys=True)
+    parts = [choice.name, choice.settings, version]
+    return json.dumps(parts if choice.origin is None else [*parts, choice.origin], sort_keys=True)
 
 
-def _choice_of(mark: str) -> PolicyChoice:
-    name, settings, _ = json.loads(mark)
+def _is_exact(mark: str, choice: PolicyChoice | None) -> bool:
+    """Whether a mark is that of a choice, with the code that is there now."""
+    try:
+        return choice is not None and mark == mark_of(choice)
+    except InputError:
+        return False
+
+
+def put_policy(store: Store, connection: Connection, choice: PolicyChoice, policy: Policy) -> None:
+    """Store which policy decides, and its capabilities, which `_PastPolicy` needs."""
+    store.put(connection, "policy", mark_of(choice))
+    store.put(connection, "capabilities", json.dumps(asdict(policy.capabilities)))
+
+
+class _PastPolicy:
+    """Stand-in for a policy whose code isn't there any more: it never decides."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Raise: recorded decisions are applied instead."""
+        del view, event
+        raise PolicyError("a policy of the past was asked to decide")
+
+    def resume(self, view: View) -> None:
+        """Do nothing: another policy takes over."""
+        del view
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return no parameters."""
+        return {}
+
+
+def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: Cluster) -> Policy:
+    """Return the policy that decided before; a stand-in if its code or a parameter is gone."""
+    if before is not None:
+        try:
+            return live_policy(before, cluster)
+        except InputError as error:
+            log.warning("policy %s can't be built as it was: %s", before.name, error)
+    return _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
+
+
+def _choice_of(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
+    """Return the policy of a mark; None if only a file that isn't named now could tell.
+
+    A file is never loaded because the store names it: the store holds data, not code.
+    """
+    name, settings, _, *origin = json.loads(mark)
+    if origin and "file" in origin[0]:
+        now = choice.file
+        same = now is not None and (now.path, now.name) == (origin[0]["file"], origin[0]["object"])
+        return replace(choice, settings=settings) if same else None
     return PolicyChoice(name, settings)
 
 

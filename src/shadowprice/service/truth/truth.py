@@ -29,7 +29,7 @@ from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import Submit, submit_together, waiting_together
 from shadowprice.service.truth.outcome import Operation, Outcome, Servers
-from shadowprice.service.truth.recovery import Recovered, mark_of, recover
+from shadowprice.service.truth.recovery import Recovered, mark_of, put_policy, recover
 from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.speeds import Speeds
 from shadowprice.service.truth.timespan import TimespanEnd, read_end
@@ -334,7 +334,7 @@ class Truth:
             ).scalars()
             oldest = min(kept)
             self.store.write(connection, delete(table).where(table.c.sequence < oldest))
-            self.store.put(connection, "policy", mark_of(self.choice))
+            put_policy(self.store, connection, self.choice, self.engine.policy)
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
         self._snapshot_sequence, self._snapshot_at = sequence, now
         for start in range(oldest + 1 if first is None else first, oldest + 1, JOURNAL_STEP):

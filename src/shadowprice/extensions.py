@@ -1,0 +1,246 @@
+"""Extensions: objects of a user's own file (``./file.py:NAME``) or of an installed package.
+
+A file is read once, and what was read is what runs: here, in the service, and on a Ray node that
+has no such file. Its digest identifies the version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest, shown
+
+POLICIES: Final = "shadowprice.policies"
+TRACES: Final = "shadowprice.traces"
+EXECUTORS: Final = "shadowprice.executors"
+"""Groups of entry points in which an installed package declares its extensions."""
+
+_REFERENCE: Final = re.compile(r"(?P<file>.+?\.py):(?P<name>[^\W\d]\w*)")
+_EXPECTED: Final = "write FILE.py:NAME, such as ./policy.py:FirstFit"
+
+
+def is_file_reference(text: str) -> bool:
+    """Whether a text refers to a file rather than to a registered name, rightly or wrongly."""
+    return "/" in text or text.partition(":")[0].endswith(".py")
+
+
+def split_path(text: str) -> tuple[str, str] | None:
+    """Split ``FILE.py:NAME:REST`` into the reference and the rest; None if it has another form.
+
+    The file ends at the first ``.py:``; both parts may contain further colons.
+    """
+    match = _REFERENCE.match(text)
+    if match is None or text[match.end() : match.end() + 1] != ":":
+        return None
+    return match[0], text[match.end() + 1 :]
+
+
+@dataclass(frozen=True, slots=True)
+class FileExtension:
+    """An object of a Python file that belongs to no installed package."""
+
+    path: str
+    """Absolute path of the file."""
+    name: str
+    """Name of the object in it."""
+    source: bytes = field(repr=False)
+    """Content of the file when it was read."""
+
+    @classmethod
+    def read(cls, reference: str, location: str) -> FileExtension:
+        """Read the file of a reference, without executing it; ``%2C`` stands for a comma.
+
+        Raises
+        ------
+        InputError
+            At ``location`` if the reference has another form; at the file if it can't be read.
+        """
+        match = _REFERENCE.fullmatch(reference)
+        if match is None:
+            message = f"expected a name behind the file, got {shown(reference)}"
+            raise InputError(Fault(location, message, _EXPECTED))
+        path = Path(unquote(match["file"])).expanduser()
+        try:
+            source = path.read_bytes()
+        except OSError as error:
+            reason = (error.strerror or "can't be read").lower()
+            raise InputError(Fault(f"{location} {path}", reason, _EXPECTED)) from error
+        return cls(str(path.absolute()), match["name"], source)
+
+    @property
+    def label(self) -> str:
+        """Short name for tables and folders, such as ``policy.FirstFit``."""
+        return f"{Path(self.path).stem}.{self.name}"
+
+    @property
+    def reference(self) -> str:
+        """The reference that `read` understands, from any working directory."""
+        return f"{quote(self.path, safe='/ ')}:{self.name}"
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the source."""
+        return hashlib.sha256(self.source).hexdigest()
+
+    def load(self) -> Any:
+        """Execute the file unless this process has done so, and return the object.
+
+        The file is a module of its own: its folder isn't on the import path.
+
+        Raises
+        ------
+        InputError
+            If the file raises, or has no such name.
+        """
+        namespace = vars(self._module())
+        if self.name not in namespace:
+            names = [name for name in namespace if not name.startswith("_")]
+            near = closest(self.name, names)
+            hint = f"did you mean {near!r}?" if near else "name a class or function of the file"
+            raise InputError(Fault(self.path, f"has no name {shown(self.name)}", hint))
+        return namespace[self.name]
+
+    def _module(self) -> ModuleType:
+        # Pickled objects find their class by this name: it is the same in every process, and
+        # another one for another version of the file.
+        digest = hashlib.sha256(self.path.encode() + b"\0" + self.source).hexdigest()[:16]
+        stem = re.sub(r"\W", "_", Path(self.path).stem)
+        name = f"shadowprice_file_{stem}_{digest}"
+        if name in sys.modules:
+            return sys.modules[name]
+        module = ModuleType(name)
+        module.__file__ = self.path
+        sys.modules[name] = module  # dataclasses look their module up while it executes
+        _files.add(self.path)
+        try:
+            exec(compile(self.source, self.path, "exec", dont_inherit=True), vars(module))
+        except (Exception, SystemExit) as error:
+            del sys.modules[name]
+            raise InputError(_failure(self.path, error)) from error
+        return module
+
+    def written_to(self, folder: Path) -> FileExtension:
+        """Write the source into a folder; return the extension of that copy."""
+        copy = folder / Path(self.path).name
+        copy.write_bytes(self.source)
+        return FileExtension(str(copy.absolute()), self.name, self.source)
+
+    def record(self) -> dict[str, object]:
+        """Return where the object comes from, as ``run.json`` records it."""
+        return {"file": self.path, "object": self.name, "sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledExtension:
+    """An entry point of an installed distribution."""
+
+    group: str
+    name: str
+    value: str
+    """``package.module:NAME``."""
+    distribution: str
+    version: str
+    rival: str = ""
+    """Another distribution that declares the same name."""
+
+    def load(self) -> Any:
+        """Import the module and return the object.
+
+        Raises
+        ------
+        InputError
+            If the import fails, the module has no such name, or two distributions declare it.
+        """
+        location = f"{self.group}: {self.name}"
+        if self.rival:
+            message = f"declared by {self.distribution} and by {self.rival}"
+            raise InputError(Fault(location, message, "uninstall one of them"))
+        point = metadata.EntryPoint(self.name, self.value, self.group)
+        try:
+            return point.load()
+        except (Exception, SystemExit) as error:
+            message = f"can't be loaded from {self.value}: {type(error).__name__}: {error}"
+            hint = f"reinstall or fix {self.distribution}; --debug shows the traceback"
+            raise InputError(Fault(location, message, hint)) from error
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the file of the module; empty if it has none."""
+        module = importlib.import_module(self.value.partition(":")[0])
+        path = getattr(module, "__file__", None)
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
+
+    def record(self) -> dict[str, object]:
+        """Return where the object comes from, as ``run.json`` records it."""
+        return {
+            "distribution": self.distribution,
+            "version": self.version,
+            "object": self.value,
+            "sha256": self.sha256,
+        }
+
+
+Extension = FileExtension | InstalledExtension
+
+_files: set[str] = set()
+"""Files executed in this process."""
+
+
+@cache
+def installed_extensions(group: str) -> Mapping[str, InstalledExtension]:
+    """Return the entry points of a group by name, without importing them."""
+    found: dict[str, InstalledExtension] = {}
+    for point in sorted(metadata.entry_points(group=group), key=lambda point: point.name):
+        dist = point.dist
+        name, version = (dist.name, dist.version) if dist else ("", "")
+        first = found.get(point.name)
+        if first is None:
+            found[point.name] = InstalledExtension(group, point.name, point.value, name, version)
+        elif first.distribution != name:
+            found[point.name] = InstalledExtension(
+                group, point.name, first.value, first.distribution, first.version, name
+            )
+    return found
+
+
+def summary_of(documented: object) -> tuple[str, str]:
+    """Return the first sentence of an object's docstring, and the other paragraphs."""
+    text = (getattr(documented, "__doc__", None) or "").strip()
+    first, _, rest = text.partition("\n\n")
+    paragraphs = (" ".join(part.split()) for part in rest.split("\n\n"))
+    return " ".join(first.split()), "\n\n".join(filter(None, paragraphs))
+
+
+def file_failure(error: BaseException) -> Fault | None:
+    """Return the diagnostic of an exception that the code of a file extension raised, else None."""
+    frames = traceback.extract_tb(error.__traceback__)
+    path = next((frame.filename for frame in reversed(frames) if frame.filename in _files), None)
+    return None if path is None else _failure(path, error)
+
+
+def _failure(path: str, error: BaseException) -> Fault:
+    """Return the diagnostic of an exception that a file raised, at the line that raised it."""
+    text = " ".join(str(error).split())
+    hint = "fix the file; --debug shows the traceback"
+    if isinstance(error, SyntaxError):
+        line, text = error.lineno, error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
+    if isinstance(error, ImportError):
+        hint = "install what it imports; a file can't import its neighbours, a package can"
+    location = path if line is None else f"{path}: line {line}"
+    return Fault(location, f"{type(error).__name__}: {text}".rstrip(": "), hint)

@@ -1,0 +1,49 @@
+"""Base of policies outside this package: one that keeps no state only has to define `decide`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+from shadowprice.core.events import Decision, PolicyEvent
+from shadowprice.core.policy import Capabilities, PolicyContext, View
+from shadowprice.policies import registry
+
+__all__ = ["BasePolicy", "Parameters"]
+
+Parameters = registry.Parameters
+
+
+class BasePolicy(ABC):
+    """A policy that keeps no state from one event to the next.
+
+    One that does overrides `resume`, and ``__init__`` to create it. The docstring of a subclass is
+    its description in ``shadowprice policies``.
+    """
+
+    Parameters: ClassVar[type[registry.Parameters]] = registry.Parameters
+    """Model of the parameters that ``--set`` sets."""
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    paper: ClassVar[str] = ""
+    """Where the policy is described."""
+    counts_places: ClassVar[bool] = False
+    knows_all_jobs: ClassVar[bool] = False
+    live_settings: ClassVar[Mapping[str, object]] = {}
+    """These three as in `registry.PolicyInfo`."""
+
+    def __init__(self, context: PolicyContext, parameters: registry.Parameters) -> None:
+        del context
+        self.parameters = parameters
+
+    @abstractmethod
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Return decisions on an event; see `shadowprice.core.policy.Policy`."""
+
+    def resume(self, view: View) -> None:
+        """Resync with the view: there is no state to rebuild."""
+        del view
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return every parameter in force."""
+        return self.parameters.model_dump()

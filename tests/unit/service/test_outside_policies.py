@@ -1,0 +1,105 @@
+"""A service whose policy is a file: it restarts with the same file, another version, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.core.policy import unwrapped
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.queries.whatif import read_question
+from tests.unit.service.test_truth import CLUSTER, Bench
+
+SAMPLE = Path(__file__).parents[3] / "examples" / "policy.py"
+STATEFUL = """
+    def __init__(self, context, parameters):
+        super().__init__(context, parameters)
+        self.seen = [parameters]
+
+    def resume(self, view):
+        self.seen = list(view.open_jobs)
+
+"""
+"""State of its own, an object of the file's own class among it."""
+
+
+class _Bench(Bench):
+    def choose(self, choice: PolicyChoice) -> None:
+        self.choice = choice
+        self.read()
+
+    @property
+    def policy(self) -> Any:
+        return unwrapped(self.truth.engine.policy)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.py"
+    head, mark, rest = SAMPLE.read_text().partition("    def decide")
+    file.write_text(head + STATEFUL.strip("\n") + "\n\n" + mark + rest)
+    return file
+
+
+@pytest.fixture
+def bench(tmp_path: Path, path: Path) -> Iterator[_Bench]:
+    found = _Bench(tmp_path / "data", PolicyChoice.named(f"{path}:FirstFit"), virtual=True)
+    for at in range(6):
+        found.submit(f"job-{at}", chunks=3)
+        found.slot(at % 2)
+    yield found
+    found.store.close()
+
+
+def test_the_same_file_gets_its_state_back(bench: _Bench, path: Path) -> None:
+    bench.truth.write_snapshot()
+    digest, seen = bench.truth.engine.state_digest(), bench.policy.seen
+    assert type(seen[0]).__name__ == "FirstFitParameters"
+    bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
+    assert bench.truth.engine.state_digest() == digest
+    assert bench.policy.seen == seen
+
+
+def test_another_version_of_the_file_resyncs(bench: _Bench, path: Path) -> None:
+    bench.truth.write_snapshot()
+    digest = bench.truth.engine.state_digest()
+    path.write_text(path.read_text() + "\n# another version\n")
+    bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
+    assert bench.truth.engine.state_digest() == digest
+    assert bench.policy.seen == list(bench.truth.engine.open_jobs)
+    bench.slot(40)
+    assert not bench.truth.views
+
+
+def test_a_parameter_that_is_gone_does_not_stop_a_restart(bench: _Bench, path: Path) -> None:
+    bench.choose(PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"}))
+    bench.truth.write_snapshot()
+    path.write_text(path.read_text().replace("workers: Literal", "count: Literal"))
+    path.write_text(path.read_text().replace("parameters.workers ==", "parameters.count =="))
+    digest = bench.truth.engine.state_digest()
+    bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
+    assert bench.truth.engine.state_digest() == digest
+    bench.slot(40)
+    assert not bench.truth.views
+
+
+def test_another_policy_takes_over_though_the_file_is_gone(bench: _Bench, path: Path) -> None:
+    bench.truth.write_snapshot()
+    path.unlink()
+    digest = bench.truth.engine.state_digest()
+    bench.choose(PolicyChoice("fifo"))
+    assert bench.truth.engine.state_digest() == digest
+    bench.slot(40)
+    assert not bench.truth.views
+
+
+def test_a_request_cannot_name_a_file(path: Path) -> None:
+    now = PolicyChoice.named(f"{path}:FirstFit")
+    with pytest.raises(InputError, match="unknown policy"):
+        read_question({"policy": f"{path}:FirstFit"}, CLUSTER, now)
+    asked = read_question({"policy": now.name, "set": {"workers": "most"}}, CLUSTER, now)
+    assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})
