@@ -28,7 +28,7 @@ FEW = (setting.CLEARING, setting.THEORY)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two schemes on a few servers and jobs."""
     for module in (utility, timeliness, testbed):
-        monkeypatch.setattr(module, "SCHEMES", FEW)
+        monkeypatch.setattr(module, "POLICY_VARIANTS", FEW)
     monkeypatch.setattr(utility, "_size", lambda _: (4, 20, (5, 10), range(1)))
     monkeypatch.setattr(timeliness, "SLOTS", 30)
 
@@ -50,10 +50,10 @@ def test_every_figure_is_declared_with_what_the_paper_reports() -> None:
 
 
 def test_schemes_are_the_five_of_the_paper_with_three_lower_prices() -> None:
-    assert [one.key for one in setting.SCHEMES] == [
+    assert [one.key for one in setting.POLICY_VARIANTS] == [
         "oasis", "oasis-guaranteed", "oasis-theory", "fifo", "drf", "rrh", "dorm",
     ]  # fmt: skip
-    assert [one.parameters for one in setting.SCHEMES[:3]] == [
+    assert [one.choice.settings for one in setting.POLICY_VARIANTS[:3]] == [
         {"preset": "paper", "lower": "clearing"},
         {"preset": "paper", "lower": "guaranteed"},
         {"preset": "paper"},
@@ -61,7 +61,7 @@ def test_schemes_are_the_five_of_the_paper_with_three_lower_prices() -> None:
 
 
 def test_total_utility_is_what_the_jobs_earned() -> None:
-    tables = utility.measure_schemes(QUICK)
+    tables = utility.measure_policies(QUICK)
     table = tables["utility"]
     assert len(table) == 3 * 2 * 2  # cases, numbers of jobs, schemes
     on = setting.cluster(4, 4, 20, 0)

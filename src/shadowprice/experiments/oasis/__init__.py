@@ -12,8 +12,8 @@ EXPERIMENTS = (
         source=f"{SOURCE}, Fig. 3",
         reported="OASiS the highest throughout, the more so the more jobs there are (T = 300, "
         "50 + 50 servers, 100 to 400 jobs).",
-        measure=utility.measure_schemes,
-        draw=utility.draw_schemes,
+        measure=utility.measure_policies,
+        draw=utility.draw_policies,
         size=(13.5, 4.4),
     ),
     Experiment(

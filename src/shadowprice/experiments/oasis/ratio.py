@@ -11,12 +11,13 @@ import polars as pl
 from shadowprice.experiments.oasis.setting import (
     CHUNK,
     OASIS,
-    Scheme,
     cluster,
     run,
     workload,
 )
 from shadowprice.experiments.style import PALETTE
+from shadowprice.experiments.variants import PolicyVariant
+from shadowprice.policies.choice import PolicyChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,17 +53,19 @@ def measure(settings: Settings) -> Tables:
 
 
 def _row(count: int, value: tuple[float, float], seed: int, limit: float) -> dict[str, Any]:
-    optimum = Scheme("optimum", "offline optimum", "optimum", {"time_limit": limit})
+    optimum = PolicyVariant(
+        "optimum", PolicyChoice("optimum", {"time_limit": limit}, "offline optimum")
+    )
     on = cluster(count - count // 2, count // 2, SLOTS, seed)
     jobs = _jobs(on, value, seed)
     row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
-    for scheme in (optimum, *OASIS):
-        outcomes, policy = run(scheme, on, jobs, SLOTS, seed)
-        row[scheme.key] = sum(outcome.utility for outcome in outcomes)
-        if scheme is optimum:
+    for variant in (optimum, *OASIS):
+        outcomes, policy = run(variant, on, jobs, SLOTS, seed)
+        row[variant.key] = sum(outcome.utility for outcome in outcomes)
+        if variant is optimum:
             row["bound"] = policy.parameters_in_force()["bound"]
     # Where the time limit ended the search, an online schedule may be the best one known.
-    row["best_known"] = max(row[scheme.key] for scheme in (optimum, *OASIS))
+    row["best_known"] = max(row[variant.key] for variant in (optimum, *OASIS))
     return row
 
 
@@ -96,21 +99,21 @@ def draw(tables: Tables, figure: Figure) -> None:
     """
     table = tables["ratio"]
     panels = figure.subplots(1, len(OASIS), sharey=True)
-    for panel, scheme in zip(panels, OASIS, strict=True):
+    for panel, variant in zip(panels, OASIS, strict=True):
         for colour, least in zip(PALETTE, table["least_value"].unique().sort(), strict=False):
             over = (
                 table.filter(pl.col("least_value") == least)
                 .group_by("servers")
-                .agg(pl.col("best_known", "bound", scheme.key).sum())
+                .agg(pl.col("best_known", "bound", variant.key).sum())
                 .sort("servers")
             )
-            count, earned = over["servers"].to_numpy(), over[scheme.key].to_numpy()
+            count, earned = over["servers"].to_numpy(), over[variant.key].to_numpy()
             least_ratio, most_ratio = (
                 over[name].to_numpy() / earned for name in ("best_known", "bound")
             )
             panel.plot(count, least_ratio, marker="o", color=colour, label=f"[{least:g}, 100]")
             panel.fill_between(count, least_ratio, most_ratio, color=colour, alpha=0.12, lw=0)
-        panel.set(xlabel="servers in total", title=scheme.label)
+        panel.set(xlabel="servers in total", title=variant.label)
         panel.set_xticks(table["servers"].unique().sort().to_list())
         for edge in (1.1, 1.5):  # the range that the paper reports
             panel.axhline(edge, color=PALETTE[6], lw=1, ls=":")

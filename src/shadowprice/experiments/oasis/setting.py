@@ -1,4 +1,4 @@
-"""OASiS's setting: servers, jobs, the schemes of its evaluation, and one run of one of them."""
+"""OASiS's setting: servers, jobs, the policies of its evaluation, and one run of one of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.core.cluster import BANDWIDTH
-from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import Sigmoid, utility_value
-from shadowprice.experiments.style import POLICY_COLOURS
-from shadowprice.policies.registry import make_policy
-from shadowprice.simulator.driver import Simulation
+from shadowprice.experiments.variants import PolicyVariant
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.traces.arrivals import Pattern
 from shadowprice.traces.generator import GeneratorOptions, Preset, generate, paper_cluster
 
@@ -22,73 +20,36 @@ if TYPE_CHECKING:
     from shadowprice.core.cluster import Cluster
     from shadowprice.core.job import Job
     from shadowprice.core.policy import Policy
-    from shadowprice.engine import Engine
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """One curve: a policy with its parameters.
-
-    Parameters
-    ----------
-    key : str
-        Name in tables.
-    label : str
-        Name in legends.
-    policy : str
-        Its policy.
-    parameters : mapping
-        What is set of it.
-    line : str
-        Its line, as matplotlib writes it: full, or that of a variant of the same policy.
-    """
-
-    key: str
-    label: str
-    policy: str
-    parameters: Mapping[str, Any]
-    line: str = "-"
-
-    @property
-    def colour(self) -> str:
-        """Colour of its curve."""
-        return POLICY_COLOURS[self.policy]
-
-    @property
-    def fill(self) -> str:
-        """Colour that fills its bars and boxes: paler for variants."""
-        return {"-": self.colour, "-.": f"{self.colour}70"}.get(self.line, "white")
-
-    @property
-    def tick(self) -> str:
-        """Name below bars and boxes, in two lines."""
-        name, _, which = self.label.partition(" (")
-        words = which.strip(")").split()
-        return "\n".join([name, *(word for word in words if len(word) > 2)][:2])
-
-
-CLEARING: Final = Scheme(
-    "oasis", "OASiS (clearing L)", "oasis", {"preset": "paper", "lower": "clearing"}
-)
-GUARANTEED: Final = Scheme(
-    "oasis-guaranteed",
-    "OASiS (guaranteed L)",
+CLEARING: Final = PolicyVariant(
     "oasis",
-    {"preset": "paper", "lower": "guaranteed"},
+    PolicyChoice("oasis", {"preset": "paper", "lower": "clearing"}, "OASiS (clearing L)"),
+)
+GUARANTEED: Final = PolicyVariant(
+    "oasis-guaranteed",
+    PolicyChoice("oasis", {"preset": "paper", "lower": "guaranteed"}, "OASiS (guaranteed L)"),
     "-.",
 )
-THEORY: Final = Scheme("oasis-theory", "OASiS (L as printed)", "oasis", {"preset": "paper"}, "--")
+THEORY: Final = PolicyVariant(
+    "oasis-theory", PolicyChoice("oasis", {"preset": "paper"}, "OASiS (L as printed)"), "--"
+)
 OASIS: Final = (CLEARING, GUARANTEED, THEORY)
 BASELINES: Final = (
-    Scheme("fifo", "FIFO", "fifo", {}),
-    Scheme("drf", "DRF", "drf", {}),
-    Scheme("rrh", "RRH", "rrh", {}),
+    PolicyVariant("fifo", PolicyChoice("fifo", titled="FIFO")),
+    PolicyVariant("drf", PolicyChoice("drf", titled="DRF")),
+    PolicyVariant("rrh", PolicyChoice("rrh", titled="RRH")),
     # Every server differs once it carries something, so Dorm's program is large: it looks at the
     # jobs nearest their turn, and takes the best solution at the root. Twice or four times as many
     # jobs change what it earns by a few percent.
-    Scheme("dorm", "Dorm", "dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}),
+    PolicyVariant(
+        "dorm",
+        PolicyChoice(
+            "dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}, titled="Dorm"
+        ),
+    ),
 )
-SCHEMES: Final = (*OASIS, *BASELINES)
+POLICY_VARIANTS: Final = (*OASIS, *BASELINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +116,7 @@ class Outcome:
 def cluster(
     workers: int, parameter_servers: int, slots: int, seed: int, slot: Fraction = CHUNK.slot
 ) -> Cluster:
-    """Return the servers of a seed; the same for every scheme.
+    """Return the servers of a seed; the same for every policy.
 
     Bandwidth lies within [20, 50] Gbps as in the paper, in steps of 10: a few kinds of servers.
     """
@@ -196,10 +157,9 @@ def merged(*workloads: Sequence[Job]) -> list[Job]:
 
 
 def run(
-    scheme: Scheme, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
+    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
 ) -> tuple[list[Outcome], Policy]:
-    """Simulate a scheme on a workload; return every job's outcome, and the policy."""
-    policy = make_policy(scheme.policy, PolicyContext(on, jobs, slots, seed), scheme.parameters)
-    engine: Engine = Simulation(on, jobs, policy, until=slots).run()
+    """Simulate a policy on a workload; return every job's outcome, and the policy."""
+    engine, policy = variant.simulate(on, jobs, slots, seed)
     done = {name: record.completion for name, record in engine.jobs.items()}
     return [Outcome(job, done.get(job.name)) for job in jobs], policy

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.experiments.oasis.setting import SCHEMES, Outcome, Scheme, run
+from shadowprice.experiments.oasis.setting import POLICY_VARIANTS, Outcome, run
+from shadowprice.experiments.variants import PolicyVariant
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from shadowprice.core.job import Job
     from shadowprice.experiments.framework import Settings, Tables
 
-Drive = Callable[[Scheme, "Cluster", Sequence["Job"], int, int], Sequence[Outcome]]
-"""Takes a scheme, the cluster, its jobs, the slots and a seed; returns what became of each job."""
+Drive = Callable[[PolicyVariant, "Cluster", Sequence["Job"], int, int], Sequence[Outcome]]
+"""Takes a policy, the cluster, its jobs, the slots and a seed; returns what became of each job."""
 
 TRIALS: Final = 20
 
@@ -38,17 +39,17 @@ def declared(seed: int) -> tuple[Cluster, list[Job]]:
 
 
 def simulated(
-    scheme: Scheme, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
+    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
 ) -> Sequence[Outcome]:
-    """Run a scheme in the simulator."""
-    return run(scheme, on, jobs, slots, seed)[0]
+    """Run a policy in the simulator."""
+    return run(variant, on, jobs, slots, seed)[0]
 
 
-def _rows(drive: Drive, scheme: Scheme, trial: int, seed: int) -> list[dict[str, Any]]:
+def _rows(drive: Drive, variant: PolicyVariant, trial: int, seed: int) -> list[dict[str, Any]]:
     on, jobs = declared(seed)
     return [
         {
-            "policy": scheme.key,
+            "policy": variant.key,
             "trial": trial,
             "job": outcome.job.name,
             "class": outcome.job.labels["class"],
@@ -56,12 +57,12 @@ def _rows(drive: Drive, scheme: Scheme, trial: int, seed: int) -> list[dict[str,
             "late": outcome.late,
             "utility": outcome.utility,
         }
-        for outcome in drive(scheme, on, jobs, SLOTS, seed)
+        for outcome in drive(variant, on, jobs, SLOTS, seed)
     ]
 
 
 def measure(settings: Settings, drive: Drive = simulated) -> Tables:
-    """Run every scheme on the testbed's jobs, drawn anew for each trial.
+    """Run every policy on the testbed's jobs, drawn anew for each trial.
 
     Parameters
     ----------
@@ -74,11 +75,11 @@ def measure(settings: Settings, drive: Drive = simulated) -> Tables:
     found = settings.each(
         _rows,
         [
-            (drive, scheme, trial, settings.seed + trial)
+            (drive, variant, trial, settings.seed + trial)
             for trial in range(trials)
-            for scheme in SCHEMES
+            for variant in POLICY_VARIANTS
         ],
-        lambda _drive, scheme, trial, _seed: f"trial {trial + 1}, {scheme.key}",
+        lambda _drive, variant, trial, _seed: f"trial {trial + 1}, {variant.key}",
     )
     rows = [row for rows in found for row in rows]
     jobs_table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
@@ -106,18 +107,18 @@ def measure(settings: Settings, drive: Drive = simulated) -> Tables:
 
 
 def draw_utility(tables: Tables, figure: Figure) -> None:
-    """Draw the mean total utility of each scheme, with its standard error (Fig. 7)."""
+    """Draw the mean total utility of each policy, with its standard error (Fig. 7)."""
     panel = figure.subplots()
     summary = {row["policy"]: row for row in tables["summary"].iter_rows(named=True)}
-    for at, scheme in enumerate(SCHEMES):
-        row = summary[scheme.key]
+    for at, variant in enumerate(POLICY_VARIANTS):
+        row = summary[variant.key]
         bar = panel.bar(
             at,
             row["utility"],
             0.65,
             yerr=row["standard_error"],
-            color=scheme.fill,
-            edgecolor=scheme.colour,
+            color=variant.fill,
+            edgecolor=variant.colour,
             capsize=3,
         )
         panel.bar_label(bar, fmt="%.0f", padding=3, fontsize=9)
@@ -129,8 +130,8 @@ def draw_utility(tables: Tables, figure: Figure) -> None:
 def draw_lateness(tables: Tables, figure: Figure) -> None:
     """Draw completion minus target of the jobs that completed, whiskers at 5 and 95 % (Fig. 8)."""
     panel = figure.subplots()
-    for at, scheme in enumerate(SCHEMES):
-        mine = tables["jobs"].filter(pl.col("policy") == scheme.key)
+    for at, variant in enumerate(POLICY_VARIANTS):
+        mine = tables["jobs"].filter(pl.col("policy") == variant.key)
         done = mine.filter(pl.col("completion").is_not_null())
         panel.boxplot(
             [done["late"].drop_nulls().to_numpy()],
@@ -140,8 +141,8 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
             showfliers=False,
             patch_artist=True,
             boxprops={
-                "facecolor": scheme.fill,
-                "edgecolor": scheme.colour,
+                "facecolor": variant.fill,
+                "edgecolor": variant.colour,
             },
             medianprops={"color": "black"},
         )
@@ -160,6 +161,6 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
 
 
 def _name(panel: Any) -> None:
-    panel.set_xticks(range(len(SCHEMES)), [one.tick for one in SCHEMES])
+    panel.set_xticks(range(len(POLICY_VARIANTS)), [one.tick for one in POLICY_VARIANTS])
     panel.tick_params(axis="x", labelsize=9)
     panel.grid(visible=False, axis="x")

@@ -9,14 +9,14 @@ import polars as pl
 
 from shadowprice.experiments.oasis.setting import (
     CHUNK,
-    SCHEMES,
-    Scheme,
+    POLICY_VARIANTS,
     cluster,
     merged,
     run,
     workload,
 )
 from shadowprice.experiments.style import PALETTE
+from shadowprice.experiments.variants import PolicyVariant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ SLOTS: Final = 100
 CLASSES: Final = ("time-sensitive", "time-critical")
 
 
-def _rows(scheme: Scheme, each: int, servers: int, seed: int) -> list[dict[str, object]]:
+def _rows(variant: PolicyVariant, each: int, servers: int, seed: int) -> list[dict[str, object]]:
     on = cluster(servers, servers, SLOTS, seed)
     jobs = merged(
         workload(on, CHUNK, each, SLOTS, 2 * seed, insensitive=0.0, sensitive=1.0),
@@ -35,14 +35,14 @@ def _rows(scheme: Scheme, each: int, servers: int, seed: int) -> list[dict[str, 
     )
     return [
         {
-            "policy": scheme.key,
+            "policy": variant.key,
             "seed": seed,
             "job": outcome.job.name,
             "class": outcome.job.labels["class"],
             "late": outcome.late,
             "utility": outcome.utility,
         }
-        for outcome in run(scheme, on, jobs, SLOTS, seed)[0]
+        for outcome in run(variant, on, jobs, SLOTS, seed)[0]
     ]
 
 
@@ -51,8 +51,12 @@ def measure(settings: Settings) -> Tables:
     each, servers, runs = (30, 15, 1) if settings.quick else (100, 50, 3)
     found = settings.each(
         _rows,
-        [(scheme, each, servers, settings.seed + at) for at in range(runs) for scheme in SCHEMES],
-        lambda scheme, _each, _servers, seed: f"seed {seed}, {scheme.key}",
+        [
+            (variant, each, servers, settings.seed + at)
+            for at in range(runs)
+            for variant in POLICY_VARIANTS
+        ],
+        lambda variant, _each, _servers, seed: f"seed {seed}, {variant.key}",
     )
     rows = [row for rows in found for row in rows]
     table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64})
@@ -77,8 +81,8 @@ def draw(tables: Tables, figure: Figure) -> None:
     table = tables["completion"]
     panels = figure.subplots(1, 2, sharey=True)
     for panel, kind in zip(panels, CLASSES, strict=True):
-        for at, scheme in enumerate(SCHEMES):
-            mine = table.filter((pl.col("class") == kind) & (pl.col("policy") == scheme.key))
+        for at, variant in enumerate(POLICY_VARIANTS):
+            mine = table.filter((pl.col("class") == kind) & (pl.col("policy") == variant.key))
             late = mine["late"].drop_nulls().to_numpy()
             if len(late):
                 panel.boxplot(
@@ -89,12 +93,12 @@ def draw(tables: Tables, figure: Figure) -> None:
                     showfliers=False,
                     patch_artist=True,
                     boxprops={
-                        "facecolor": scheme.fill,
-                        "edgecolor": scheme.colour,
+                        "facecolor": variant.fill,
+                        "edgecolor": variant.colour,
                     },
                     medianprops={"color": "black"},
-                    whiskerprops={"color": scheme.colour},
-                    capprops={"color": scheme.colour},
+                    whiskerprops={"color": variant.colour},
+                    capprops={"color": variant.colour},
                 )
             share = len(late) / max(len(mine), 1)
             met = float(np.mean(late <= 0)) * share if len(late) else 0.0
@@ -107,7 +111,7 @@ def draw(tables: Tables, figure: Figure) -> None:
                 fontsize=7.5,
             )
         panel.axhline(0, color=PALETTE[6], lw=1)
-        panel.set_xticks(range(len(SCHEMES)), [scheme.tick for scheme in SCHEMES])
+        panel.set_xticks(range(len(POLICY_VARIANTS)), [variant.tick for variant in POLICY_VARIANTS])
         panel.tick_params(axis="x", labelsize=8)
         panel.set(title=f"{kind.capitalize()} jobs")
         panel.margins(y=0.12)

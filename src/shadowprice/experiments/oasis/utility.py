@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,13 +12,13 @@ from shadowprice.experiments.oasis.setting import (
     CASES,
     CLEARING,
     GUARANTEED,
-    SCHEMES,
-    Scheme,
+    POLICY_VARIANTS,
     cluster,
     run,
     workload,
 )
 from shadowprice.experiments.style import PALETTE
+from shadowprice.experiments.variants import PolicyVariant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,13 +43,13 @@ def _size(settings: Settings) -> tuple[int, int, tuple[int, ...], range]:
 
 
 def _row(
-    scheme: Scheme, name: str, servers: int, slots: int, jobs: int, seed: int
+    variant: PolicyVariant, name: str, servers: int, slots: int, jobs: int, seed: int
 ) -> dict[str, Any]:
     case = CASES[name]
     on = cluster(servers, servers, slots, seed, case.slot)
-    outcomes, _ = run(scheme, on, workload(on, case, jobs, slots, seed), slots, seed)
+    outcomes, _ = run(variant, on, workload(on, case, jobs, slots, seed), slots, seed)
     return {
-        "policy": scheme.key,
+        "policy": variant.key,
         "jobs": jobs,
         "seed": seed,
         "utility": sum(outcome.utility for outcome in outcomes),
@@ -56,18 +57,18 @@ def _row(
     }
 
 
-def measure_schemes(settings: Settings) -> Tables:
-    """Run every scheme on every case with growing numbers of jobs (Fig. 3)."""
+def measure_policies(settings: Settings) -> Tables:
+    """Run every policy on every case with growing numbers of jobs (Fig. 3)."""
     servers, slots, numbers, seeds = _size(settings)
     asked = [
-        (scheme, name, jobs, seed)
-        for name, jobs, seed, scheme in product(CASES, numbers, seeds, SCHEMES)
-        if scheme.policy != "dorm" or seed == seeds[0]  # a program a decision takes its time
+        (variant, name, jobs, seed)
+        for name, jobs, seed, variant in product(CASES, numbers, seeds, POLICY_VARIANTS)
+        if variant.choice.name != "dorm" or seed == seeds[0]  # a program a decision takes its time
     ]
     found = settings.each(
         _row,
-        [(scheme, name, servers, slots, jobs, seed) for scheme, name, jobs, seed in asked],
-        lambda scheme, name, _servers, _slots, jobs, _seed: f"{jobs} jobs, {name}, {scheme.key}",
+        [(variant, name, servers, slots, jobs, seed) for variant, name, jobs, seed in asked],
+        lambda variant, name, _servers, _slots, jobs, _seed: f"{jobs} jobs, {name}, {variant.key}",
     )
     table = pl.DataFrame(
         [{"case": name, **row} for (_, name, *_), row in zip(asked, found, strict=True)]
@@ -78,14 +79,14 @@ def measure_schemes(settings: Settings) -> Tables:
     return {"utility": table, "means": means}
 
 
-def draw_schemes(tables: Tables, figure: Figure) -> None:
+def draw_policies(tables: Tables, figure: Figure) -> None:
     """Draw one panel a case."""
     table = tables["utility"]
     panels = figure.subplots(1, len(CASES))
     for panel, (name, case) in zip(panels, CASES.items(), strict=True):
         mine = table.filter(pl.col("case") == name)
-        for scheme in SCHEMES:
-            _curve(panel, mine.filter(pl.col("policy") == scheme.key), scheme)
+        for variant in POLICY_VARIANTS:
+            _curve(panel, mine.filter(pl.col("policy") == variant.key), variant)
         panel.set(xlabel="jobs", title=case.title[0].upper() + case.title[1:])
         panel.set_xticks(mine["jobs"].unique().sort().to_list())
         panel.set_ylim(bottom=0)
@@ -101,13 +102,14 @@ def measure_scales(settings: Settings) -> Tables:
     cases = []
     for base, reading, scale, jobs, seed in asked:
         wrong = {"price_scale": scale, "price_scale_absorbs": reading}
-        scheme = Scheme(base.key, base.label, base.policy, {**base.parameters, **wrong})
-        cases.append((scheme, "chunk", servers, slots, jobs, seed))
+        choice = replace(base.choice, settings={**base.choice.settings, **wrong})
+        variant = replace(base, choice=choice)
+        cases.append((variant, "chunk", servers, slots, jobs, seed))
     found = settings.each(
         _row,
         cases,
-        lambda scheme, _name, _servers, _slots, jobs, _seed: (
-            f"{jobs} jobs, {scheme.key}, {scheme.parameters['price_scale']:.6g}"
+        lambda variant, _name, _servers, _slots, jobs, _seed: (
+            f"{jobs} jobs, {variant.key}, {variant.choice.settings['price_scale']:.6g}"
         ),
     )
     table = pl.DataFrame(
@@ -147,7 +149,7 @@ def draw_scales(tables: Tables, figure: Figure) -> None:
     panels[0][0].legend(ncols=2, fontsize=9, title="U/L estimated at")
 
 
-def _curve(panel: Axes, rows: pl.DataFrame, scheme: Scheme) -> None:
+def _curve(panel: Axes, rows: pl.DataFrame, variant: PolicyVariant) -> None:
     """Draw the mean over seeds, and the range between the least and the largest."""
     found = (
         rows.group_by("jobs")
@@ -162,10 +164,10 @@ def _curve(panel: Axes, rows: pl.DataFrame, scheme: Scheme) -> None:
     panel.plot(
         x,
         found["mean"].to_numpy(),
-        scheme.line,
+        variant.line,
         marker="o",
-        color=scheme.colour,
-        label=scheme.label,
+        color=variant.colour,
+        label=variant.label,
     )
     least, most = found["least"].to_numpy(), found["most"].to_numpy()
-    panel.fill_between(x, least, most, color=scheme.colour, alpha=0.12, lw=0)
+    panel.fill_between(x, least, most, color=variant.colour, alpha=0.12, lw=0)

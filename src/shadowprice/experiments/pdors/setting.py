@@ -12,11 +12,11 @@ import numpy as np
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext, guaranteed
+from shadowprice.core.policy import guaranteed
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.registry import make_policy
-from shadowprice.simulator.driver import Simulation
+from shadowprice.experiments.variants import PolicyVariant
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.traces.colocation import colocated_cluster
 from shadowprice.traces.generator import GeneratorOptions, generate
 
@@ -24,41 +24,18 @@ SLOT: Final = Fraction(60)
 """The thesis names no slot length; a minute spreads its jobs over 2 to 40 slots."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """One curve: a policy with its parameters.
-
-    Parameters
-    ----------
-    key : str
-        Name in tables.
-    label : str
-        Name in legends.
-    policy : str
-        Its policy.
-    parameters : mapping
-        What is set of it.
-    """
-
-    key: str
-    label: str
-    policy: str
-    parameters: Mapping[str, Any]
-
-
 PAPER: Final[Mapping[str, Any]] = {"preset": "paper"}
-PDORS: Final = Contender("pdors", "PD-ORS", "pdors", PAPER)
-EXACT: Final = Contender(
-    "pdors-exact", "PD-ORS, exact placement", "pdors", {**PAPER, "placement": "exact"}
+PDORS: Final = PolicyVariant("pdors", PolicyChoice("pdors", PAPER, "PD-ORS"))
+EXACT: Final = PolicyVariant(
+    "pdors-exact",
+    PolicyChoice("pdors", {**PAPER, "placement": "exact"}, "PD-ORS, exact placement"),
 )
-LITERAL: Final = Contender(
+LITERAL: Final = PolicyVariant(
     "pdors-literal",
-    "PD-ORS, (3.4) to the letter",
-    "pdors",
-    {**PAPER, "bandwidth": "literal"},
+    PolicyChoice("pdors", {**PAPER, "bandwidth": "literal"}, "PD-ORS, (3.4) to the letter"),
 )
-OASIS: Final = Contender(
-    "oasis", "OASiS, half of the machines each", "oasis", {**PAPER, "split": "half"}
+OASIS: Final = PolicyVariant(
+    "oasis", PolicyChoice("oasis", {**PAPER, "split": "half"}, "OASiS, half of the machines each")
 )
 
 
@@ -107,11 +84,9 @@ def workload(
     return generate(options, seed=seed).to_jobs(on)
 
 
-def run(contender: Contender, on: Cluster, jobs: Sequence[Job], slots: int, seed: int) -> Outcome:
-    """Simulate one contender on a workload."""
-    context = PolicyContext(on, jobs, slots, seed)
-    policy = make_policy(contender.policy, context, contender.parameters)
-    engine = Simulation(on, jobs, policy, until=slots).run()
+def run(variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int) -> Outcome:
+    """Simulate one policy on a workload."""
+    engine, policy = variant.simulate(on, jobs, slots, seed)
     earned, finished = 0.0, 0
     alone: list[np.ndarray[Any, Any]] = []
     for record in engine.jobs.values():

@@ -15,12 +15,12 @@ from shadowprice.experiments.pdors.setting import (
     OASIS,
     PDORS,
     SLOT,
-    Contender,
     cluster,
     run,
     workload,
 )
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.variants import PolicyVariant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,12 +43,12 @@ RATIOS: Final = (1, 2, 5, 10, 15, 20, 30, 40, 50, 60)
 
 
 def _row(
-    contender: Contender, machines: int, slots: int, jobs: int, ratio: float, slot: int, seed: int
+    variant: PolicyVariant, machines: int, slots: int, jobs: int, ratio: float, slot: int, seed: int
 ) -> dict[str, object]:
     on = cluster(machines, slots, Fraction(slot), seed)
-    came = run(contender, on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
+    came = run(variant, on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
     return {
-        "policy": contender.key,
+        "policy": variant.key,
         "jobs": jobs,
         "ratio": ratio,
         "slot_seconds": slot,
@@ -63,9 +63,9 @@ def _row(
 
 
 def _label(
-    contender: Contender, _machines: int, _slots: int, jobs: int, ratio: float, *_: object
+    variant: PolicyVariant, _machines: int, _slots: int, jobs: int, ratio: float, *_: object
 ) -> str:
-    return f"{jobs} jobs, ratio {ratio:g}, {contender.key}"
+    return f"{jobs} jobs, ratio {ratio:g}, {variant.key}"
 
 
 def measure_jobs(settings: Settings) -> Tables:
@@ -73,21 +73,21 @@ def measure_jobs(settings: Settings) -> Tables:
     seeds = range(settings.seed, settings.seed + (4 if settings.quick else 30))
     minute = int(SLOT)
     asked = [
-        ("utility", contender, jobs, minute, seed)
+        ("utility", variant, jobs, minute, seed)
         for jobs in JOBS
         for seed in seeds
-        for contender in (PDORS, EXACT, LITERAL, OASIS)
+        for variant in (PDORS, EXACT, LITERAL, OASIS)
     ]
     asked += [
-        ("slot_lengths", contender, 15, slot, seed)
+        ("slot_lengths", variant, 15, slot, seed)
         for slot in SLOT_SECONDS
         for seed in seeds
-        for contender in (PDORS, LITERAL, OASIS)
+        for variant in (PDORS, LITERAL, OASIS)
     ]
     tables: dict[str, list[dict[str, object]]] = {"utility": [], "slot_lengths": []}
     made = settings.each(
         _row,
-        [(contender, 30, 100, jobs, 40.0, slot, seed) for _, contender, jobs, slot, seed in asked],
+        [(variant, 30, 100, jobs, 40.0, slot, seed) for _, variant, jobs, slot, seed in asked],
         _label,
     )
     for (table, *_), row in zip(asked, made, strict=True):
@@ -158,14 +158,12 @@ def measure_ratios(settings: Settings) -> Tables:
     """Run 20 machines over 50 slots with 20 jobs at ratios of 1 to 60."""
     seeds = range(settings.seed, settings.seed + (6 if settings.quick else 40))
     asked = [
-        (contender, ratio, seed)
+        (variant, ratio, seed)
         for ratio in RATIOS
         for seed in seeds
-        for contender in (PDORS, LITERAL, OASIS)
+        for variant in (PDORS, LITERAL, OASIS)
     ]
-    cases = [
-        (contender, 20, 50, 20, float(ratio), int(SLOT), seed) for contender, ratio, seed in asked
-    ]
+    cases = [(variant, 20, 50, 20, float(ratio), int(SLOT), seed) for variant, ratio, seed in asked]
     return {"utility": pl.DataFrame(settings.each(_row, cases, _label))}
 
 
@@ -194,12 +192,12 @@ def _curves(
     axes: Axes,
     table: pl.DataFrame,
     over: str,
-    contenders: Sequence[Contender],
+    variants: Sequence[PolicyVariant],
     value: str = "utility",
 ) -> None:
     """Draw means over seeds with their standard errors."""
-    for contender in contenders:
-        key = contender.key
+    for variant in variants:
+        key = variant.key
         found = (
             table.filter(pl.col("policy") == key)
             .with_columns(pl.col(value).fill_nan(None))
@@ -214,6 +212,6 @@ def _curves(
         style: dict[str, Any] = {"color": COLOURS[key], "marker": MARKERS[key]}
         if key == "pdors-exact":
             style["linestyle"] = ":"
-        axes.plot(x, mean, label=contender.label, **style)
+        axes.plot(x, mean, label=variant.label, **style)
         band = np.nan_to_num(error)
         axes.fill_between(x, mean - band, mean + band, color=COLOURS[key], alpha=0.15, linewidth=0)
