@@ -397,7 +397,7 @@ def test_a_truncated_archive_is_refused(call: Call) -> None:
     [
         (("simulate",), "what to run is missing; give --jobs FILE with --cluster FILE, or --trace"),
         (("simulate", "-j", "j.yaml"), "--cluster is missing"),
-        (("simulate", "-c", "no.yaml", "-j", "j.yaml"), "no.yaml: there is no such file"),
+        (("simulate", "-c", "no.yaml", "-j", "j.yaml"), "no.yaml: no such file"),
         ((*SIMULATE, "-p", "flat-rat"), "did you mean 'flat-rate'?"),
         (
             (*SIMULATE, "-s", "prise=1"),

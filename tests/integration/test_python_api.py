@@ -256,7 +256,7 @@ def test_what_is_no_list_of_jobs_and_no_name_is_told() -> None:
         shadowprice.simulate(CLUSTER, {"jobs": JOBS})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="parameters="):
         shadowprice.simulate(CLUSTER, JOBS, ("srtf", {}))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="no such file"):
         shadowprice.simulate(trace=Path("swf:nowhere"))  # type: ignore[arg-type]
 
 

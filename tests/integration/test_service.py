@@ -78,7 +78,7 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
         [fault] = wrong.json()["errors"]
         assert fault == {
             "place": "job.family",
-            "message": "no family is called 'nett'",
+            "message": "unknown family 'nett'",
             "mend": "did you mean 'net'?",
         }
         same = live.client.patch("/v1/jobs/new", json={"utility": one["utility"]})

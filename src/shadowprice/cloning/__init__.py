@@ -1,5 +1,5 @@
-"""CSD: copies of tasks against stragglers, under a deadline that may be missed rarely.
+"""CSD: copies of tasks against stragglers, under a deadline that is rarely missed.
 
-`shadowprice.cloning.api` offers the whole of it. It is not a policy: policies that plan copies
-use it.
+`shadowprice.cloning.api` exports all of it. Cloning isn't a policy, but policies plan copies with
+it.
 """

@@ -1,4 +1,4 @@
-"""Everything that solving and simulating CSD takes."""
+"""Exports for solving and simulating CSD."""
 
 from shadowprice.cloning.montecarlo import Draw, Measured, simulate
 from shadowprice.cloning.problem import CloningProblem, Constraint, TaskGroup

@@ -1,4 +1,4 @@
-"""Check what the solver rests on: that every task's answer to given prices is its minimum."""
+"""Checks that the solver's stationary point is optimal, although g need not be convex."""
 
 from __future__ import annotations
 
@@ -19,36 +19,28 @@ Integers = NDArray[np.int64]
 
 
 class Condition(Enum):
-    """Why the problem is convex."""
+    """Condition under which the problem is convex."""
 
     LEMMA_1 = "lemma-1"
-    """g'' >= 0: by the form of the law, or at every number of copies in question."""
+    """g'' >= 0: by the form of the distribution, or at every number of copies in the range."""
     WIDER = "wider"
     """g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r."""
     CERTIFIED = "certified"
-    """Neither everywhere, but no number of copies beyond the convex range is better."""
+    """Neither holds everywhere, but no number of copies beyond the convex range is better."""
 
 
 @dataclass(frozen=True)
 class Convexity:
-    """Outcome of the check.
-
-    Attributes
-    ----------
-    condition : Condition
-        What holds.
-    most : ndarray of int64, shape (merged groups,)
-        Copies a task of each may have where it holds.
-    convex : ndarray of bool, shape (merged groups,)
-        Those whose g is convex in r (Lemma 1's conclusion).
-    doubtful : ndarray of int64
-        Merged groups for which it fails beyond their ``most``.
-    """
+    """Result of the check."""
 
     condition: Condition
+    """Condition that holds."""
     most: Integers
+    """Largest number of copies of a task of each merged group for which the condition holds."""
     convex: NDArray[np.bool_]
+    """Merged groups whose g is convex in r (Lemma 1's conclusion)."""
     doubtful: Integers
+    """Merged groups for which the condition fails beyond ``most``."""
 
     def certify(
         self,
@@ -58,10 +50,10 @@ class Convexity:
         ratios: Floats,
         violation: float,
     ) -> None:
-        """Show that doubtful groups gain nothing beyond the convex range, or refuse.
+        """Prove that doubtful groups gain nothing beyond the convex range, or refuse.
 
-        By weak duality the KKT point is optimal if it minimises each task's Lagrangian over all
-        numbers of copies, not only over the range where that follows from convexity.
+        By weak duality, the KKT point is optimal if it minimises each task's Lagrangian over all
+        numbers of copies, not only over the range in which convexity implies that.
         """
         if not len(self.doubtful):
             return
@@ -81,13 +73,10 @@ class Convexity:
         ratios: Floats,
         whole: WholeCopies,
     ) -> WholeCopies:
-        """Show that whole copies beyond the convex range cost more than the choice found.
+        """Prove that integer copies beyond the convex range cost more.
 
-        Returns
-        -------
-        WholeCopies
-            The choice; where that cannot be shown it is not proved, and its bound that of weak
-            duality.
+        If that can't be proved, the result isn't marked as optimal, and its bound is that of weak
+        duality.
         """
         if not len(self.doubtful):
             return whole
@@ -112,7 +101,7 @@ class Convexity:
         prices: tuple[float, float],
         group: int,
     ) -> Floats:
-        """Return the Lagrangian of a doubtful group at numbers of copies beyond its range."""
+        """Return the Lagrangian of a doubtful group at copies beyond its convex range."""
         most, last = float(self.most[group]), float(problem.most_copies)
         near = np.arange(most, min(most + 1000.0, last)) + 1.0
         far = np.arange(np.log(most), np.log(last) + KNOT_STEP, KNOT_STEP)
@@ -121,7 +110,7 @@ class Convexity:
         return _lagrangian(problem, relaxed, prices, groups, copies)
 
     def _refuse(self, problem: CloningProblem, group: int) -> None:
-        """Refuse the problem for a merged group."""
+        """Refuse the problem because of a merged group."""
         position = int(np.flatnonzero(problem.member == group)[0])
         law = problem.groups[position].duration
         raise InputError(
@@ -137,10 +126,10 @@ class Convexity:
 
 
 def check_convexity(problem: CloningProblem) -> Convexity:
-    """Check Lemma 1's conclusion, or the wider condition, on the numbers of copies in question.
+    """Check Lemma 1's conclusion, or the wider condition, on the range of numbers of copies.
 
-    Pareto, Weibull of shape <= 1 and hyper-exponential laws meet Lemma 1 by their form. The
-    others are checked at every knot of their tables up to M - N + 1 copies.
+    Pareto, Weibull of shape <= 1 and hyper-exponential distributions satisfy Lemma 1 by their form.
+    The others are checked at every knot of their tables up to M - N + 1 copies.
     """
     last = problem.most_copies
     most = np.full(len(problem.arrays.tasks), last, dtype=np.int64)

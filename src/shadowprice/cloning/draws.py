@@ -1,4 +1,4 @@
-"""Turning uniform numbers into durations, for many laws at once."""
+"""Mapping of uniform numbers to durations, for many distributions at once."""
 
 from __future__ import annotations
 
@@ -24,18 +24,7 @@ _ALMOST_ONE = 1.0 - 2.0**-53
 
 
 class Sampler:
-    """Durations of the tasks of given groups, a column a task.
-
-    Parameters
-    ----------
-    groups : sequence of TaskGroup
-        The tasks, in their order.
-
-    Attributes
-    ----------
-    by_copy : ndarray of bool, shape (tasks,)
-        Tasks whose copies have to be drawn one by one (hyper-exponential: no closed inverse).
-    """
+    """Durations of the tasks of given groups, one column per task."""
 
     def __init__(self, groups: Sequence[TaskGroup]) -> None:
         self._laws = [group.duration for group in groups]
@@ -47,15 +36,13 @@ class Sampler:
             if type(law) not in self._columns:
                 self._columns[type(law)] = np.flatnonzero(forms == type(law).__name__)
         self._owner = owner
+        # No closed inverse of S^r: the copies of these tasks are drawn one by one.
         self.by_copy = forms == HyperExponential.__name__
 
     def phases(self, drawn: Integers) -> Iterator[tuple[int, int, HyperExponential]]:
-        """Yield (first draw, draw after the last, law) of every hyper-exponential group.
+        """Yield (first draw, end of the draws, distribution) of every hyper-exponential group.
 
-        Parameters
-        ----------
-        drawn : ndarray of int64, shape (tasks,)
-            Draws of each task.
+        ``drawn`` are the draws of each task, shape (tasks,).
         """
         ends = np.concatenate([[0], np.cumsum(drawn)])[
             np.concatenate([[0], np.cumsum(self._counts)])
@@ -65,19 +52,11 @@ class Sampler:
                 yield int(ends[position]), int(ends[position + 1]), law
 
     def times(self, uniforms: Floats, exponents: Integers | None = None) -> Floats:
-        """Return the times that go with uniform numbers.
+        """Return times in seconds for uniform numbers, both of shape (trials, tasks).
 
-        Parameters
-        ----------
-        uniforms : ndarray, shape (trials, tasks)
-            1 - S of the time wanted, in [0, 1); a hyper-exponential's column holds times already.
-        exponents : ndarray of int64, shape (tasks,), optional
-            r where the law is S^r: that of the least of r draws.
-
-        Returns
-        -------
-        ndarray, shape (trials, tasks)
-            Seconds.
+        The numbers are 1 - S of the time, in [0, 1); a hyper-exponential's column already holds
+        times. With ``exponents`` r, shape (tasks,), the distribution is S^r, that of the minimum of
+        r draws.
         """
         times = uniforms
         for form, columns in self._columns.items():
@@ -95,7 +74,7 @@ class Sampler:
         return times
 
     def _inverse(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
-        """Return S^-1 at ln S = ``logs``; one law a column."""
+        """Return S^-1 at ln S = ``logs``, one distribution per column."""
         laws = [self._laws[position] for position in self._owner[columns]]
 
         def column(name: str) -> Floats:

@@ -1,4 +1,4 @@
-"""What a deadline needs: fewest machines, least epsilon, earliest deadline."""
+"""Feasibility of a deadline: fewest machines, smallest epsilon, earliest deadline."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from shadowprice.kernels.cloning.continuous import fewest_copies
 Integers = NDArray[np.int64]
 
 SLACK = 1.0 + 1e-12
-"""The budget of (6) is met up to the rounding of a sum of logarithms."""
+"""Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
 
 MOST_MACHINES = 10_000_000
-"""A smallest machine count is looked for up to here."""
+"""Largest number of machines that the search for the smallest one tries."""
 
 
 def fewest_machines(
@@ -27,24 +27,11 @@ def fewest_machines(
     machines: int,
     decays: NDArray[np.float64] | None = None,
 ) -> tuple[float, int]:
-    """Give copies where they lower the miss most, until the deadline holds or machines end.
+    """Add copies that reduce the miss probability most, until the deadline holds.
 
-    Parameters
-    ----------
-    problem : CloningProblem
-        The tasks and the budget.
-    constraint : Constraint
-        (6) or (7).
-    machines : int
-        Most machines to use.
-    decays : ndarray, optional
-        -ln S at another deadline, shape (groups,) of the problem's own groups.
-
-    Returns
-    -------
-    (sum of phi, machines used)
-        The deadline holds when the first is within the budget; the second is then the fewest
-        machines that do.
+    ``decays`` are -ln S at another deadline, shape (groups,) of the problem's own groups. Returns
+    the sum of phi, and the machines used, at most ``machines``. The deadline holds if the sum is
+    within the budget; the machines are then the fewest that hold it.
     """
     if decays is None:
         counts, decays = problem.arrays.tasks, problem.arrays.decay
@@ -57,7 +44,7 @@ def fewest_machines(
 
 
 def smallest_deadline(problem: CloningProblem, constraint: Constraint = Constraint.EXACT) -> float:
-    """Return the earliest deadline that the machines can hold with whole copies, in seconds."""
+    """Return the earliest deadline, in seconds, that integer copies on the machines can hold."""
 
     def holds(deadline: float) -> bool:
         decays = problem.decays(deadline)
@@ -77,13 +64,13 @@ def smallest_deadline(problem: CloningProblem, constraint: Constraint = Constrai
 
 
 def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
-    """Refuse a problem that no whole numbers of copies solve, saying what would do.
+    """Refuse a problem that no integer numbers of copies solve.
 
     Raises
     ------
     InputError
-        With the smallest deadline, machine count and miss probability that would do, each with
-        the other two as they are.
+        With the smallest deadline, machine count and miss probability that are feasible, each
+        with the other two unchanged.
     """
     shortest = max(group.duration.shortest for group in problem.groups)
     told = format_seconds(problem.deadline)

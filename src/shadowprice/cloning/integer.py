@@ -1,4 +1,4 @@
-"""The exact integer optimum of CSD: Lagrangian bound, then a search over its core."""
+"""Exact integer optimum of CSD: a Lagrangian bound, then a search of the choices near it."""
 
 from __future__ import annotations
 
@@ -28,48 +28,40 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FIRST_GROUPS = 8
-"""Groups that the first, narrowest search lets move."""
+"""Groups whose copies the first, narrowest search may change."""
 FEW_STATES = 200
-"""A search this narrow costs nothing: the gap may widen in large strides."""
+"""Number of states below which a search is cheap, so that the gap may widen in large steps."""
 MOST_MOVES = 64
-"""Numbers of copies of a task that are tried first; more where more are within the gap."""
+"""Numbers of copies of a task that are tried first; more are tried if they are within the gap."""
 MOST_OPTIONS = 200_000
 MOST_WAYS = 16_384
-"""Ways for a group's tasks to differ that are listed; where there are more, task follows task."""
+"""Combinations of a group's tasks that are listed; above it, tasks are searched one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeCopies:
-    """Whole numbers of copies with the bound that judges them.
-
-    Attributes
-    ----------
-    groups : ndarray of int64, shape (rows,)
-        Group of each row; a group has one row for every number of copies its tasks have.
-    copies, tasks : ndarray of int64, shape (rows,)
-        How many copies how many tasks of that group have.
-    bound : float
-        No choice of whole copies costs less.
-    proved : bool
-        Whether the search shows that nothing is better than this choice.
-    states : int
-        Largest number of states kept at once.
-    """
+    """Integer numbers of copies, with the bound that proves how good they are."""
 
     groups: Integers
+    """Group of each row; a group has one row for every number of copies that its tasks have."""
     copies: Integers
+    """Number of copies of each row."""
     tasks: Integers
+    """Number of tasks of the group that have these copies."""
     bound: float
+    """Lower bound on the cost of integer copies."""
     proved: bool
+    """Whether the search proves that the choice is optimal."""
     states: int
+    """Largest number of states held at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What a group may do, in the order of the penalty.
+    """Possible changes of a group, in order of their penalty.
 
-    ``chosen`` says how many tasks make each of ``moves``; a balanced group (``moves`` empty)
-    shares out its change of copies evenly. ``tasks`` is how many tasks it is about.
+    ``chosen`` counts the tasks that make each of ``moves``. A balanced group (``moves`` is empty)
+    distributes its change of copies evenly over its ``tasks``.
     """
 
     penalty: Floats
@@ -91,7 +83,7 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One group's options, and how the states after it came about."""
+    """Options of one group, and the predecessors of the states after it."""
 
     group: int
     options: _Options
@@ -100,7 +92,7 @@ class _Layer:
 
 
 class _Core:
-    """Search the choices whose penalties are within a gap of the bound."""
+    """Search of the choices whose penalties are within a gap of the bound."""
 
     def __init__(
         self,
@@ -127,7 +119,7 @@ class _Core:
         self.room_machines = int(machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
         least_penalties(arrays, most, relaxed, self.k, self.l, base, self.least)
-        # The bound holds only if every task's choice is its best at these prices.
+        # The bound is valid only if every task's choice is optimal at these prices.
         if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
         np.maximum(self.least, 0.0, out=self.least)
@@ -135,15 +127,15 @@ class _Core:
         self.whole = True
 
     def first_gap(self) -> float:
-        """Return a gap within which only a few groups can move."""
+        """Return a gap within which only a few groups can change."""
         near = np.sort(self.least)[: FIRST_GROUPS + 1]
         finite = near[np.isfinite(near)]
         return float(finite[-1]) if finite.size else 0.0
 
     def _options(self, group: int, gap: float) -> list[_Options]:
-        """Return what the tasks of a group may do together, or one after the other."""
+        """Return the changes of a group's tasks, combined or one task after another."""
         count = int(self.arrays.tasks[group])
-        # What one task may do has no shares to balance: its options are all its numbers of copies.
+        # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
             return [self._balanced(group, gap, count)]
         found = self._any(group, gap, count)
@@ -170,7 +162,7 @@ class _Core:
         return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
     def _any(self, group: int, gap: float, count: int) -> _Options | None:
-        """Return every way for the tasks of a group to differ, None where there are too many."""
+        """Return every combination of a group's tasks, None if there are too many."""
         size = MOST_MOVES
         while True:
             penalty, late = np.empty(size), np.empty(size)
@@ -201,19 +193,16 @@ class _Core:
         )  # fmt: skip
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
-        """Find the best choice within the gap of the bound, or None.
+        """Find the best choice within the gap of the bound; None if there is none.
 
-        Returns
-        -------
-        (excess, moves)
-            Cost above the bound, and (group, change of copies, tasks) of every move.
+        Returns the cost above the bound, and (group, change of copies, tasks) of every change.
         """
         self.whole = True
         self.widest = 1
         active = np.flatnonzero(self.least <= gap)
         active = active[np.argsort(self.least[active], kind="stable")]
         steps = [(int(group), one) for group in active for one in self._options(int(group), gap)]
-        # What the groups still to come can change: sums over the rest of the list.
+        # Largest change that the remaining groups can make: sums over the rest of the list.
         bounds = np.zeros((len(steps) + 1, 4))
         for i in range(len(steps) - 1, -1, -1):
             late, machines = steps[i][1].late, steps[i][1].machines
@@ -301,33 +290,14 @@ def whole_optimum(
     ratios: Floats,
     limit: int = 100_000,
 ) -> WholeCopies:
-    """Find the whole numbers of copies of least expected machine time.
+    """Find the integer numbers of copies with the smallest expected machine time.
 
-    Parameters
-    ----------
-    arrays : Columns
-        The merged groups; a choice of whole copies must exist.
-    relaxed : bool
-        Constraint (7) instead of (6).
-    budget : float
-        C = -ln(1 - epsilon).
-    machines : int
-        M.
-    most : ndarray of int64, shape (groups,)
-        Largest number of copies of a task of each group.
-    convex : ndarray of bool, shape (groups,)
-        Groups whose g is convex in r (Lemma 1).
-    prices : (k, l)
-        Multipliers near the optimum: those of the continuous problem.
-    ratios : ndarray, shape (groups,)
-        Continuous copies, where the search for whole ones starts.
-    limit : int
-        States kept at once; beyond it the result is feasible with a certified gap.
-
-    Returns
-    -------
-    WholeCopies
-        The choice, its bound and whether it is proved optimal.
+    A feasible choice must exist. ``arrays`` are the merged groups; ``relaxed`` takes constraint (7)
+    instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``most`` limits the
+    copies of a task by group, and ``convex`` marks groups whose g is convex in r (Lemma 1).
+    ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
+    which the search starts. ``limit`` bounds the states held at once; above it the result is
+    feasible with a certified gap.
     """
     base = np.empty(len(arrays.tasks), dtype=np.int64)
     total = int(arrays.tasks.sum())
@@ -342,7 +312,7 @@ def whole_optimum(
     floor = 1e-13 * abs(bound)
     gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
     proved_above = 0.0
-    # Nothing within the gap: the bound rises by it. The last, widest search dominates the time.
+    # No choice is within the gap, so the bound rises by it. The last search takes most time.
     for _ in range(64):
         found = core.search(gap)
         if found is not None:
@@ -377,7 +347,7 @@ def _rows(
 def _fallback(
     arrays: Columns, relaxed: bool, budget: float, machines: int, bound: float, states: int
 ) -> WholeCopies:
-    """Return the choice with the fewest machines: feasible, no more."""
+    """Return the choice with the fewest machines, which is feasible but not optimal."""
     copies = np.ones(len(arrays.tasks), dtype=np.int64)
     _, used, last = fewest_copies(arrays.tasks, arrays.decay, machines, relaxed, budget, copies)
     extra = int(used - arrays.tasks @ copies)

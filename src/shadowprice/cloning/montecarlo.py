@@ -1,4 +1,4 @@
-"""Run a cloned job many times, to hold the formulas against what happens."""
+"""Monte-Carlo runs of a cloned job, to compare the formulas with."""
 
 from __future__ import annotations
 
@@ -21,60 +21,49 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _BLOCK = 250_000
-"""Uniform numbers drawn at a time: 2 MB, which stay in the cache."""
+"""Uniform numbers drawn at a time: 2 MB, which fit the cache."""
 
 
 class Draw(Enum):
-    """How the first copy to finish is drawn."""
+    """Method of drawing the copy that finishes first."""
 
     COPIES = "copies"
-    """Draw every copy and take the first: the model, literally."""
+    """Draw every copy and take the minimum, as the model says."""
     WINNER = "winner"
-    """Draw the first one itself: the least of r draws has survival S^r, and its inverse is known
-    (except for hyper-exponential tasks, whose copies are drawn). The same law, fewer draws."""
+    """Draw the minimum of r copies directly: its survival is S^r, whose inverse is known. Copies of
+    hyper-exponential tasks are drawn. The distribution is the same with fewer draws."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What many runs of a job show, beside what the formulas say.
-
-    Attributes
-    ----------
-    trials : int
-        Runs.
-    misses : int
-        Runs that outlasted the deadline.
-    miss_probability : float
-        Their share.
-    interval : (float, float)
-        Clopper-Pearson interval of the miss probability.
-    confidence : float
-        Its level.
-    predicted_miss : float
-        Pr[flowtime > T_d] by (3).
-    machine_time, machine_time_error : float
-        Mean machine seconds of a run and its standard error.
-    predicted_machine_time : float
-        (5).
-    flowtime, flowtime_error : float
-        Mean seconds from start to the last task's end, and its standard error.
-    flowtimes, machine_times : ndarray, shape (trials,)
-        Every run's.
-    """
+    """Measurements of many runs of a job, with the predictions of the formulas."""
 
     trials: int
+    """Number of runs."""
     misses: int
+    """Runs that exceeded the deadline."""
     miss_probability: float
+    """Share of the runs that exceeded the deadline."""
     interval: tuple[float, float]
+    """Clopper-Pearson interval of the miss probability."""
     confidence: float
+    """Confidence level of the interval."""
     predicted_miss: float
+    """Pr[flowtime > T_d] by (3)."""
     machine_time: float
+    """Mean machine seconds of a run."""
     machine_time_error: float
+    """Standard error of the mean machine seconds."""
     predicted_machine_time: float
+    """Expected machine seconds by (5)."""
     flowtime: float
+    """Mean seconds from the start to the end of the last task."""
     flowtime_error: float
+    """Standard error of the mean flowtime."""
     flowtimes: Floats
+    """Flowtime of every run in seconds."""
     machine_times: Floats
+    """Machine seconds of every run."""
 
 
 def simulate(
@@ -86,33 +75,16 @@ def simulate(
     draw: Draw = Draw.COPIES,
     confidence: float = 0.95,
 ) -> Measured:
-    """Run the job ``trials`` times with given numbers of copies.
+    """Run a job ``trials`` times with given numbers of copies.
 
-    Parameters
-    ----------
-    problem : CloningProblem
-        Tasks and deadline.
-    copies : ndarray of int64, shape (tasks,)
-        Copies of every task, in the order of the groups.
-    trials : int
-        Runs.
-    seed : int
-        Seed; the same seed gives the same runs, and the first runs do not depend on how many
-        follow.
-    draw : Draw
-        Every copy, or the winner's law.
-    confidence : float
-        Level of the interval.
-
-    Returns
-    -------
-    Measured
-        Misses, machine time and flowtime, with the formulas' values.
+    ``copies`` has shape (tasks,), in the order of the groups; ``confidence`` is the level of the
+    interval. The same seed gives the same runs; the first runs don't depend on the number of
+    trials.
 
     Raises
     ------
     InputError
-        If ``trials`` is not positive or some task has no copy.
+        If ``trials`` is not positive or a task has no copy.
     """
     if trials < 1:
         raise InputError(Fault("trials", f"{trials} runs show nothing", "write 10000"))
@@ -154,14 +126,13 @@ def simulate(
 def _first_to_finish(
     sampler: Sampler, numbers: Floats, drawn: Integers, exponents: Integers | None
 ) -> Floats:
-    """Return every task's duration, shape (trials, tasks), from a uniform number a draw."""
-    # A hyper-exponential copy becomes a time at once: two numbers say phase and rest of one draw.
+    """Return every task's duration, shape (trials, tasks), from one uniform number per draw."""
+    # A hyper-exponential copy is mapped to a time first: its number selects the phase too.
     for begin, end, law in sampler.phases(drawn):
         numbers[:, begin:end] = law.from_uniform(numbers[:, begin:end])
     least = np.empty((len(numbers), len(drawn)))
     least_of_copies(numbers, drawn, least)
-    # Elsewhere S^-1 falls, so the least time is that of the least number: turned into a time
-    # once, with the same result as turning every copy.
+    # For the others the smallest number gives the smallest time, so only that one is mapped.
     return sampler.times(least, exponents)
 
 
@@ -170,15 +141,7 @@ def _error(sample: Floats) -> float:
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Return the exact (conservative) interval of a probability.
-
-    Parameters
-    ----------
-    hits, trials : int
-        How often it happened, of how many.
-    confidence : float
-        Level, in (0, 1).
-    """
+    """Return the exact (conservative) confidence interval of a probability."""
     tail = 0.5 * (1.0 - confidence)
     low = 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, tail))
     high = 1.0 if hits == trials else 1.0 - float(betaincinv(trials - hits, hits + 1, tail))

@@ -1,4 +1,4 @@
-"""The problem CSD, as tasks in groups and as the arrays its kernels take."""
+"""The problem CSD: groups of tasks, and the arrays that its kernels take."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 LARGEST_DECAY = 700.0
-"""A task that misses with probability e^-700 cannot miss."""
+"""Decay above which a miss is impossible in double precision: e^-700."""
 
 LEAST_DECAY = 2.0**-52
-"""A task that ends in time with a smaller probability cannot: that it misses rounds to certain."""
+"""Decay below which a task can't finish in time: its miss probability rounds to 1."""
 
 TIE_SLOPE = 1e-9
-"""Share of its mean that a copy of an exponential task without a minimum is taken to cost.
+"""Assumed cost of a copy of an exponential task without a minimum, as a share of its mean.
 
-The true cost of such copies is nothing, which leaves the optimum undetermined; this settles on
-the fewest copies."""
+The true cost of such copies is 0, which leaves the optimum undetermined; this value selects the
+fewest copies.
+"""
 
 
 class Constraint(Enum):
-    """How the deadline is held."""
+    """Form of the deadline constraint."""
 
     EXACT = "exact"
     """(6): the probability of a miss is at most epsilon."""
@@ -43,45 +44,32 @@ class Constraint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskGroup:
-    """Tasks whose durations follow one law.
-
-    Parameters
-    ----------
-    count : int
-        Number of tasks.
-    duration : Distribution
-        Law of each one's duration.
-    """
+    """Tasks with one distribution of durations."""
 
     count: int
+    """Number of tasks."""
     duration: Distribution
+    """Distribution of the duration of each task."""
 
 
 @dataclass(frozen=True)
 class CloningProblem:
-    """CSD: N tasks on M machines, a deadline, and how often it may be missed.
-
-    Parameters
-    ----------
-    groups : sequence of TaskGroup
-        The tasks.
-    machines : int
-        M, single-slot machines.
-    deadline : float
-        T_d in seconds.
-    miss_probability : float
-        epsilon in (0, 1).
+    """CSD: N tasks on M machines, a deadline, and the probability of missing it.
 
     Raises
     ------
     InputError
-        If a number is out of range or there are fewer machines than tasks.
+        If a number is out of range, or there are fewer machines than tasks.
     """
 
     groups: tuple[TaskGroup, ...]
+    """Groups of tasks."""
     machines: int
+    """Number M of machines, each with room for one task."""
     deadline: float
+    """T_d in seconds."""
     miss_probability: float
+    """Epsilon in (0, 1)."""
 
     def __init__(
         self,
@@ -101,7 +89,7 @@ class CloningProblem:
     def _faults(self) -> list[Fault]:
         faults = []
         if not self.groups:
-            faults.append(Fault("tasks", "there are no tasks", "name at least one group"))
+            faults.append(Fault("tasks", "must not be empty", "add at least one group"))
         for position, group in enumerate(self.groups):
             if group.count < 1:
                 faults.append(
@@ -141,13 +129,13 @@ class CloningProblem:
 
     @property
     def most_copies(self) -> int:
-        """Largest number of copies one task can have when every task has one."""
+        """Largest number of copies of one task if every other task has one."""
         return self.machines - self.tasks + 1
 
     def decays(self, deadline: float) -> Floats:
-        """Return a = -ln S(deadline) a group, capped where a miss is out of the question.
+        """Return a = -ln S(deadline) of each group, limited where a miss is impossible.
 
-        It is 0 where nothing else is.
+        It is 0 if the task can't finish in time.
         """
         by_form: dict[type[Distribution], list[int]] = {}
         for position, group in enumerate(self.groups):
@@ -197,10 +185,10 @@ class CloningProblem:
 
     @property
     def arrays(self) -> Columns:
-        """The distinct groups as arrays."""
+        """Merged groups as arrays; equal groups are one."""
         return self._merged[0]
 
     @property
     def member(self) -> Integers:
-        """Which of the merged groups each group belongs to, shape (groups,)."""
+        """Merged group that each group belongs to, shape (groups,)."""
         return self._merged[1]

@@ -1,4 +1,4 @@
-"""What one more copy of a task that really runs would save: the rule by saving, live."""
+"""Expected saving of a further copy of a running task, for the rule by saving in live use."""
 
 from __future__ import annotations
 
@@ -12,22 +12,11 @@ from shadowprice.laws.distributions import Distribution
 
 
 class Savings:
-    """Savings of copies of tasks that run, when no task waits.
+    """Savings of copies of running tasks while no task waits.
 
-    Parameters
-    ----------
-    laws : sequence of Distribution
-        The law of each task.
-    most : int
-        Most copies of a task at once.
-    machine_price : float
-        Seconds of flowtime that a machine second is worth: what keeps idle machines from copying
-        for nearly nothing.
-
-    Attributes
-    ----------
-    look : float
-        Seconds after which it is worth looking again, while nothing ends: a quarter of the mean.
+    ``laws`` has the distribution of each task; ``most`` limits the copies of a task that run at
+    once; ``machine_price`` is the flowtime in seconds that a machine second costs, so that idle
+    machines don't copy for nearly nothing.
     """
 
     def __init__(
@@ -40,22 +29,16 @@ class Savings:
         self._laws = tabulated(known)
         self._most = most
         self._price = machine_price
+        # Seconds between checks while no task ends.
         self.look = 0.25 * float(self._laws.means[self._law].mean())
 
     def best(
         self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
     ) -> int | None:
-        """Return the task whose next copy saves most beyond what it costs, None where none does.
+        """Return the task whose next copy saves most beyond its cost; None if none does.
 
-        Parameters
-        ----------
-        now : float
-            The time.
-        running : sequence of int
-            Tasks that are not done, by their place among the laws.
-        begun : sequence of sequence of float
-            When each one's present copies began; a task that may have no other has as many as it
-            may have at most, or more.
+        ``running`` are the indices of unfinished tasks, and ``begun`` the start times of each one's
+        present copies. A task that may have no further copy is listed with the maximum number.
         """
         count = len(running)
         copies = np.array([min(len(one), self._most) for one in begun], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Solve CSD: Theorem 1, the KKT system, Algorithm 1, and whole numbers of copies."""
+"""Solvers of CSD: Theorem 1, the KKT system, Algorithm 1, and integer numbers of copies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Integers = NDArray[np.int64]
 
 
 class Method(Enum):
-    """How the copies are found."""
+    """Method of finding the copies."""
 
     EXACT = "exact"
-    """The KKT system by root finding; whole copies by exact search."""
+    """KKT system by root finding; integer copies by exact search."""
     CLOSED_FORM = "closed-form"
     """Theorem 1, rounded up."""
     SUBGRADIENT = "subgradient"
@@ -35,59 +35,49 @@ class Method(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """Numbers of copies, with what they cost and how good they are.
-
-    Attributes
-    ----------
-    copies : ndarray of int64, shape (tasks,)
-        Whole copies of every task, in the order of the problem's groups.
-    continuous : ndarray of float64, shape (tasks,)
-        Optimum over real numbers of copies (by the method asked for).
-    miss_probability, expected_cost : float
-        Of the whole copies: Pr[flowtime > T_d], (3), and machine seconds, (5).
-    continuous_miss, continuous_cost : float
-        The same of the real numbers.
-    lower_bound : float
-        No whole copies cost less (the continuous cost where the method makes no integer bound).
-    proved : bool
-        Whether ``copies`` is proved optimal.
-    deadline_price, machine_price : float
-        The multipliers k and l: machine seconds that a looser C, or a further machine, saves.
-    iterations : int
-        Passes over the tasks.
-    violation : float
-        Largest relative violation of a constraint by ``continuous``, or of its complementarity.
-    condition : Condition
-        Why the problem is convex.
-    """
+    """Numbers of copies, with their cost and their distance from the optimum."""
 
     problem: CloningProblem
     method: Method
     constraint: Constraint
     copies: Integers
+    """Integer copies of every task, in the order of the problem's groups."""
     continuous: Floats
+    """Optimum over real numbers of copies, by the chosen method."""
     miss_probability: float
+    """Pr[flowtime > T_d] of the integer copies, (3)."""
     expected_cost: float
+    """Machine seconds of the integer copies, (5)."""
     continuous_miss: float
+    """Pr[flowtime > T_d] of the real numbers."""
     continuous_cost: float
+    """Machine seconds of the real numbers."""
     lower_bound: float
+    """Lower bound on the cost of integer copies; the continuous cost if the method proves no other.
+    """
     proved: bool
+    """Whether ``copies`` is proved optimal."""
     deadline_price: float
+    """Multiplier k: machine seconds that a looser C saves."""
     machine_price: float
+    """Multiplier l: machine seconds that a further machine saves."""
     iterations: int
+    """Number of passes over the tasks."""
     violation: float
+    """Largest relative violation of a constraint, or of its complementarity, by ``continuous``."""
     condition: Condition
+    """Condition under which the problem is convex."""
 
     @property
     def gap(self) -> float:
-        """Relative distance of the cost from the lower bound, 0 where proved optimal."""
+        """Relative distance of the cost from the lower bound; 0 if proved optimal."""
         if self.proved:
             return 0.0
         return max(self.expected_cost / self.lower_bound - 1.0, 0.0)
 
     @property
     def machines(self) -> int:
-        """Machines that the copies use."""
+        """Number of machines that the copies use."""
         return int(self.copies.sum())
 
 
@@ -99,34 +89,18 @@ def solve(
     iterations: int = 100_000,
     tolerance: float = 1e-6,
 ) -> Solution:
-    """Find numbers of copies that hold the deadline at the least expected machine time.
+    """Find numbers of copies that hold the deadline with the smallest expected machine time.
 
-    Parameters
-    ----------
-    problem : CloningProblem
-        Tasks, machines, deadline and miss probability.
-    method : Method
-        Exact optimum, Theorem 1's closed form or Algorithm 1.
-    constraint : Constraint
-        (6) or (7). Theorem 1 is about (7) and always takes that.
-    iterations, tolerance : int, float
-        Of Algorithm 1.
-
-    Returns
-    -------
-    Solution
-        Whole and real numbers of copies, and their cost.
+    ``constraint`` is (6) or (7); Theorem 1 is about (7) and always takes that. ``iterations`` and
+    ``tolerance`` are those of Algorithm 1. See CSD, (1)-(17), Theorems 1 and 2, Algorithm 1, and
+    design note 0005.
 
     Raises
     ------
     InputError
-        If no whole copies hold the deadline (with the smallest deadline, machine count and miss
-        probability that would do), if a law breaks the convexity that the solver rests on, or if
-        Theorem 1's numbers need more machines than there are.
-
-    References
-    ----------
-    CSD, (1)-(17), Theorems 1 and 2, Algorithm 1; design note 0005.
+        If no integer copies hold the deadline, with the smallest feasible deadline, machine
+        count and miss probability; if a distribution breaks the convexity that the solver
+        needs; or if Theorem 1's numbers exceed the machines.
     """
     if method is Method.CLOSED_FORM:
         constraint = Constraint.RELAXED
@@ -164,9 +138,9 @@ def solve(
 
 
 def _theorem_1(arrays: Columns, budget: float) -> Floats:
-    """Return (12) before rounding, written in a_i = alpha ln nu_i so that it serves any law.
+    """Return (12) before rounding, written in a_i = alpha ln nu_i so that it fits any distribution.
 
-    With every g' equal, (8) makes S_i(T_d)^r_i proportional to 1 / a_i.
+    If every g' is equal, (8) makes S_i(T_d)^r_i proportional to 1 / a_i.
     """
     inverse = float((arrays.tasks / arrays.decay).sum())
     return np.asarray(np.maximum(np.log(arrays.decay * inverse / budget) / arrays.decay, 1.0))
@@ -190,7 +164,7 @@ def _violation(
     k: float,
     l: float,  # noqa: E741
 ) -> float:
-    """Return how far the constraints are broken, or loose at a positive price, as a share."""
+    """Return the largest relative violation of a constraint, or its slack at a positive price."""
     arrays = problem.arrays
     late = float(arrays.tasks @ _misses(arrays, ratios, relaxed)) / problem.budget - 1.0
     over = float(arrays.tasks @ ratios) / problem.machines - 1.0
@@ -207,12 +181,12 @@ def _misses(arrays: Columns, ratios: Floats | Integers, relaxed: bool) -> Floats
 def _algorithm_1(
     problem: CloningProblem, relaxed: bool, most: Integers, iterations: int, tolerance: float
 ) -> tuple[Floats, tuple[float, float], int, float]:
-    """Run Algorithm 1 from Theorem 1's multiplier, in multipliers scaled by the curvature there."""
+    """Run Algorithm 1 from Theorem 1's multiplier; multipliers are scaled by its curvature."""
     arrays = problem.arrays
     ratios = _theorem_1(arrays, problem.budget)
     inverse = float((arrays.tasks / arrays.decay).sum())
     mean = float(arrays.tasks @ (arrays.minimum + arrays.scale)) / problem.tasks
-    # sum phi falls like 1 / k: below the optimum a fixed step is careful, far above it overshoots.
+    # sum phi falls like 1 / k: a fixed step is small below the optimum, and overshoots far above.
     out = np.empty((len(arrays.tasks), 3))
     every = np.arange(len(arrays.tasks), dtype=np.int64)
     curves(arrays, every, ratios, out)
@@ -221,7 +195,7 @@ def _algorithm_1(
     l = 1e-3 * mean  # noqa: E741
     sums = np.zeros(6)
     sweep(arrays, most, relaxed, k, l, ratios, sums)
-    # 2 x 2 curvature: steps below one over twice the diagonal cannot diverge.
+    # The curvature is 2 x 2: steps below 1 / (2 x diagonal) can't diverge.
     k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / problem.budget
     l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / problem.machines
     k, l, used, violation = subgradient(  # noqa: E741
@@ -235,7 +209,7 @@ def _rounded_up(
     problem: CloningProblem, ratios: Floats, method: Method, tolerance: float
 ) -> WholeCopies:
     arrays = problem.arrays
-    # Noise of the last digits must not buy a whole copy.
+    # Rounding noise must not add a copy.
     noise = 1e-9 if method is Method.CLOSED_FORM else 10.0 * tolerance
     copies = np.maximum(np.ceil(ratios * (1.0 - noise)), 1.0).astype(np.int64)
     used = int(arrays.tasks @ copies)
@@ -253,35 +227,25 @@ def _rounded_up(
 
 
 def expected_cost(problem: CloningProblem, copies: Floats | Integers) -> float:
-    """Return (5), the expected machine seconds, for a number of copies a task.
+    """Return (5), the expected machine seconds.
 
-    Parameters
-    ----------
-    problem : CloningProblem
-        The tasks.
-    copies : ndarray, shape (tasks,)
-        Copies of every task, in the order of the groups; real numbers from 1 on.
+    ``copies`` are real numbers of at least 1, shape (tasks,), in the order of the groups.
     """
     member = np.repeat(problem.member, [group.count for group in problem.groups])
     return float(costs(problem.arrays, member, np.asarray(copies, dtype=np.float64)).sum())
 
 
 def costs(arrays: Columns, groups: Integers, ratios: Floats) -> Floats:
-    """Return g of tasks of given merged groups at given numbers of copies."""
+    """Return g of tasks, each of a merged group with a number of copies."""
     out = np.empty((len(groups), 3))
     curves(arrays, groups, ratios, out)
     return out[:, 0]
 
 
 def miss_probability(problem: CloningProblem, copies: Floats | Integers) -> float:
-    """Return (3), the probability that some task outlasts the deadline.
+    """Return (3), the probability that a task exceeds the deadline.
 
-    Parameters
-    ----------
-    problem : CloningProblem
-        The tasks.
-    copies : ndarray, shape (tasks,)
-        Copies of every task, in the order of the groups.
+    ``copies`` has shape (tasks,), in the order of the groups.
     """
     member = np.repeat(problem.member, [group.count for group in problem.groups])
     h = np.exp(-problem.arrays.decay[member] * copies)
@@ -302,7 +266,7 @@ def _report(
     arrays = problem.arrays
     member, counts = problem.member, np.array([g.count for g in problem.groups])
     owner = np.repeat(member, counts)
-    # Tasks of one merged group take its numbers of copies in their order, the largest first.
+    # Tasks of a merged group take its numbers of copies in order, the largest first.
     copies = np.empty(problem.tasks, dtype=np.int64)
     by_group = np.argsort(owner, kind="stable")
     copies[by_group] = np.repeat(whole.copies, whole.tasks)

@@ -1,4 +1,4 @@
-"""Run jobs in waves under a rule that says what a free machine takes."""
+"""Simulation of jobs in waves, under a rule for what a free machine runs."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ Integers = NDArray[np.int64]
 
 KNOTS = 512
 GRID = np.concatenate([[0.0], np.geomspace(0.01, 60.0, 39)])
-"""Where the rule by saving evaluates its integrals, in units of a job's time scale."""
+"""Grid of the integrals of the rule by saving, in units of a job's time scale."""
 
 
 class Rule(Enum):
-    """What a free machine takes."""
+    """What a free machine runs."""
 
     NONE = "none"
-    """The next waiting task; never a copy."""
+    """The next waiting task, never a copy."""
     FULL = "full"
-    """Every task in a fixed number of copies, one behind the other in the queue."""
+    """Every task in a fixed number of copies, which follow each other in the queue."""
     DETECT = "detect"
-    """A copy of a task found late: it has run longer than a factor times the median of its job's
+    """A copy of a late task: one that has run longer than a factor times the median of its job's
     finished tasks (speculative execution as in Hadoop and Spark)."""
     SAVING = "saving"
-    """A copy where the flowtime it is expected to save exceeds the delay that its machine time
-    causes to the jobs that wait."""
+    """A copy whose expected saving of flowtime exceeds the delay that its machine time causes to
+    waiting jobs."""
 
 
 _CODES = {
@@ -57,32 +57,22 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class WaveRule:
-    """A rule and its parameters.
-
-    Parameters
-    ----------
-    rule : Rule
-        Which.
-    copies : int
-        Most copies of a task: for FULL, how many each gets.
-    late_factor : float
-        DETECT: late is longer than so many medians.
-    late_share : float
-        DETECT: looked for once this share of a job's tasks has finished.
-    machine_price : float
-        SAVING: flowtime seconds that a machine second is worth besides the delay it causes; the
-        brake on copies while nothing waits.
-    look : float or None
-        DETECT, SAVING: while machines idle, running tasks are looked at so often, in seconds;
-        None for a quarter of the mean task duration.
-    """
+    """A rule with its parameters."""
 
     rule: Rule
+    """The rule."""
     copies: int = 2
+    """Largest number of copies of a task; with FULL, the number of each task."""
     late_factor: float = 1.5
+    """DETECT: a task is late after this many medians."""
     late_share: float = 0.75
+    """DETECT: late tasks are searched for once this share of a job's tasks has finished."""
     machine_price: float = 0.1
+    """SAVING: flowtime seconds that a machine second costs, in addition to the delay that it
+    causes; it limits copies while no job waits."""
     look: float | None = None
+    """DETECT, SAVING: seconds between checks of running tasks while machines are idle; None for a
+    quarter of the mean task duration."""
 
     def __post_init__(self) -> None:
         faults = []
@@ -100,33 +90,22 @@ class WaveRule:
 
 @dataclass(frozen=True)
 class Waves:
-    """What a run showed.
-
-    Attributes
-    ----------
-    flowtime : ndarray, shape (jobs,)
-        Seconds from arrival to the end of the last task (Definition 1).
-    started : ndarray, shape (jobs,)
-        Second at which a job's first task began.
-    work : ndarray, shape (jobs,)
-        Machine seconds of each job, copies included.
-    copies : ndarray of int64, shape (tasks,)
-        Copies begun of each task.
-    wasted : float
-        Machine seconds of copies that did not win.
-    helped : int
-        Tasks that a later copy ended.
-    makespan : float
-        Second of the last end.
-    """
+    """Results of a run."""
 
     flowtime: Floats
+    """Seconds from arrival to the end of the last task (Definition 1)."""
     started: Floats
+    """Start of each job's first task in seconds."""
     work: Floats
+    """Machine seconds of each job, copies included."""
     copies: Integers
+    """Copies started of each task."""
     wasted: float
+    """Machine seconds of copies that didn't finish first."""
     helped: int
+    """Tasks that a later copy finished."""
     makespan: float
+    """End of the last task in seconds."""
 
     @property
     def mean_flowtime(self) -> float:
@@ -140,26 +119,13 @@ class Waves:
 
 
 def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
-    """Run jobs on ``machines`` single-slot machines until all are done.
-
-    Parameters
-    ----------
-    jobs : WaveJobs
-        The jobs.
-    machines : int
-        M.
-    rule : WaveRule
-        What a free machine takes.
-
-    Returns
-    -------
-    Waves
-        Flowtimes and machine time.
+    """Run jobs on ``machines`` machines, each with room for one task, until all have finished.
 
     Raises
     ------
     InputError
-        If there is no machine, or fewer durations were drawn than the rule may start copies.
+        If ``machines`` is below 1, or fewer durations were drawn than the rule may start
+        copies.
     """
     if machines < 1:
         raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))
@@ -219,7 +185,7 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
 
 
 def tabulated(laws: Sequence[Distribution]) -> Laws:
-    """Return laws as kernels take them."""
+    """Return distributions in the form that kernels take."""
     return Laws(
         *log_survival_tables(laws),
         np.array([law.mean for law in laws]),
@@ -228,7 +194,7 @@ def tabulated(laws: Sequence[Distribution]) -> Laws:
 
 
 def log_survival_tables(laws: Sequence[Distribution]) -> tuple[Floats, Floats, Floats]:
-    """Tabulate ln S of every law at knots in ln t, from where S leaves 1 to far in the tail."""
+    """Tabulate ln S of every distribution at knots in ln t, from S = 1 far into the tail."""
     tables = np.empty((len(laws), KNOTS))
     begins, steps = np.empty(len(laws)), np.empty(len(laws))
     for row, law in enumerate(laws):
@@ -242,17 +208,12 @@ def log_survival_tables(laws: Sequence[Distribution]) -> tuple[Floats, Floats, F
 
 
 def paying_age(law: Distribution) -> float:
-    """Return the age at which a second copy of a task lowers its machine time most, in seconds.
+    """Return the age in seconds at which a second copy reduces a task's machine time most.
 
-    A copy begun at age e makes the expected machine time
-    integral_0^e S(t) dt + 2 integral S(e + t) S(t) dt. Under a heavy tail what has lasted long
-    will last longer, so that two machines until the first of two ends are fewer machine seconds
-    than one until the end.
-
-    Returns
-    -------
-    float
-        The best such age of a grid up to a hundred means; infinite where never is best.
+    A copy started at age e gives the expected machine time integral_0^e S(t) dt + 2 integral S(e +
+    t) S(t) dt. With a heavy tail, a task that has run long runs longer still, so two machines until
+    the first copy ends can cost less than one until the end. The ages tried are a grid up to a
+    hundred means; the result is infinite if no copy helps.
     """
     mean = law.mean
     time = np.concatenate([[0.0], np.geomspace(1e-3 * mean, 1000.0 * mean, 1500)])

@@ -1,4 +1,4 @@
-"""Jobs for the heavily loaded regime: arrivals, tasks, what rules know and what happens."""
+"""Jobs for the heavily loaded regime: arrivals, tasks, known distributions and actual durations."""
 
 from __future__ import annotations
 
@@ -18,34 +18,23 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WaveJobs:
-    """Jobs in the order of their arrival.
-
-    Attributes
-    ----------
-    arrival : ndarray, shape (jobs,)
-        Seconds.
-    priority : ndarray, shape (jobs,)
-        Higher goes first; equal ones in the order of arrival.
-    first : ndarray of int64, shape (jobs + 1,)
-        First task of each job.
-    laws : tuple of Distribution
-        What rules know of durations.
-    law : ndarray of int64, shape (tasks,)
-        Law of each task.
-    scale : ndarray, shape (tasks,)
-        Factor of each task's durations (a task with more input).
-    durations : ndarray, shape (tasks, copies)
-        Seconds that the first, second, ... copy would run. The same whatever the rule: rules are
-        compared on the same luck.
-    """
+    """Jobs in order of arrival."""
 
     arrival: Floats
+    """Arrival of each job in seconds."""
     priority: Floats
+    """Priority of each job: higher goes first, equal ones in order of arrival."""
     first: Integers
+    """First task of each job."""
     laws: tuple[Distribution, ...]
+    """Distributions that rules know."""
     law: Integers
+    """Index of each task's distribution."""
     scale: Floats
+    """Factor on each task's durations, for a task with more input."""
     durations: Floats
+    """Actual seconds of the first, second, ... copy of each task. They don't depend on the rule, so
+    that rules are compared on the same draws."""
 
     @property
     def jobs(self) -> int:
@@ -54,7 +43,7 @@ class WaveJobs:
 
     @property
     def expected_work(self) -> float:
-        """Expected machine seconds of all tasks in one copy each."""
+        """Expected machine seconds of all tasks with one copy each."""
         means = np.array([law.mean for law in self.laws])
         return float(means[self.law] @ self.scale)
 
@@ -69,30 +58,11 @@ def poisson_jobs(
     spread: float = 1.0,
     most: int = 4,
 ) -> WaveJobs:
-    """Draw jobs of the same tasks that arrive at random.
+    """Draw jobs with the same tasks and Poisson arrivals, all of one priority.
 
-    Parameters
-    ----------
-    groups : sequence of TaskGroup
-        The tasks of a job.
-    machines : int
-        M.
-    load : float
-        Arrival rate times a job's expected work in one copy each, over M.
-    jobs : int
-        How many.
-    seed : int
-        Of everything drawn.
-    spread : float
-        A job's durations are multiplied by a factor drawn log-uniformly from [1/spread, spread]
-        (known to the rules); 1 for equal jobs.
-    most : int
-        Copies of each task that durations are drawn for.
-
-    Returns
-    -------
-    WaveJobs
-        The jobs, all of one priority.
+    ``load`` is the arrival rate times a job's expected work with one copy per task, divided by the
+    machines. A job's durations are multiplied by a factor drawn log-uniformly from [1/spread,
+    spread], which the rules know. Durations are drawn for ``most`` copies of each task.
     """
     _check_positive(machines=machines, load=load, jobs=jobs, most=most)
     if spread < 1.0:
@@ -135,21 +105,11 @@ def measured_jobs(
     seed: int = 0,
     most: int = 4,
 ) -> WaveJobs:
-    """Make jobs of recorded times: a job is an iteration, a task one worker's part of it.
+    """Make jobs of recorded times: a job is an iteration, and a task is one worker's part of it.
 
-    Parameters
-    ----------
-    recorded : ndarray, shape (iterations, workers)
-        Measured times; a job takes a row, in its order, starting over at the end.
-    known : ndarray
-        Times measured earlier, which the rules take for the law.
-    machines, load, jobs, seed, most
-        As in `poisson_jobs`. Copies after the first draw from all recorded times.
-
-    Returns
-    -------
-    WaveJobs
-        The jobs.
+    ``recorded`` has shape (iterations, workers); jobs take rows in order, and start over at the
+    end. The rules know the distribution of ``known``, which was measured earlier. Other parameters
+    are those of `poisson_jobs`. Copies after the first are drawn from all recorded times.
     """
     _check_positive(machines=machines, load=load, jobs=jobs, most=most)
     rng = np.random.default_rng(seed)

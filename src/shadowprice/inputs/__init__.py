@@ -1,4 +1,4 @@
-"""Reading cluster, job and parameter files: all of a file or none of it."""
+"""Cluster, job and parameter files: a file is accepted as a whole, or refused with all problems."""
 
 from shadowprice.inputs.files import read_cluster, read_jobs, read_parameters
 

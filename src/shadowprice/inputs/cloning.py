@@ -1,12 +1,10 @@
-"""Cloning files: machines, a deadline, how often it may be missed, and tasks with their laws.
+"""Cloning files: machines, a deadline, the probability of missing it, and groups of tasks.
 
-::
-
-    machines: 200
-    deadline: 60s
-    miss_probability: 0.05
-    tasks:
-      - {count: 20, duration: {kind: pareto, shape: 2.0, mean: 12s}}
+machines: 200
+deadline: 60s
+miss_probability: 0.05
+tasks:
+  - {count: 20, duration: {kind: pareto, shape: 2.0, mean: 12s}}
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ from shadowprice.laws.named import law_of
 
 
 class _TaskLaw(Spec):
-    """The law of some tasks, whatever else of them is wrong."""
+    """Duration of a group of tasks, validated apart from its other keys."""
 
     duration: DurationLaw
 
 
 class CloningSpec(Spec):
-    """A cloning file."""
+    """Content of a cloning file."""
 
     machines: Annotated[PositiveInt, at_most(bounds.MACHINES)]
     deadline: DurationField
@@ -54,30 +52,21 @@ class CloningSpec(Spec):
 
 @dataclass(frozen=True)
 class CloningFile:
-    """What a cloning file says, whichever regime it is for.
-
-    Attributes
-    ----------
-    groups : tuple of TaskGroup
-        The tasks.
-    machines : int
-        M.
-    deadline : float
-        T_d in seconds.
-    miss_probability : float
-        epsilon.
-    place : str
-        What errors call the file.
-    """
+    """A validated cloning file, for both regimes."""
 
     groups: tuple[TaskGroup, ...]
+    """Groups of equal tasks."""
     machines: int
+    """Number of machines M."""
     deadline: float
+    """Deadline T_d in seconds."""
     miss_probability: float
+    """Largest probability epsilon that the deadline is missed."""
     place: str
+    """Name of the file in errors."""
 
     def problem(self) -> CloningProblem:
-        """Return the problem of the light regime: every task at once.
+        """Return the problem of the light regime, in which all tasks start at once.
 
         Raises
         ------
@@ -93,22 +82,12 @@ class CloningFile:
 
 
 def read_cloning(path: Path) -> CloningFile:
-    """Read a cloning file (YAML).
-
-    Parameters
-    ----------
-    path : Path
-        The file; files of durations are found from its folder.
-
-    Returns
-    -------
-    CloningFile
-        Tasks, machines, deadline and miss probability.
+    """Read a cloning file (YAML); the files of durations that it names are relative to its folder.
 
     Raises
     ------
     InputError
-        With every fault of the file.
+        With every problem of the file.
     """
     return parse_cloning(load_yaml(path), str(path), path.parent)
 
@@ -116,21 +95,14 @@ def read_cloning(path: Path) -> CloningFile:
 def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
     """Validate the content of a cloning file.
 
-    Parameters
-    ----------
-    document : object
-        What the file holds.
-    place : str
-        What errors call it.
-    folder : Path
-        Where files of durations are found.
+    Errors call it ``place``; the files of durations that it names are relative to ``folder``.
     """
     spec, faults = validate(CloningSpec, document, place)
     reading = Reading(measured=measured_in(folder))
     groups: list[TaskGroup] = []
     tasks = document.get("tasks") if isinstance(document, dict) else None
     for position, task in enumerate(tasks if isinstance(tasks, list) else ()):
-        # A law is looked into even where the file is refused: all faults are told at once.
+        # Durations are checked even if the file is refused, so that all problems are reported.
         duration = task.get("duration") if isinstance(task, dict) else None
         known, _ = validate(_TaskLaw, {"duration": duration}, place)
         if known is None:

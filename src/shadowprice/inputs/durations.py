@@ -1,4 +1,4 @@
-"""Files of measured durations, and the laws they give."""
+"""Files of measured durations, and the distributions fitted to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shadowprice.laws.named import law_of
 
 
 def measured_in(folder: Path) -> Measured:
-    """Return what reads the durations that a file in ``folder`` names; each file once."""
+    """Return a loader of the durations that a file in ``folder`` names; it reads each file once."""
 
     @cache
     def measured(spec: EmpiricalDuration) -> Law:
@@ -42,24 +42,14 @@ def measured_in(folder: Path) -> Measured:
 
 
 def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]:
-    """Read durations from a CSV file with a header, or from one number a line.
+    """Read positive durations from a file, possibly gzipped.
 
-    Parameters
-    ----------
-    path : Path
-        The file, also gzipped.
-    column : str, optional
-        Name of the column; without it every line holds one number.
-
-    Returns
-    -------
-    ndarray of float64
-        The numbers as they stand, all positive.
+    With a column's name, the file is CSV with a header; without one, every line holds one number.
 
     Raises
     ------
     InputError
-        With the line of every value that is no positive number (the first 20).
+        With the line of each of the first 20 values that are not positive numbers.
     """
     values: list[float] = []
     faults: list[Fault] = []
@@ -84,7 +74,9 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
             mend = "" if column is not None else "name the column of a CSV file by `column`"
             faults.append(
                 Fault(
-                    f"{path}: line {number}", f"{shown(text.strip())} is no positive number", mend
+                    f"{path}: line {number}",
+                    f"expected a positive number, got {shown(text.strip())}",
+                    mend,
                 )
             )
     if faults:
@@ -98,7 +90,7 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
     try:
         return next(csv.reader([line]))
     except csv.Error as error:
-        raise InputError(Fault(f"{path}: line {number}", f"is no CSV: {error}")) from error
+        raise InputError(Fault(f"{path}: line {number}", f"is not CSV: {error}")) from error
 
 
 def _number(text: str) -> float:

@@ -1,13 +1,11 @@
-"""Libraries of measured curves: how fast jobs of a family train, for those not measured yet.
-
-::
+"""Libraries of measured curves: the speed of jobs by family, for jobs not measured yet.
 
     families:
       resnet50: {throughput: {1: 12.4, 2: 23.9, 4: 44.0}, restart: 20s}
 
-`shadowprice profile --family` writes them. A job file names one at its head, ``families: FILE``
-(beside itself), or holds one there, and a live service is started with one (``serve --families``);
-a job then takes its curve by ``family: resnet50``.
+`shadowprice profile --family` writes them. A job file names a library in its own folder at its
+head, ``families: FILE``, or contains one there; a live service is started with one (``serve
+--families``). A job then takes its curve by ``family: resnet50``.
 """
 
 from __future__ import annotations
@@ -33,22 +31,22 @@ Curve = Annotated[
 
 
 class FamilySpec(Spec):
-    """What is known of a family's jobs."""
+    """Measured speed and restart cost of a family's jobs."""
 
     throughput: Curve
     restart: DurationField | None = None
     measured: Annotated[str, at_most_long(bounds.TEXT)] | None = None
-    """When, and on what: for people."""
+    """Date and machine of the measurement, as text for people."""
 
 
 class FamiliesSpec(Spec):
-    """A library."""
+    """Content of a library."""
 
     families: Annotated[dict[Name, FamilySpec], at_most_long(bounds.WIDTHS)]
 
 
 Families = Mapping[str, Mapping[str, Any]]
-"""Families as the library writes them."""
+"""Families by name, as the library writes them."""
 
 
 def read_families(path: Path) -> Families:
@@ -57,18 +55,18 @@ def read_families(path: Path) -> Families:
     Raises
     ------
     InputError
-        With every fault.
+        With every problem of the file.
     """
     return parse_families(load_yaml(path), str(path))
 
 
 def parse_families(document: object, place: str) -> Families:
-    """Return the families of what a library holds.
+    """Return the families of a library's content.
 
     Raises
     ------
     InputError
-        With every fault.
+        With every problem of the library.
     """
     spec, faults = validate(FamiliesSpec, document, place)
     if spec is None:
@@ -81,25 +79,16 @@ AT_THE_HEAD: Final = "name a library at the head of the file: families: families
 
 
 def with_family(record: Any, families: Families, place: str, *, without: str = AT_THE_HEAD) -> Any:
-    """Return a job's record with the curve of its family, where it states no speed of its own.
+    """Return a job's record with the curve of its family, unless it states its own speed.
 
-    Numbers of workers above the job's ``chunks`` are left out: it could not run with them.
-
-    Parameters
-    ----------
-    record : object
-        The job as its file writes it; what is no job is returned as it is.
-    families : mapping
-        The library.
-    place : str
-        Where the job stands.
-    without : str
-        How to come by a library, where there is none.
+    Worker counts above the job's ``chunks`` are left out, because the job can't run with them. A
+    record that isn't a mapping is returned unchanged. ``place`` is the location of the job in
+    errors, and ``without`` the hint if there is no library.
 
     Raises
     ------
     InputError
-        If the library has no such family, or none of its numbers of workers fits.
+        If the library has no such family, or all its worker counts are above ``chunks``.
     """
     if not isinstance(record, Mapping) or "family" not in record:
         return record
@@ -110,7 +99,7 @@ def with_family(record: Any, families: Families, place: str, *, without: str = A
     if known is None:
         likely = closest(name, families) if isinstance(name, str) else None
         mend = f"did you mean {likely!r}?" if likely else _known(families) or without
-        raise InputError(Fault(f"{place}.family", f"no family is called {shown(name)}", mend))
+        raise InputError(Fault(f"{place}.family", f"unknown family {shown(name)}", mend))
     chunks = record.get("chunks", 1)
     most = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
     curve = {str(n): speed for n, speed in known["throughput"].items() if n <= most}

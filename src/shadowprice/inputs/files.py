@@ -1,4 +1,4 @@
-"""Cluster, job and parameter files, as ``formats.md`` of the design describes them."""
+"""Cluster, job and parameter files (see ``docs/formats.md``)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,19 @@ from shadowprice.inputs.families import Families, parse_families, read_families,
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
 
 MOST_FAULTS: Final = int(bounds.FAULTS.most)
-"""Faults listed before reading stops."""
+"""Problems that are listed before reading stops."""
 
 
 def read_cluster(path: Path, *, starts_cost: bool = False) -> Cluster:
     """Read a cluster file (YAML).
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    starts_cost : bool
-        Whether a job's first start loses its restart as well, where the file does not say: where
-        jobs really run it does, in the papers it costs nothing.
+    ``starts_cost`` is the default of the file's ``restart_first``: whether the first start of a job
+    costs its restart time too. It does where jobs really run; the papers don't count it.
 
     Raises
     ------
     InputError
-        With every fault of the file.
+        With every problem of the file.
     """
     return resolve_cluster(load_yaml(path), str(path), starts_cost=starts_cost)
 
@@ -46,19 +41,12 @@ def resolve_cluster(
 ) -> Cluster:
     """Return the cluster that the content of a cluster file describes.
 
-    Parameters
-    ----------
-    document : mapping
-        What YAML makes of the file.
-    place : str
-        What faults are prefixed with.
-    starts_cost : bool
-        As `read_cluster` has it.
+    Errors begin with ``place``; ``starts_cost`` as in `read_cluster`.
 
     Raises
     ------
     InputError
-        With every fault.
+        With every problem of the content.
     """
     spec, faults = validate(ClusterSpec, document, place)
     if spec is None:
@@ -67,26 +55,15 @@ def resolve_cluster(
 
 
 def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> list[Job]:
-    """Read a job file: YAML with a ``jobs:`` list, or JSON Lines (``.jsonl``, also gzipped).
+    """Read a job file: YAML with a ``jobs:`` list, or JSON Lines (``.jsonl``), possibly gzipped.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    cluster : Cluster
-        What the jobs are for; a job that could never run on it is a fault.
-    skip_invalid : bool
-        Leave faulty jobs out instead of refusing the file.
-
-    Returns
-    -------
-    list of Job
-        In the order of the file.
+    A job that can never run on the cluster is a problem of the file. ``skip_invalid`` leaves
+    invalid jobs out instead of refusing the file.
 
     Raises
     ------
     InputError
-        With every fault (the first `MOST_FAULTS` of them), unless ``skip_invalid``.
+        With the first `MOST_FAULTS` problems, unless ``skip_invalid``.
     """
     records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
     return resolve_records(
@@ -102,26 +79,16 @@ def resolve_records(
     folder: Path = Path(),
     skip_invalid: bool = False,
 ) -> list[Job]:
-    """Return the jobs that records describe.
+    """Return the jobs that records describe, in order.
 
-    Parameters
-    ----------
-    records : iterable of (place, record)
-        What a job file holds, each with where it stands; an `InputError` is a record that could
-        not be read.
-    cluster : Cluster
-        What the jobs are for.
-    place : str
-        Where they come from.
-    folder : Path
-        Where files that they name are.
-    skip_invalid : bool
-        Leave faulty jobs out.
+    Each record comes with its location; an `InputError` instead of a record is one that couldn't be
+    read. ``place`` names the source in errors, and files that jobs name are relative to ``folder``.
+    ``skip_invalid`` as in `read_jobs`.
 
     Raises
     ------
     InputError
-        With every fault (the first `MOST_FAULTS` of them), unless ``skip_invalid``.
+        With the first `MOST_FAULTS` problems, unless ``skip_invalid``.
     """
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
@@ -141,14 +108,14 @@ def resolve_records(
             del faults[MOST_FAULTS:]
     resolved, wrong = resolve_jobs(specs, cluster, measured_in(folder))
     faults += wrong
-    jobs: dict[str, Job] = {}  # of several of a name, the first that is right
+    jobs: dict[str, Job] = {}  # the first valid record of a name has it
     for where, job in resolved:
         refusal = never_fits(job, cluster, local_free=True)
         if refusal is None:
             jobs.setdefault(job.name, job)
         else:
             message = f"job {job.name!r} can never run here: it {refusal.message}"
-            mend = f"ask for less of what is short: {refusal.bottleneck}"
+            mend = f"request less of the scarce resource: {refusal.bottleneck}"
             faults.append(Fault(where, message, mend))
     if faults and not skip_invalid:
         raise InputError(_first_of(faults, place))
@@ -158,15 +125,15 @@ def resolve_records(
 
 
 def _first_of(faults: Sequence[Fault], place: str) -> list[Fault]:
-    """Return as many faults as are listed, and that there are more where there are."""
+    """Return the problems that are listed, followed by a remark if there are more."""
     more = [Fault(place, "and more; these come first")] if len(faults) > MOST_FAULTS else []
     return [*faults[:MOST_FAULTS], *more]
 
 
 def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault]:
-    """Note who has the name of a record, and return what is wrong if somebody has it already.
+    """Register the name of a record; return the problem if an earlier record has the name.
 
-    Records are asked, not what is made of them: a job that is wrong otherwise has its name too.
+    The name is read from the record itself, so an otherwise invalid job also takes its name.
     """
     name = record.get("name") if isinstance(record, Mapping) else None
     if not isinstance(name, str):
@@ -180,15 +147,15 @@ def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the records of a job file as the file writes them, each with its place.
+    """Yield the records of a job file with their locations, as the file writes them.
 
-    A job that names its family has the curve of the file's own library; where the file has none, it
-    is left to whoever gets the job.
+    A job with a ``family`` gets the curve of the file's library. If the file has none, the family
+    stays for the caller to resolve.
 
     Raises
     ------
     InputError
-        If the file, or a line of it, cannot be read.
+        If the file, or a line of it, can't be read.
     """
     lines = ".jsonl" in path.suffixes
     for place, record in _json_lines(path) if lines else _yaml_jobs(path, complete=False):
@@ -198,18 +165,18 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def read_entry(path: Path, name: str) -> Mapping[str, Any]:
-    """Return a job of a job file as the file writes it.
+    """Return one job of a job file, as the file writes it.
 
     Raises
     ------
     InputError
-        If the file cannot be read, or holds no such job.
+        If the file can't be read, or has no such job.
     """
     records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
     for _, record in records:
         if isinstance(record, Mapping) and record.get("name") == name:
             return record
-    raise InputError(Fault(str(path), f"holds no job {name!r}"))
+    raise InputError(Fault(str(path), f"has no job {name!r}"))
 
 
 def read_parameters(path: Path) -> dict[str, Any]:
@@ -218,7 +185,7 @@ def read_parameters(path: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If it is not TOML.
+        If the file is not TOML.
     """
     try:
         return tomllib.loads(read_text(path, bounds.PARAMETERS))

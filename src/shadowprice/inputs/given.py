@@ -1,4 +1,4 @@
-"""What a program gives in place of a file or an option: its values as files would hold them."""
+"""Values that Python programs pass instead of files and options, converted to a file's types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shadowprice.core.errors import Fault, InputError
 
 
 def plain_values(value: Any) -> Any:
-    """Return a value with numpy's numbers, texts and arrays as Python's, at every level."""
+    """Convert numpy's numbers, texts and arrays to Python's, at every level."""
     if isinstance(value, Mapping):
         return {plain_values(key): plain_values(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):
@@ -24,19 +24,14 @@ def plain_values(value: Any) -> Any:
 
 
 def entries(given: Iterable[Any], kind: str) -> list[Any]:
-    """Return the entries of a list, or of anything that yields them, as a file would hold them.
+    """Return the elements of an iterable as a list that a file would hold.
 
-    Parameters
-    ----------
-    given : iterable of mappings
-        The entries.
-    kind : str
-        What they are, and what the file's list is called: ``jobs``, ``incidents``.
+    ``kind`` is the name of the list: ``jobs``, ``incidents``.
 
     Raises
     ------
     InputError
-        If it is the whole of such a file, which may hold more than that list.
+        If a mapping is given: it's the content of a whole file.
     """
     if isinstance(given, Mapping):
         mend = f"give the list of {kind} in it, or the path of the file"
@@ -45,31 +40,18 @@ def entries(given: Iterable[Any], kind: str) -> list[Any]:
 
 
 def whole_number(value: Any, place: str, bound: Bound, least: int, what: str) -> int:
-    """Return a whole number, one of numpy's too, from ``least`` to a bound.
-
-    Parameters
-    ----------
-    value : object
-        What was given.
-    place : str
-        Its name.
-    bound : Bound
-        The most that it may be.
-    least : int
-        The least.
-    what : str
-        What it is to be, for the fault.
+    """Return an integer, possibly numpy's, from ``least`` to a bound.
 
     Raises
     ------
     InputError
-        If it is none.
+        At ``place``, if the value isn't ``what`` or is out of range.
     """
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         number = -1
     if number < least:
-        raise InputError(Fault(place, f"{value!r} is no {what}", f"write {max(least, 10)}"))
+        raise InputError(Fault(place, f"{value!r} is not a {what}", f"write {max(least, 10)}"))
     bound.check(number, place)
     return number

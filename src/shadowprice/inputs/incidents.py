@@ -1,6 +1,6 @@
-"""Incident files: servers lost and back, jobs withdrawn, each in its slot.
+"""Incident files: servers lost and returned, and jobs cancelled, each in its slot.
 
-YAML with an ``incidents:`` list, or JSON Lines with one a line::
+YAML with an ``incidents:`` list, or JSON Lines with one incident a line:
 
     incidents:
       - {slot: 12, server_lost: gpu-3}
@@ -30,7 +30,7 @@ Incident = ServerLost | ServerBack | JobCancelled
 
 
 class IncidentSpec(Spec):
-    """One incident: a slot and one thing that happens at its beginning."""
+    """One incident: a slot, and the one event at its start."""
 
     slot: Annotated[int, Field(ge=0, strict=True), at_most(bounds.SLOT)]
     server_lost: Name | None = None
@@ -46,26 +46,14 @@ class IncidentSpec(Spec):
 
 
 def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[Incident]:
-    """Read an incident file.
+    """Read an incident file, YAML or JSON Lines (``.jsonl``), possibly gzipped; return it by slot.
 
-    Parameters
-    ----------
-    path : Path
-        YAML, or JSON Lines (``.jsonl``, also gzipped).
-    cluster : Cluster
-        Whose servers are named.
-    jobs : sequence of Job
-        The workload; only its jobs can be withdrawn, and only after they arrived.
-
-    Returns
-    -------
-    list of ServerLost, ServerBack or JobCancelled
-        In order of slots.
+    Only jobs of the workload can be cancelled, in a slot after their arrival.
 
     Raises
     ------
     InputError
-        With every fault of the file.
+        With every problem of the file.
     """
     records = _json_lines(path) if ".jsonl" in path.suffixes else _yaml(path)
     return resolve_incidents(records, str(path), cluster, jobs)
@@ -74,16 +62,10 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
 def resolve_incidents(
     records: Iterable[tuple[str, Any]], given: str, cluster: Cluster, jobs: Sequence[Job]
 ) -> list[Incident]:
-    """Return incidents of what says them, as `read_incidents` does of a file.
+    """Return the incidents that records describe, as `read_incidents` does for a file.
 
-    Parameters
-    ----------
-    records : iterable of (str, mapping)
-        Each with its place, or with an `InputError` where it could not be read.
-    given : str
-        What all of it is called.
-    cluster, jobs
-        As `read_incidents` takes them.
+    Each record comes with its location; an `InputError` instead is a record that couldn't be read.
+    Errors about the list as a whole begin with ``given``.
     """
     faults: list[Fault] = []
     found: list[tuple[str, Incident]] = []
@@ -130,11 +112,11 @@ def _resolve(
 def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
     close = closest(name, known)
     mend = f"did you mean {close!r}?" if close else ""
-    return Fault(place, f"there is no {what} {name!r}", mend)
+    return Fault(place, f"unknown {what} {name!r}", mend)
 
 
 def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:
-    """Return the losses of servers that are out and the returns of servers that are there."""
+    """Return a problem for each loss of a lost server, and each return of one that isn't lost."""
     faults = []
     out: set[str] = set()
     for place, incident in found:

@@ -1,4 +1,4 @@
-"""How large and how deep a YAML document is, found out before any of it is built."""
+"""Size and nesting of a YAML document, checked before any of it is built."""
 
 from __future__ import annotations
 
@@ -17,29 +17,22 @@ _CLOSING: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 def check_shape(path: Path, text: str) -> None:
     """Refuse a YAML document with too many values, too deep a nesting, or too long a text.
 
-    An alias counts as all that it stands for, so that a few lines cannot stand for a thousand
-    million values; one that stands for itself is refused.
-
-    Parameters
-    ----------
-    path : Path
-        What errors call it.
-    text : str
-        The document.
+    An alias counts as everything that it stands for, so that a few lines can't expand to a billion
+    values. An alias that contains itself is refused. Errors call the document ``path``.
 
     Raises
     ------
     InputError
-        With the line, naming the bound.
+        With the line, and the limit that is exceeded.
     yaml.YAMLError
-        If it is no YAML.
+        If the text is not YAML.
     """
     values = depth = 0
     most, longest = bounds.VALUES.most, bounds.PATH.most
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     event: Any
-    # A document at the bound has 250,000 events: places are told of those that are refused alone.
+    # A document at the limit has 250,000 events: locations are built only for a refused one.
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         kind = type(event)
         if kind is yaml.ScalarEvent:

@@ -1,4 +1,4 @@
-"""Reading text that may be anything: wrong encoding, binary junk, too large, truncated."""
+"""Text files that may contain anything: another encoding, binary data, too much, or a cut gzip."""
 
 from __future__ import annotations
 
@@ -18,14 +18,7 @@ from shadowprice.inputs.unpacking import blocks
 
 
 def read_text(path: Path, largest: Bound = bounds.DOCUMENT) -> str:
-    """Read a whole file as UTF-8 text, refusing what cannot be a text document.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    largest : Bound
-        On its bytes, decompressed.
+    """Read a whole file as UTF-8 text; ``largest`` limits its bytes after decompression.
 
     Raises
     ------
@@ -42,12 +35,12 @@ def read_text(path: Path, largest: Bound = bounds.DOCUMENT) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file with their numbers, without holding the file.
+    """Yield the numbers and lines of a UTF-8 file, without holding the file in memory.
 
     Raises
     ------
     InputError
-        As `read_text`; also for a line longer than its bound.
+        As `read_text`, and for a line that is longer than its limit.
     """
     rest = b""
     number = 0
@@ -62,12 +55,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def load_yaml(path: Path) -> Any:
-    """Read a YAML document with the safe subset, refusing keys given twice.
+    """Read a YAML document with the safe loader; a key given twice is an error.
 
     Raises
     ------
     InputError
-        With the line and column of what is wrong.
+        With the line and column of the problem.
     """
     text = read_text(path)
     try:
@@ -85,17 +78,17 @@ def load_yaml(path: Path) -> Any:
         ArithmeticError,
         AttributeError,
     ) as error:
-        # What tags such as !!int and !!bool make of values that are none.
+        # Tags such as !!int and !!bool raise these for other values.
         raise InputError(Fault(str(path), f"not YAML: {shown(str(error))}")) from error
 
 
 def load_json_line(path: Path, number: int, line: str) -> Any:
-    """Read one line of JSON Lines.
+    """Parse one line of JSON Lines.
 
     Raises
     ------
     InputError
-        With the line and column of what is wrong.
+        With the line and column of the problem.
     """
     try:
         return json.loads(line, object_pairs_hook=_unique_pairs)
@@ -111,12 +104,14 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.CSafeLoader):
-    """The safe loader, except that a repeated key is an error instead of the last one winning."""
+    """Safe loader that refuses a repeated key instead of keeping its last value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[object] = set()
         for key_node, _ in node.value:
-            if key_node.tag == _MERGE:  # its keys are defaults that the mapping's own override
+            if (
+                key_node.tag == _MERGE
+            ):  # merged keys are defaults: the mapping's own keys may repeat them
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str | int | float) and key in seen:

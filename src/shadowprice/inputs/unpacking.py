@@ -1,4 +1,4 @@
-"""Bytes of files, unpacked where they are gzip, and bounded before they are held."""
+"""Bytes of files, decompressed if they are gzip, and limited before they are in memory."""
 
 from __future__ import annotations
 
@@ -13,43 +13,38 @@ from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import Fault, InputError
 
 EXPECTED: Final = 64 << 20
-"""Bytes that any gzip file may unpack to, whatever its size."""
+"""Bytes that any gzip file may decompress to, whatever its size."""
 
 BLOCK: Final = 1 << 16
-"""Bytes that are read at a time, unless said otherwise."""
+"""Default size of a block, in bytes."""
 
 MAGIC: Final = b"\x1f\x8b"
 """First bytes of every gzip file."""
 
 
 def is_gzip(path: Path) -> bool:
-    """Return whether a file starts as gzip does, whatever its name."""
+    """Whether the content of a file begins as gzip does, whatever its name."""
     with path.open("rb") as file:
         return file.read(2) == MAGIC
 
 
 def blocks(path: Path, largest: Bound, size: int = BLOCK) -> Iterator[bytes]:
-    """Yield a file's bytes block by block, unpacked.
+    """Yield a file's bytes in blocks of ``size``, decompressed.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    largest : Bound
-        On its bytes, unpacked. What a gzip file unpacks to is bounded by its size as well.
-    size : int
-        Bytes of a block.
+    ``largest`` limits the decompressed bytes; a gzip file is also limited by its own size.
 
     Raises
     ------
     InputError
-        If there is no such file, it is no regular one, is too large, cannot be read, or is a gzip
-        stream that is damaged or cut short, with the line at which it ends.
+        If the file is absent, not a regular file, too large, unreadable, or a damaged or
+        truncated gzip stream, with the line at which the stream ends.
     """
     lines = 0
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise InputError(Fault(str(path), "is no regular file", "write it to one first"))
+            raise InputError(
+                Fault(str(path), "is not a regular file", "write the data to a file first")
+            )
         packed = is_gzip(path)
         most = largest.most
         if packed:
@@ -68,7 +63,7 @@ def blocks(path: Path, largest: Bound, size: int = BLOCK) -> Iterator[bytes]:
                 yield block
                 lines += block.count(b"\n")
     except FileNotFoundError as error:
-        raise InputError(Fault(str(path), "there is no such file")) from error
+        raise InputError(Fault(str(path), "no such file")) from error
     except IsADirectoryError as error:
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:

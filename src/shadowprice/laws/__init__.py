@@ -1,1 +1,1 @@
-"""How long tasks last: distributions, fits to measured durations, and their names in files."""
+"""Distributions of durations: parametric ones, fits to measurements, and their names in files."""

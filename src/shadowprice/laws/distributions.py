@@ -1,8 +1,8 @@
-# ruff: noqa: D102 - the base class documents the methods that each law overrides
-"""How long a task lasts: the distributions CSD can answer for.
+# ruff: noqa: D102 - the base class documents the methods that each distribution overrides
+"""Parametric distributions of a task's duration.
 
-Each one gives its survival function S = 1 - F, its inverse, and the curve g(r) = r * integral of
-S^r, which is ``minimum * r + scale * K(r)`` with K depending on the shape alone. Times are seconds.
+Each has its survival function S = 1 - F, the inverse of S, and the curve g(r) = r * integral of
+S^r, which is ``minimum * r + scale * K(r)``; K depends only on the shape. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -34,21 +34,14 @@ def _panels(edges: Floats) -> tuple[Floats, Floats]:
 
 
 class Distribution(ABC):
-    """The law of one task's duration.
-
-    Attributes
-    ----------
-    kind : int
-        Form of the cost curve: ``PARETO``, ``WEIBULL`` or ``TABLE`` of the kernels.
-    label : str
-        What files call it.
-    convex_by_form : bool
-        Whether Lemma 1's condition holds by the form; otherwise it is checked numerically.
-    """
+    """Distribution of the duration of one task."""
 
     kind: ClassVar[int]
+    """Form of the cost curve: ``PARETO``, ``WEIBULL`` or ``TABLE`` of the kernels."""
     label: ClassVar[str]
+    """Name of the distribution in files."""
     convex_by_form: ClassVar[bool] = True
+    """Whether Lemma 1's condition follows from the form; otherwise it is checked numerically."""
 
     @property
     @abstractmethod
@@ -67,12 +60,12 @@ class Distribution(ABC):
 
     @property
     def shape_parameter(self) -> float:
-        """The parameter of K where it is closed; 0 for tables."""
+        """Parameter of K if it has a closed form; 0 for tables."""
         return 0.0
 
     @property
     def table_key(self) -> Hashable:
-        """What equal tables share."""
+        """Key that equal tables of K share."""
         return None
 
     @abstractmethod
@@ -81,7 +74,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def inverse_survival(self, probability: Floats | float) -> Floats:
-        """Return the time that a task outlives with this probability, in (0, 1]."""
+        """Return the time that a task exceeds with a probability in (0, 1]."""
 
     def survival(self, time: Floats | float) -> Floats:
         """Return S = 1 - F at times in seconds."""
@@ -89,25 +82,17 @@ class Distribution(ABC):
 
     @classmethod
     def log_survivals(cls, laws: Sequence[Distribution], time: float) -> Floats:
-        """Return ln S of many laws of this kind at one time, shape (laws,)."""
+        """Return ln S of many distributions of this kind at one time, shape (laws,)."""
         return np.array([float(law.log_survival(time)) for law in laws])
 
     def quadrature(self, most: float) -> tuple[Floats, Floats]:
-        """Return ln S at the nodes, and their weights in units of ``scale``, for r in [1, most]."""
+        """Return ln S at quadrature nodes, and weights in units of ``scale``, for r <= ``most``."""
         raise TypeError(f"{self.label} has a closed curve: no quadrature up to {most:g} copies")
 
     def table(self, most: float) -> Floats:
-        """Return K, dK/dx and d2K/dx2 at knots in x = ln r up to ``most``.
+        """Return K, dK/dx and d2K/dx2 at knots of x = ln r up to ln ``most``, shape (knots, 3).
 
-        Parameters
-        ----------
-        most : float
-            Largest number of copies that will be asked for.
-
-        Returns
-        -------
-        ndarray, shape (knots, 3)
-            The rows that the kernels interpolate.
+        Kernels interpolate between the rows.
         """
         knots = max(int(math.log(most) / KNOT_STEP) + 2, 2)
         ratio = np.exp(KNOT_STEP * np.arange(knots))
@@ -128,18 +113,12 @@ class Distribution(ABC):
 
 @dataclass(frozen=True)
 class Pareto(Distribution):
-    """S(t) = (x_m / t)^alpha from the shortest duration x_m on.
-
-    Parameters
-    ----------
-    shape : float
-        Tail order alpha > 1.
-    minimum : float
-        Shortest duration x_m in seconds.
-    """
+    """S(t) = (x_m / t)^alpha for t >= x_m, the shortest duration."""
 
     shape: float
+    """Tail order alpha > 1."""
     minimum: float
+    """Shortest duration x_m in seconds."""
     kind: ClassVar[int] = PARETO
     label: ClassVar[str] = "pareto"
 
@@ -153,7 +132,7 @@ class Pareto(Distribution):
 
     @classmethod
     def of_mean(cls, shape: float, mean: float) -> Pareto:
-        """Return the Pareto law of a tail order and a mean in seconds."""
+        """Return the Pareto distribution of a tail order and a mean in seconds."""
         return cls(shape, mean * (shape - 1.0) / shape)
 
     @property
@@ -189,21 +168,14 @@ class Pareto(Distribution):
 
 @dataclass(frozen=True)
 class Weibull(Distribution):
-    """S(t) = exp(-((t - minimum) / scale)^shape); shape 1 is the exponential.
-
-    Parameters
-    ----------
-    shape : float
-        Shape in (0, 1]: above 1, ln S is concave and Lemma 1 does not hold.
-    expected : float
-        Mean of the duration in seconds, the minimum included.
-    minimum : float
-        Shortest duration in seconds.
-    """
+    """S(t) = exp(-((t - minimum) / scale)^shape); shape 1 is the exponential."""
 
     shape: float
+    """Shape in (0, 1]: above 1, ln S is concave and Lemma 1 does not hold."""
     expected: float
+    """Mean duration in seconds, including the minimum."""
     minimum: float = 0.0
+    """Shortest duration in seconds."""
     kind: ClassVar[int] = WEIBULL
     label: ClassVar[str] = "weibull"
 
@@ -247,21 +219,14 @@ class Weibull(Distribution):
 
 @dataclass(frozen=True)
 class HyperExponential(Distribution):
-    """A mixture of exponentials: with probability ``shares[p]`` a task has mean ``means[p]``.
-
-    Parameters
-    ----------
-    shares : tuple of float
-        Probabilities, which sum to 1.
-    means : tuple of float
-        Mean of each phase in seconds, the minimum not included.
-    minimum : float
-        Shortest duration in seconds, added to every phase.
-    """
+    """A mixture of exponentials: with probability ``shares[p]`` a task has mean ``means[p]``."""
 
     shares: tuple[float, ...]
+    """Probabilities, which sum to 1."""
     means: tuple[float, ...]
+    """Mean of each phase in seconds, without the minimum."""
     minimum: float = 0.0
+    """Shortest duration in seconds, added to every phase."""
     kind: ClassVar[int] = TABLE
     label: ClassVar[str] = "hyper-exponential"
 
@@ -315,13 +280,16 @@ class HyperExponential(Distribution):
         return np.asarray(self.minimum + 0.5 * (low + high))
 
     def from_uniform(self, uniform: Floats) -> Floats:
-        """Return durations from numbers in [0, 1): each picks a phase, its rest the time in it."""
+        """Map numbers in [0, 1) to durations.
+
+        Each number selects a phase, and its remainder the time in it.
+        """
         upto = np.cumsum(self.shares)
         upto[-1] = 1.0
         below = np.concatenate([[0.0], upto[:-1]])
         phase = np.searchsorted(upto, uniform, side="right")
         rest = (uniform - below[phase]) / (upto - below)[phase]
-        # The division may round to 1, whose time is infinite.
+        # The division may round to 1, at which the time is infinite.
         rest = np.minimum(rest, 1.0 - 2.0**-53)
         return np.asarray(self.minimum - np.asarray(self.means)[phase] * np.log1p(-rest))
 
@@ -336,24 +304,18 @@ class HyperExponential(Distribution):
 
 @dataclass(frozen=True)
 class LogNormal(Distribution):
-    """ln(duration - minimum) is normal.
+    """ln(duration - minimum) is normally distributed.
 
-    Lemma 1's condition holds for long durations only: the solver checks what it needs of it on
-    the numbers of copies in question.
-
-    Parameters
-    ----------
-    sigma : float
-        Standard deviation of the logarithm.
-    median : float
-        Median of the duration beyond the minimum, in seconds.
-    minimum : float
-        Shortest duration in seconds.
+    Lemma 1's condition holds for long durations only: the solver checks it at the numbers of copies
+    that it uses.
     """
 
     sigma: float
+    """Standard deviation of the logarithm."""
     median: float
+    """Median in seconds of the duration above the minimum."""
     minimum: float = 0.0
+    """Shortest duration in seconds."""
     kind: ClassVar[int] = TABLE
     label: ClassVar[str] = "log-normal"
     convex_by_form: ClassVar[bool] = False
@@ -366,7 +328,7 @@ class LogNormal(Distribution):
 
     @classmethod
     def of_mean(cls, sigma: float, mean: float, minimum: float = 0.0) -> LogNormal:
-        """Return the log-normal law of a sigma and a mean in seconds, the minimum included."""
+        """Return the distribution of a sigma and a mean in seconds, including the minimum."""
         _check_mean(mean, minimum)
         return cls(sigma, (mean - minimum) * math.exp(-0.5 * sigma * sigma), minimum)
 
@@ -396,7 +358,7 @@ class LogNormal(Distribution):
         return np.asarray(self.minimum + self.median * np.exp(self.sigma * normal))
 
     def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
-        # Below z = -9 every S^r is 1 to the last bit; the tail carries e^(sigma z) S.
+        # Below z = -9 every S^r equals 1 in double precision; the tail contributes e^(sigma z) S.
         top = 9.5 + self.sigma
         edges = np.linspace(-9.0, top, math.ceil(top + 9.0) + 1)
         normal, weight = _panels(edges)
@@ -418,5 +380,5 @@ def _check_mean(mean: float, minimum: float) -> None:
 
 
 def _special() -> Any:
-    """Return scipy's special functions, which take longer to load than a small run does."""
+    """Return scipy.special, which takes longer to import than a small run takes."""
     return importlib.import_module("scipy.special")

@@ -1,5 +1,5 @@
-# ruff: noqa: D102 - the base class documents the methods that each law overrides
-"""Measured durations as a law, with a Pareto tail."""
+# ruff: noqa: D102 - the base class documents the methods that each distribution overrides
+"""Measured durations as a distribution, with a fitted Pareto tail."""
 
 from __future__ import annotations
 
@@ -22,24 +22,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Empirical(Distribution):
-    """Measured durations, with a Pareto tail fitted beyond a threshold.
-
-    Parameters
-    ----------
-    durations : ndarray of float64
-        The sample in seconds, all positive.
-    tail : ParetoTail or None
-        The fitted tail; None keeps the sample alone (nothing outlasts its largest value).
-    factor : float
-        Every duration is multiplied by it (a task with more input).
-    name : str
-        Where the sample comes from.
-    """
+    """Measured durations, with a Pareto tail fitted beyond a threshold."""
 
     durations: Floats
+    """The sample in seconds, all positive."""
     tail: ParetoTail | None
+    """Fitted tail; None uses the sample alone, so that no duration exceeds its maximum."""
     factor: float = 1.0
+    """Factor on every duration, for a task with more input."""
     name: str = "sample"
+    """Source of the sample, for errors."""
     kind: ClassVar[int] = TABLE
     label: ClassVar[str] = "empirical"
     convex_by_form: ClassVar[bool] = False
@@ -57,7 +49,7 @@ class Empirical(Distribution):
         if not self.factor > 0.0:
             raise InputError("the factor of measured durations must be positive")
         times, first = np.unique(sample, return_index=True)
-        # S just after times[i]: the share of the sample that is longer.
+        # S just after times[i] is the share of the sample that is longer.
         left = 1.0 - np.append(first[1:], sample.size) / sample.size
         if self.tail is not None:
             keep = times <= self.tail.threshold
@@ -66,7 +58,7 @@ class Empirical(Distribution):
 
     @property
     def steps(self) -> tuple[Floats, Floats]:
-        """Distinct durations up to the threshold, and the share of the sample longer than each."""
+        """Distinct durations up to the threshold, with the share of the sample that is longer."""
         return self._steps
 
     @cached_property

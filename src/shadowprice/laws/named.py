@@ -1,4 +1,4 @@
-"""The laws that files name, as distributions."""
+"""Distributions by their names in files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from shadowprice.laws.tail import fit_pareto_tail
 LAWS: Final[Mapping[str, type[Any]]] = {
     law.label: law for law in (Pareto, Weibull, HyperExponential, LogNormal)
 }
-"""Distributions by the name that `Law.name` gives them; `Empirical` is built from its sample."""
+"""Distributions by `Law.name`; `Empirical` is built from its sample instead."""
 
 
 def law_of(law: Law) -> Distribution:
-    """Return the distribution of a law, times in seconds; equal laws share one.
+    """Return the distribution of a specification, in seconds; equal ones share an instance.
 
     Raises
     ------
     InputError
-        If the parameters break what the distribution needs, such as a fitted tail without a mean.
+        If a parameter is not allowed, such as a fitted tail that has no mean.
     """
     return _distribution(law.name, tuple(sorted(law.parameters.items())))
 

@@ -1,4 +1,4 @@
-"""Fit a Pareto tail to measured durations."""
+"""Fit of a Pareto tail to measured durations."""
 
 from __future__ import annotations
 
@@ -11,61 +11,41 @@ from numpy.typing import NDArray
 from shadowprice.core.errors import InputError
 
 LEAST_IN_TAIL = 10
-"""Fewest points that a tail is fitted to."""
+"""Smallest number of points that a tail is fitted to."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParetoTail:
-    """A fitted tail S(t) = S(threshold) (threshold / t)^order.
-
-    Parameters
-    ----------
-    threshold : float
-        Where the tail begins, a value of the sample.
-    order : float
-        Tail order alpha, by maximum likelihood (the Hill estimate) over the points beyond.
-    error : float
-        Standard error of the order.
-    points : int
-        Sample points beyond the threshold.
-    distance : float
-        Kolmogorov-Smirnov distance between those points and the fit.
-    against_exponential : float
-        Log-likelihood of the Pareto tail less that of an exponential one; negative says that
-        the tail is not heavy.
-    """
+    """A fitted tail S(t) = S(threshold) (threshold / t)^order."""
 
     threshold: float
+    """Start of the tail, a value of the sample."""
     order: float
+    """Tail order alpha, the maximum-likelihood (Hill) estimate of the points beyond the threshold.
+    """
     error: float
+    """Standard error of the order."""
     points: int
+    """Sample points beyond the threshold."""
     distance: float
+    """Kolmogorov-Smirnov distance between those points and the fit."""
     against_exponential: float
+    """Log-likelihood of the Pareto tail minus that of an exponential tail; if negative, the tail is
+    not heavy."""
 
 
 def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> ParetoTail:
-    """Fit order and threshold of a Pareto tail.
+    """Fit order and threshold of a Pareto tail to positive durations.
 
-    The order is the maximum-likelihood (Hill) estimate beyond each candidate threshold; the
-    threshold with the least Kolmogorov-Smirnov distance is kept (Clauset, Shalizi and Newman,
-    Power-law distributions in empirical data, SIAM Review 51, 2009).
-
-    Parameters
-    ----------
-    durations : ndarray of float64
-        The sample; all positive.
-    candidates : int
-        Most thresholds tried, spread evenly over the distinct values.
-
-    Returns
-    -------
-    ParetoTail
-        The fit and what speaks for and against it.
+    The order is the maximum-likelihood (Hill) estimate beyond each candidate threshold. The
+    threshold with the smallest Kolmogorov-Smirnov distance is kept (Clauset, Shalizi and Newman,
+    Power-law distributions in empirical data, SIAM Review 51, 2009). ``candidates`` limits the
+    thresholds tried, which are spread evenly over the distinct values.
 
     Raises
     ------
     InputError
-        If fewer than `LEAST_IN_TAIL` points lie beyond the smallest value.
+        If fewer than `LEAST_IN_TAIL` points are above the smallest value.
     """
     sample = np.sort(np.asarray(durations, dtype=np.float64))
     logs = np.log(sample)

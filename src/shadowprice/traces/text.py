@@ -54,14 +54,14 @@ def read_head(path: Path) -> str:
         raise InputError(
             Fault(
                 str(path),
-                "there is no such file",
+                "no such file",
                 "check the path (SHADOWPRICE_TRACES may name its folder)",
             )
         )
     if path.is_dir():
         raise InputError(Fault(str(path), "is a directory", "give the file inside it"))
     if not path.is_file():
-        raise InputError(Fault(str(path), "is no regular file", "write it to one first"))
+        raise InputError(Fault(str(path), "is not a regular file", "write the data to a file first"))
     try:
         bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
         with path.open("rb") as file:

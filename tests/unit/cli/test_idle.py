@@ -44,7 +44,7 @@ def test_what_would_do_nothing_is_refused(
 
 def test_defaults_are_no_options_that_were_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(f"simulate {WORKLOAD}".split()) == 2
-    assert "c.yaml: there is no such file" in capsys.readouterr().err
+    assert "c.yaml: no such file" in capsys.readouterr().err
 
 
 def test_rules_name_commands_and_options_that_there_are() -> None:

@@ -74,7 +74,7 @@ def test_a_library_may_stand_in_the_file(tmp_path: Path) -> None:
     [
         (_job(family="resnet5"), "families: lib/families.yaml", "did you mean 'resnet50'?"),
         (_job(), "", "families: families.yaml"),
-        (_job(family="[1]"), "families: lib/families.yaml", "no family is called"),
+        (_job(family="[1]"), "families: lib/families.yaml", "unknown family"),
         (_job(), "families: nowhere.yaml", "nowhere.yaml"),
         (_job(), "families: {resnet50: {throughput: {}}}", "resnet50"),
         (_job(), "families: {resnet50: {throughput: {1: -2}}}", "resnet50"),

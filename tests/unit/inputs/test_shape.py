@@ -107,9 +107,9 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(InputError, match="is no regular file"):
+    with pytest.raises(InputError, match="is not a regular file"):
         read_text(path)
-    with pytest.raises(InputError, match="is no regular file"):
+    with pytest.raises(InputError, match="is not a regular file"):
         read_text(Path("/dev/zero"))
 
 
