@@ -41,31 +41,21 @@ _NOTHING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An upper bound on what any schedule of a job set earns.
-
-    Parameters
-    ----------
-    value : float
-        The bound.
-    prices : ndarray of float64, shape (slots, pools, resources)
-        The prices that prove it: utility per slot for all that a pool holds.
-    master : float
-        Value of the linear program over the schedules found; the bound of the relaxation lies
-        between it and ``value``. 0 where no program over all jobs was solved.
-    rounds : int
-        Trials over all jobs.
-    columns : tuple of Column or None
-        Each job's best schedule at ``prices``.
-    settled : bool
-        Whether bound and master met within the tolerance.
-    """
+    """An upper bound on what any schedule of a job set earns."""
 
     value: float
+    """The bound."""
     prices: Floats
+    """The prices that prove it: utility per slot for all that a pool holds."""
     master: float
+    """Value of the linear program over the schedules found; the bound of the relaxation lies
+    between it and ``value``. 0 where no program over all jobs was solved."""
     rounds: int
+    """Trials over all jobs."""
     columns: tuple[Column | None, ...]
+    """Each job's best schedule at ``prices``."""
     settled: bool
+    """Whether bound and master met within the tolerance."""
 
 
 Stop = Callable[[], bool]

@@ -34,36 +34,24 @@ Starts = Callable[[Stop], Iterable[Mapping[str, Schedule]]]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far the best schedule known is from the best possible.
-
-    Parameters
-    ----------
-    bound : float
-        No schedule earns more.
-    best : float
-        What the best schedule found earns; 0 where none was looked for.
-    seconds : float
-        Time taken.
-    processor : float
-        Processor time of that: less than ``seconds`` where others use the machine.
-    rounds : int
-        Trials of prices over all jobs.
-    settled : bool
-        Whether the bound is that of the relaxation, within the tolerance.
-    prices : PostedPrices
-        The prices that prove the bound.
-    schedules : mapping of str to Schedule
-        The best schedule found, by job.
-    """
+    """How far the best schedule known is from the best possible."""
 
     bound: float
+    """No schedule earns more."""
     best: float
+    """What the best schedule found earns; 0 where none was looked for."""
     seconds: float
+    """Time taken."""
     processor: float
+    """Processor time of that: less than ``seconds`` where others use the machine."""
     rounds: int
+    """Trials of prices over all jobs."""
     settled: bool
+    """Whether the bound is that of the relaxation, within the tolerance."""
     prices: PostedPrices
+    """The prices that prove the bound."""
     schedules: Mapping[str, Schedule]
+    """The best schedule found, by job."""
 
     @property
     def gap(self) -> float:

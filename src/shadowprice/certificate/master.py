@@ -29,21 +29,14 @@ _IDLE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class GroupColumn:
-    """What a group of jobs does at some prices.
-
-    Parameters
-    ----------
-    utility : float
-        What it earns.
-    cells : ndarray of int32, shape (entries,)
-        Places in the flattened prices that it uses, ascending.
-    shares : ndarray of float64, shape (entries,)
-        How much of each.
-    """
+    """What a group of jobs does at some prices."""
 
     utility: float
+    """What it earns."""
     cells: NDArray[np.int32]
+    """Places in the flattened prices that it uses, ascending."""
     shares: Floats
+    """How much of each."""
 
 
 class Master:

@@ -53,24 +53,16 @@ _SPENT: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One schedule: its utility, and its shares of the pools' capacities by slot.
-
-    Parameters
-    ----------
-    utility : float
-        What it earns.
-    first : int
-        First slot of ``use``, counted from the relaxation's first.
-    use : ndarray of float64, shape (slots, pools, limits)
-        Share of all that a pool holds.
-    choice : ndarray of int64, shape (slots,)
-        Number of workers in each slot, 0 for none.
-    """
+    """One schedule: its utility, and its shares of the pools' capacities by slot."""
 
     utility: float
+    """What it earns."""
     first: int
+    """First slot of ``use``, counted from the relaxation's first."""
     use: Floats
+    """Share of all that a pool holds."""
     choice: Integers
+    """Number of workers in each slot, 0 for none."""
 
 
 class PricingOracle(Protocol):
@@ -93,19 +85,14 @@ class PricingOracle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Slots in which a job can matter.
-
-    Parameters
-    ----------
-    first, end : int
-        Its arrival, and the first slot that is not looked at.
-    tail : float
-        The most that completing in ``end`` or later earns; 0 where some best schedule does not.
-    """
+    """Slots in which a job can matter."""
 
     first: int
+    """Its arrival, and the first slot that is not looked at."""
     end: int
+    """Its arrival, and the first slot that is not looked at."""
     tail: float
+    """The most that completing in ``end`` or later earns; 0 where some best schedule does not."""
 
 
 def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list[Window]:

@@ -68,31 +68,26 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """What searches ask of a job again and again.
-
-    Parameters
-    ----------
-    first, slots : int
-        Its window, counted from the relaxation's first slot.
-    workers, servers, gains : ndarray of int64, shape (choices,)
-        Choices that bring progress at the slower rate, which holds wherever a job stands.
-    worth : ndarray of float64, shape (slots,)
-        Utility of completing in each slot of the window.
-    worker, ps : ndarray of int64, shape (resources,)
-        Demands; zeros without parameter servers.
-    price : (ndarray, ndarray) of float64, shape (slots,)
-        What a worker and a parameter server cost at the prices.
-    """
+    """What searches ask of a job again and again."""
 
     first: int
+    """Its window, counted from the relaxation's first slot."""
     slots: int
+    """Its window, counted from the relaxation's first slot."""
     workers: Integers
+    """Choices that bring progress at the slower rate, which holds wherever a job stands."""
     servers: Integers
+    """Choices that bring progress at the slower rate, which holds wherever a job stands."""
     gains: Integers
+    """Choices that bring progress at the slower rate, which holds wherever a job stands."""
     worth: Floats
+    """Utility of completing in each slot of the window."""
     worker: Integers
+    """Demands; zeros without parameter servers."""
     ps: Integers
+    """Demands; zeros without parameter servers."""
     price: tuple[Floats, Floats]
+    """What a worker and a parameter server cost at the prices."""
 
 
 class Rounding:
@@ -255,18 +250,12 @@ def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best schedules found.
-
-    Parameters
-    ----------
-    utility : float
-        What they earn together.
-    schedules : mapping of int to Schedule
-        By position of the job.
-    """
+    """The best schedules found."""
 
     utility: float
+    """What they earn together."""
     schedules: dict[int, Schedule]
+    """By position of the job."""
 
 
 def best_schedules(

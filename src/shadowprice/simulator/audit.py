@@ -23,48 +23,34 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a misreport gained.
-
-    Parameters
-    ----------
-    misreport : Misreport
-        The misstatement.
-    revenue, utility : float
-        The tenant's true revenue, and true utility, with it.
-    gain : float
-        Revenue less that of the honest report.
-    """
+    """What a misreport gained."""
 
     misreport: Misreport
+    """The misstatement."""
     revenue: float
+    """The tenant's true revenue, and true utility, with it."""
     utility: float
+    """The tenant's true revenue, and true utility, with it."""
     gain: float
+    """Revenue less that of the honest report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truthfulness:
-    """What one tenant can gain by misstating its jobs, as far as was tried.
-
-    Parameters
-    ----------
-    tenant : str
-        The tenant.
-    honest_revenue, honest_utility : float
-        With its true report.
-    trials : int
-        Misreports tried.
-    gained : mapping of str to (int, int)
-        By kind of misreport, how many gained and how many were tried.
-    best : Gain or None
-        The largest gain found; None where none gained.
-    """
+    """What one tenant can gain by misstating its jobs, as far as was tried."""
 
     tenant: str
+    """The tenant."""
     honest_revenue: float
+    """With its true report."""
     honest_utility: float
+    """With its true report."""
     trials: int
+    """Misreports tried."""
     gained: Mapping[str, tuple[int, int]]
+    """By kind of misreport, how many gained and how many were tried."""
     best: Gain | None
+    """The largest gain found; None where none gained."""
 
     def record(self) -> dict[str, object]:
         """Return it as plain values."""
@@ -194,19 +180,14 @@ def _true_revenue(
 
 @dataclass(frozen=True, slots=True)
 class Incentive:
-    """What a tenant gets in the pool, and alone on servers of its own share.
-
-    Parameters
-    ----------
-    tenant : str
-        The tenant.
-    pooled, alone : Account
-        Its books under the policy, and under ``batchsche`` with the same settings.
-    """
+    """What a tenant gets in the pool, and alone on servers of its own share."""
 
     tenant: str
+    """The tenant."""
     pooled: Account
+    """Its books under the policy, and under ``batchsche`` with the same settings."""
     alone: Account
+    """Its books under the policy, and under ``batchsche`` with the same settings."""
 
     @property
     def utility_kept(self) -> bool:

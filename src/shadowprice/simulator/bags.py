@@ -17,30 +17,20 @@ Integers = NDArray[np.int64]
 
 @dataclass(eq=False)
 class _Attempt:
-    """The copies of one plan of a bag.
-
-    Attributes
-    ----------
-    plan : int
-        Which of the bag's plans it is.
-    start : int
-        The slot in which all copies started.
-    left : int
-        Tasks that have not finished.
-    entry : ndarray of int64, shape (tasks,)
-        Entry of the plan's copies that each task belongs to.
-    ends : ndarray, shape (tasks, most copies)
-        Slots after the start at which each copy would end; inf beyond a task's copies.
-    alive : ndarray of int64, shape (tasks,)
-        Copies that run, the first so many of the task's; 0 for a finished task.
-    """
+    """The copies of one plan of a bag."""
 
     plan: int
+    """Which of the bag's plans it is."""
     start: int
+    """The slot in which all copies started."""
     left: int
+    """Tasks that have not finished."""
     entry: Integers
+    """Entry of the plan's copies that each task belongs to."""
     ends: Floats
+    """Slots after the start at which each copy would end; inf beyond a task's copies."""
     alive: Integers
+    """Copies that run, the first so many of the task's; 0 for a finished task."""
 
 
 class BagExecution:

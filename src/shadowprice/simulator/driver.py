@@ -46,38 +46,26 @@ class RunProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A workload on a cluster under a policy.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    jobs : sequence of Job
-        In file order; jobs of one arrival slot are considered in this order.
-    policy : Policy
-        Who decides.
-    until : int or None
-        End of the timespan T; None runs until the last job is done.
-    execution : ExecutionModel
-        How fast placed jobs run.
-    incidents : sequence of ServerLost, ServerBack or JobCancelled
-        What else happens, in any order.
-    seed : int
-        Seed of the durations of tasks.
-    at_once : bool
-        Whether each job is answered by itself in the middle of the slot in which it comes, as by a
-        service: what that slot yields is not known then. Otherwise those of a slot are answered
-        together, before the next begins.
-    """
+    """A workload on a cluster under a policy."""
 
     cluster: Cluster
+    """The servers."""
     jobs: Sequence[Job]
+    """In file order; jobs of one arrival slot are considered in this order."""
     policy: Policy
+    """Who decides."""
     until: int | None = None
+    """End of the timespan T; None runs until the last job is done."""
     execution: ExecutionModel = field(default_factory=ExactExecution)
+    """How fast placed jobs run."""
     incidents: Sequence[Incident] = ()
+    """What else happens, in any order."""
     seed: int = 0
+    """Seed of the durations of tasks."""
     at_once: bool = False
+    """Whether each job is answered by itself in the middle of the slot in which it comes, as by a
+    service: what that slot yields is not known then. Otherwise those of a slot are answered
+    together, before the next begins."""
 
     def run(
         self,

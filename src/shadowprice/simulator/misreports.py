@@ -58,25 +58,17 @@ _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the policy is told of one job.
-
-    Parameters
-    ----------
-    jobs : tuple of Job
-        The job as it is misstated, or the parts that it is split into.
-    need : int
-        Progress of all of them, in the units of what is told, at which the job is truly done.
-    most : int or None
-        Most of it that counts in a slot: parts side by side go no faster than the job could.
-    pace : Fraction
-        Progress that a slot truly makes over what the stated work makes one expect; below 1 where
-        work was understated, as it takes as long as it takes.
-    """
+    """What the policy is told of one job."""
 
     jobs: tuple[Job, ...]
+    """The job as it is misstated, or the parts that it is split into."""
     need: int
+    """Progress of all of them, in the units of what is told, at which the job is truly done."""
     most: int | None = None
+    """Most of it that counts in a slot: parts side by side go no faster than the job could."""
     pace: Fraction = Fraction(1)
+    """Progress that a slot truly makes over what the stated work makes one expect; below 1 where
+    work was understated, as it takes as long as it takes."""
 
     @classmethod
     def of(cls, told: Job, truth: Job) -> Told:
@@ -86,24 +78,16 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Misreport:
-    """A whole workload with one tenant's jobs misstated.
-
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    story : str
-        What is misstated, for a person.
-    jobs : tuple of Job
-        What the policy is told.
-    told : mapping of str to Told
-        What is told of each misstated job, by its true name.
-    """
+    """A whole workload with one tenant's jobs misstated."""
 
     kind: str
+    """One of `KINDS`."""
     story: str
+    """What is misstated, for a person."""
     jobs: tuple[Job, ...]
+    """What the policy is told."""
     told: Mapping[str, Told] = field(default_factory=dict)
+    """What is told of each misstated job, by its true name."""
 
     def execution(self, true: ExecutionModel) -> ExecutionModel:
         """Return how fast what is told runs: understated work does not go any faster."""

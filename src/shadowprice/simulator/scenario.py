@@ -23,39 +23,26 @@ from shadowprice.simulator.interrupt import StopSign, stop_sign
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is run, apart from the policy.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    jobs : sequence of Job
-        In file order.
-    until : int or None
-        End of the timespan T.
-    seed : int
-        Seed of the policy's and the execution model's randomness.
-    incidents : sequence of ServerLost, ServerBack or JobCancelled
-        What else happens.
-    inputs : sequence of Input
-        Where it came from.
-    execution : ExecutionModel
-        How fast placed jobs run.
-    options : mapping
-        How the inputs were read, by the name of the option.
-    entry : callable or None
-        Returns a job as its file writes it, by its position; None where there is no file.
-    """
+    """What is run, apart from the policy."""
 
     cluster: Cluster
+    """The servers."""
     jobs: Sequence[Job]
+    """In file order."""
     until: int | None = None
+    """End of the timespan T."""
     seed: int = 0
+    """Seed of the policy's and the execution model's randomness."""
     incidents: Sequence[Incident] = ()
+    """What else happens."""
     inputs: Sequence[Input] = ()
+    """Where it came from."""
     execution: ExecutionModel = field(default_factory=ExactExecution)
+    """How fast placed jobs run."""
     options: Mapping[str, object] = field(default_factory=dict)
+    """How the inputs were read, by the name of the option."""
     entry: Callable[[int], Mapping[str, Any]] | None = None
+    """Returns a job as its file writes it, by its position; None where there is no file."""
 
     @property
     def has_bags(self) -> bool:
@@ -63,12 +50,9 @@ class Scenario:
         return any(job.bag is not None for job in self.jobs)
 
     def context(self, *, explained: bool = True) -> PolicyContext:
-        """Return what a policy knows that knows the whole workload, as simulations allow.
+        """Return the context of a policy that knows the whole workload, as simulations allow.
 
-        Parameters
-        ----------
-        explained : bool
-            Whether its refusals are to say why.
+        ``explained`` asks for reasons of refusals.
         """
         return PolicyContext(
             cluster=self.cluster,
@@ -86,21 +70,12 @@ def run_policy(
     stop: StopSign | None = None,
     at_once: bool = False,
 ) -> Run:
-    """Build a policy, run a scenario under it, and keep everything about it.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        What is run.
-    choice : PolicyChoice
-        Who decides.
-    stop, at_once
-        As of `record_run`.
+    """Build a policy, run a scenario under it, and record everything about it; see `record_run`.
 
     Raises
     ------
     InputError
-        If the policy or a parameter is unknown.
+        If the policy or a parameter is wrong.
     """
     policy = choice.build(scenario.context())
     return record_run(
@@ -126,31 +101,12 @@ def record_run(
     stop: StopSign | None = None,
     at_once: bool = False,
 ) -> Run:
-    """Run a scenario under a policy and keep everything about it.
+    """Run a scenario under a freshly built policy, and record everything about it.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What is run.
-    name : str
-        Name of the policy.
-    policy : Policy
-        The policy, freshly built.
-    settings : mapping, optional
-        The settings that it was built with.
-    observers : sequence of Observer
-        Who else looks on.
-    progress : callable, optional
-        Called with (jobs arrived, jobs in all, slot) now and then.
-    stop : StopSign, optional
-        What stops it early; by default Ctrl-C does.
-    at_once : bool
-        Whether jobs are answered as by a service; see `Simulation`.
-
-    Returns
-    -------
-    Run
-        The run. On Ctrl-C what was done until then, with ``info["partial"]`` set.
+    ``name`` is the policy's label, ``settings`` are the settings that it was built with, and
+    ``origin`` the source of one outside the package. ``progress`` is called with (jobs arrived,
+    jobs in total, slot) at intervals. By default Ctrl-C stops the run; it then returns what was
+    done, with ``info["partial"]`` set. ``at_once`` answers jobs as a service does (`Simulation`).
     """
     recorder = Recorder(scenario.cluster, scenario.jobs, policy)
     simulation = Simulation(

@@ -35,39 +35,26 @@ SIZED = "the cluster sized to the trace"
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Files and options that make a scenario.
-
-    Parameters
-    ----------
-    cluster : Path or mapping, optional
-        Cluster file, or what one holds.
-    jobs : Path or sequence of mappings, optional
-        Job file, or the jobs that one holds.
-    trace : str, optional
-        A trace in place of jobs, as ``--trace`` names it; without a cluster, one is sized to it.
-    incidents : Path or sequence of mappings, optional
-        Incident file, or the incidents that one holds.
-    params : Path, optional
-        A file that is only noted.
-    until : str, optional
-        Timespan, such as ``300 slots``.
-    slot : str
-        Slot length of the cluster that a trace brings.
-    load : float
-        GPU-time asked for over GPU-time there is, of that cluster (core-time without GPUs).
-    skip_invalid : bool
-        Leave faulty jobs out.
-    """
+    """Files and options that make a scenario."""
 
     cluster: Path | Document | None = None
+    """Cluster file, or what one holds."""
     jobs: Path | Sequence[Document] | None = None
+    """Job file, or the jobs that one holds."""
     trace: str | None = None
+    """A trace in place of jobs, as ``--trace`` names it; without a cluster, one is sized to it."""
     incidents: Path | Sequence[Document] | None = None
+    """Incident file, or the incidents that one holds."""
     params: Path | None = None
+    """A file that is only noted."""
     until: str | None = None
+    """Timespan, such as ``300 slots``."""
     slot: str = "20min"
+    """Slot length of the cluster that a trace brings."""
     load: float = 1.0
+    """GPU-time asked for over GPU-time there is, of that cluster (core-time without GPUs)."""
     skip_invalid: bool = False
+    """Leave faulty jobs out."""
     _traces: dict[str, Traced] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:

@@ -30,15 +30,10 @@ TIMES: Final = frozenset({"decision_p99"})
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """Measures of every policy from every seed.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        A row a policy and seed: ``policy``, ``seed``, and the measures by key.
-    """
+    """Measures of every policy from every seed."""
 
     frame: pl.DataFrame
+    """A row a policy and seed: ``policy``, ``seed``, and the measures by key."""
 
     @property
     def policies(self) -> list[str]:

@@ -22,15 +22,10 @@ from shadowprice.simulator.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Servers added to a cluster, or taken away.
-
-    Parameters
-    ----------
-    added : tuple of (str, int)
-        How many, by the name of their entry in the cluster; empty for the cluster as it is.
-    """
+    """Servers added to a cluster, or taken away."""
 
     added: tuple[tuple[str, int], ...] = ()
+    """How many, by the name of their entry in the cluster; empty for the cluster as it is."""
 
     @classmethod
     def parse(cls, text: str, sign: int = 1, place: str = "--add") -> Change:
@@ -66,22 +61,16 @@ AS_IT_IS = Change()
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """Measures of every changed cluster, policy and seed.
-
-    Parameters
-    ----------
-    changes : tuple of Change
-        The cluster as it is, then what was changed.
-    frame : polars.DataFrame
-        A row a change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``, the
-        measures by key, and what each has beyond the cluster as it is under the same policy and
-        seed: ``gain`` of utility, ``gain_per_server``, and where servers have prices
-        ``gain_per_cost``, per money that the whole cluster costs more (less, with fewer servers);
-        null where the run ended so much earlier that more servers cost less, or the other way.
-    """
+    """Measures of every changed cluster, policy and seed."""
 
     changes: tuple[Change, ...]
+    """The cluster as it is, then what was changed."""
     frame: pl.DataFrame
+    """A row a change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``, the
+    measures by key, and what each has beyond the cluster as it is under the same policy and seed:
+    ``gain`` of utility, ``gain_per_server``, and where servers have prices ``gain_per_cost``, per
+    money that the whole cluster costs more (less, with fewer servers); null where the run ended so
+    much earlier that more servers cost less, or the other way."""
 
     def of(self, change: Change, policy: str) -> pl.DataFrame:
         """Return the rows of a change under a policy, seed by seed."""

@@ -29,33 +29,22 @@ HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Burstiness:
-    """Parameters of the bursty process; the defaults are fitted to the open Philly trace.
-
-    Parameters
-    ----------
-    variance : float
-        Variance of the hourly intensity about a mean of 1.
-    persistence : float
-        Correlation of the intensity's logarithm from one hour to the next.
-    quiet : float
-        Share of the time in which nothing arrives, 0 to 1.
-    silence : float
-        Mean hours of such a stretch.
-    daily : float
-        Amplitude of the daily cycle, 0 to 1; the peak is at 07:00 of a clock that starts at 0.
-    batch : float
-        Mean number of jobs submitted together, at least 1.
-    spacing : float
-        Mean seconds between the jobs of a batch.
-    """
+    """Parameters of the bursty process; the defaults are fitted to the open Philly trace."""
 
     variance: float = 9.6
+    """Variance of the hourly intensity about a mean of 1."""
     persistence: float = 0.74
+    """Correlation of the intensity's logarithm from one hour to the next."""
     quiet: float = 0.12
+    """Share of the time in which nothing arrives, 0 to 1."""
     silence: float = 25.0
+    """Mean hours of such a stretch."""
     daily: float = 0.35
+    """Amplitude of the daily cycle, 0 to 1; the peak is at 07:00 of a clock that starts at 0."""
     batch: float = 5.0
+    """Mean number of jobs submitted together, at least 1."""
     spacing: float = 20.0
+    """Mean seconds between the jobs of a batch."""
 
     def __post_init__(self) -> None:
         if not (

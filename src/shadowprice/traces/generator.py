@@ -57,45 +57,32 @@ MOST_PLACES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """What to generate.
-
-    Parameters
-    ----------
-    preset : {"paper", "chunk", "calibrated", "testbed", "pdors"}
-        Ranges, as the module says; `pdors` has utilities of its own, without the shares and the
-        value below, `testbed` its own arrivals.
-    jobs : int
-        How many.
-    slots : int
-        Timespan T: arrivals lie in its first ``arrival_share``.
-    slot_seconds : Fraction
-        Length of a slot; the paper's testbed has 20 minutes, its simulation names none. It matters
-        for communication alone: everything else is drawn in slots.
-    arrivals : {"uniform", "poisson", "bursty"}
-        The paper follows the Google cluster trace, which is not among the data here.
-    arrival_share : float
-        Share of the timespan in which jobs arrive.
-    burstiness : Burstiness, optional
-        Of bursty arrivals; its hours are then hours of the simulated clock.
-    insensitive, sensitive : float
-        Shares of time-insensitive and time-sensitive jobs.
-    value : (float, float)
-        Range of the priority (Fig. 5 narrows it).
-    internal_ratio : float
-        Internal over external bandwidth, for `pdors`; 1 makes co-location worth nothing.
-    """
+    """What to generate."""
 
     preset: Preset = "paper"
+    """Ranges, as the module says; `pdors` has utilities of its own, without the shares and the
+    value below, `testbed` its own arrivals."""
     jobs: int = 100
+    """How many."""
     slots: int = 300
+    """Timespan T: arrivals lie in its first ``arrival_share``."""
     slot_seconds: Fraction = Fraction(1200)
+    """Length of a slot; the paper's testbed has 20 minutes, its simulation names none. It matters
+    for communication alone: everything else is drawn in slots."""
     arrivals: Pattern = "poisson"
+    """The paper follows the Google cluster trace, which is not among the data here."""
     arrival_share: float = 1.0
+    """Share of the timespan in which jobs arrive."""
     burstiness: Burstiness | None = None
+    """Of bursty arrivals; its hours are then hours of the simulated clock."""
     insensitive: float = 0.10
+    """Shares of time-insensitive and time-sensitive jobs."""
     sensitive: float = 0.55
+    """Shares of time-insensitive and time-sensitive jobs."""
     value: tuple[float, float] = (1.0, 100.0)
+    """Range of the priority (Fig. 5 narrows it)."""
     internal_ratio: float = 40.0
+    """Internal over external bandwidth, for `pdors`; 1 makes co-location worth nothing."""
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:

@@ -32,30 +32,20 @@ SELECTION_OPTIONS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """What a user asks for as ``format:path?option=value&...``.
-
-    Parameters
-    ----------
-    format : TraceFormat
-        The format.
-    path : Path
-        File or directory.
-    selection : Selection
-        Which jobs to keep.
-    skip_invalid : bool
-        Whether wrong rows are left out.
-    options : mapping of str to str
-        The format's own options.
-    synthesis : mapping of str to str
-        Options that are neither: left to the synthesis of what the trace lacks.
-    """
+    """What a user asks for as ``format:path?option=value&...``."""
 
     format: TraceFormat
+    """The format."""
     path: Path
+    """File or directory."""
     selection: Selection
+    """Which jobs to keep."""
     skip_invalid: bool
+    """Whether wrong rows are left out."""
     options: Mapping[str, str]
+    """The format's own options."""
     synthesis: Mapping[str, str]
+    """Options that are neither: left to the synthesis of what the trace lacks."""
 
 
 def traces_folder() -> Path:

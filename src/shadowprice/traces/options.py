@@ -24,47 +24,36 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SynthesisOptions:
-    """How to fill in what a trace lacks.
-
-    Parameters
-    ----------
-    families : {"a100", "v100"}
-        Set of measured model families that jobs without a model are drawn from, uniformly.
-    speed : {"auto", "linear", "measured"}
-        Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
-        Measured: only the measured numbers, at the measured rates. Auto: measured where the trace
-        names a model that is in the table, else linear.
-    training : {"ps", "allreduce"}
-        Whether jobs ask for parameter servers.
-    insensitive, sensitive : float
-        Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
-        rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %.
-    target : {"relative", "slots"}
-        Relative: the target is the traced duration times a stretch drawn from 1 to ``stretch``
-        (log-uniform), and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration
-        (OASiS, section V; jobs longer than that cannot meet it).
-    stretch : float
-        Largest stretch of a relative target.
-    elasticity : float
-        A job may run with 1 to ``elasticity`` times its traced workers (at most 64); 1 keeps the
-        traced number, alone. For a measured curve given by the trace, 0 (the default) allows every
-        measured number; otherwise 0 means 2.
-    cpu_jobs : {"drop", "keep"}
-        Whether jobs without GPUs are left out, with a note, or scheduled.
-    bandwidth : str
-        Network share of one worker with one GPU; the default is 3Gbps, an eighth of 25 Gbps.
-    """
+    """How to fill in what a trace lacks."""
 
     families: Literal["a100", "v100"] = "a100"
+    """Set of measured model families that jobs without a model are drawn from, uniformly."""
     speed: Literal["auto", "linear", "measured"] = "auto"
+    """Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
+    Measured: only the measured numbers, at the measured rates. Auto: measured where the trace names
+    a model that is in the table, else linear."""
     training: Literal["ps", "allreduce"] = "ps"
+    """Whether jobs ask for parameter servers."""
     insensitive: float = 0.10
+    """Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
+    rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %."""
     sensitive: float = 0.55
+    """Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
+    rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %."""
     target: Literal["relative", "slots"] = "relative"
+    """Relative: the target is the traced duration times a stretch drawn from 1 to ``stretch``
+    (log-uniform), and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration
+    (OASiS, section V; jobs longer than that cannot meet it)."""
     stretch: float = 4.0
+    """Largest stretch of a relative target."""
     elasticity: float = 0.0
+    """A job may run with 1 to ``elasticity`` times its traced workers (at most 64); 1 keeps the
+    traced number, alone. For a measured curve given by the trace, 0 (the default) allows every
+    measured number; otherwise 0 means 2."""
     cpu_jobs: Literal["drop", "keep"] = "drop"
+    """Whether jobs without GPUs are left out, with a note, or scheduled."""
     bandwidth: str = "3Gbps"
+    """Network share of one worker with one GPU; the default is 3Gbps, an eighth of 25 Gbps."""
 
     def __post_init__(self) -> None:
         for name, kind in _CHOICES.items():

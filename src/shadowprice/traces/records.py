@@ -65,21 +65,14 @@ STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an importer did to rows that could not be taken as they stand.
-
-    Parameters
-    ----------
-    action : {"dropped", "mended", "kept"}
-        Whether the rows were left out, changed, or kept although something about them is odd.
-    reason : str
-        Why, naming the trait of the format.
-    count : int
-        How many rows.
-    """
+    """What an importer did to rows that could not be taken as they stand."""
 
     action: Literal["dropped", "mended", "kept"]
+    """Whether the rows were left out, changed, or kept although something about them is odd."""
     reason: str
+    """Why, naming the trait of the format."""
     count: int
+    """How many rows."""
 
 
 @dataclass(slots=True)
@@ -103,28 +96,19 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A trace read into the common table.
-
-    Parameters
-    ----------
-    format : str
-        Name of the format it was read as.
-    jobs : polars.DataFrame
-        One row a job with the columns of `SCHEMA`, ordered by submission (file order among
-        jobs of one moment).
-    source : str
-        File or directory it came from.
-    notes : tuple of Note
-        Everything dropped or mended, by reason.
-    start : datetime, optional
-        Absolute time of the first kept submission, where the trace tells it.
-    """
+    """A trace read into the common table."""
 
     format: str
+    """Name of the format it was read as."""
     jobs: pl.DataFrame
+    """One row a job with the columns of `SCHEMA`, ordered by submission (file order among jobs of
+    one moment)."""
     source: str
+    """File or directory it came from."""
     notes: tuple[Note, ...] = ()
+    """Everything dropped or mended, by reason."""
     start: datetime | None = None
+    """Absolute time of the first kept submission, where the trace tells it."""
 
     @property
     def dropped(self) -> tuple[tuple[str, int], ...]:
@@ -134,23 +118,18 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which jobs of a trace to keep.
-
-    Parameters
-    ----------
-    tenants : tuple of str
-        Only these tenants (virtual clusters or users); empty for all.
-    begin, end : float, optional
-        Seconds after the first job of the trace; jobs submitted in [begin, end) are kept and the
-        clock starts again at the first of them.
-    limit : int, optional
-        At most so many jobs, the earliest.
-    """
+    """Which jobs of a trace to keep."""
 
     tenants: tuple[str, ...] = ()
+    """Only these tenants (virtual clusters or users); empty for all."""
     begin: float | None = None
+    """Seconds after the first job of the trace; jobs submitted in [begin, end) are kept and the
+    clock starts again at the first of them."""
     end: float | None = None
+    """Seconds after the first job of the trace; jobs submitted in [begin, end) are kept and the
+    clock starts again at the first of them."""
     limit: int | None = None
+    """At most so many jobs, the earliest."""
 
 
 def build_trace(

@@ -27,21 +27,14 @@ from shadowprice.traces.records import Tally, Trace
 
 @dataclass(slots=True)
 class Reading:
-    """How to read a trace, and what happened while reading it.
-
-    Parameters
-    ----------
-    skip_invalid : bool
-        Leave out rows that are wrong, counting them, instead of refusing the file.
-    options : mapping of str to str
-        The format's own options, by name.
-    tally : Tally
-        What was dropped and mended.
-    """
+    """How to read a trace, and what happened while reading it."""
 
     skip_invalid: bool = False
+    """Leave out rows that are wrong, counting them, instead of refusing the file."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """The format's own options, by name."""
     tally: Tally = field(default_factory=Tally)
+    """What was dropped and mended."""
 
 
 Importer = Callable[[Path, Reading], Trace]

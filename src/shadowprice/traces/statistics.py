@@ -18,68 +18,51 @@ PERCENTILES: Final = (10, 50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class TraceStatistics:
-    """Summary of a trace.
-
-    Parameters
-    ----------
-    format, source : str
-        What was read.
-    jobs : int
-        Jobs kept.
-    start : datetime, optional
-        First submission, where known.
-    span : float
-        Seconds from the first submission to the last.
-    gpu_shares : mapping of str to float
-        Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and the rest.
-    most_gpus : float
-        GPUs of the widest job.
-    run_time : mapping of int to float
-        Percentiles of run time in seconds, of the jobs whose duration is known.
-    timed : int
-        Jobs whose duration is known.
-    gpu_hours : float, optional
-        GPU-time of those jobs; None where no duration is known.
-    multi_gpu_share : float, optional
-        Share of it in jobs of more than one GPU; None where there is no GPU-time.
-    multi_gpu_jobs : float
-        Share of all jobs that take more than one GPU.
-    arrival_cv : float, optional
-        Standard deviation over mean of the times between submissions (Poisson: 1); None where
-        all are at one moment.
-    hourly_fano, hourly_peak : float, int, optional
-        Variance over mean (Poisson: 1) and most of the submissions in whole hours of the clock;
-        None where the trace has fewer than two, or nothing was submitted in any.
-    hourly_mean : float, optional
-        Jobs over the span in hours; None where all were submitted at one moment.
-    tenants : int
-        How many tenants.
-    with_model, with_deadline : int
-        Jobs whose model, whose deadline is known.
-    notes : tuple of Note
-        What was dropped or mended.
-    """
+    """Summary of a trace."""
 
     format: str
+    """What was read."""
     source: str
+    """What was read."""
     jobs: int
+    """Jobs kept."""
     start: datetime | None
+    """First submission, where known."""
     span: float
+    """Seconds from the first submission to the last."""
     gpu_shares: Mapping[str, float]
+    """Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and the rest."""
     most_gpus: float
+    """GPUs of the widest job."""
     run_time: Mapping[int, float]
+    """Percentiles of run time in seconds, of the jobs whose duration is known."""
     timed: int
+    """Jobs whose duration is known."""
     gpu_hours: float | None
+    """GPU-time of those jobs; None where no duration is known."""
     multi_gpu_share: float | None
+    """Share of it in jobs of more than one GPU; None where there is no GPU-time."""
     multi_gpu_jobs: float
+    """Share of all jobs that take more than one GPU."""
     arrival_cv: float | None
+    """Standard deviation over mean of the times between submissions (Poisson: 1); None where all
+    are at one moment."""
     hourly_fano: float | None
+    """Variance over mean (Poisson: 1) and most of the submissions in whole hours of the clock; None
+    where the trace has fewer than two, or nothing was submitted in any."""
     hourly_peak: int | None
+    """Variance over mean (Poisson: 1) and most of the submissions in whole hours of the clock; None
+    where the trace has fewer than two, or nothing was submitted in any."""
     hourly_mean: float | None
+    """Jobs over the span in hours; None where all were submitted at one moment."""
     tenants: int
+    """How many tenants."""
     with_model: int
+    """Jobs whose model, whose deadline is known."""
     with_deadline: int
+    """Jobs whose model, whose deadline is known."""
     notes: tuple[Note, ...]
+    """What was dropped or mended."""
 
 
 def describe(trace: Trace) -> TraceStatistics:

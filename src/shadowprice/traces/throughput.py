@@ -38,27 +38,18 @@ _JOB_TYPE: Final = re.compile(r"(.+?)(?: \(batch size (\d+)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of model that jobs train.
-
-    Parameters
-    ----------
-    set : str
-        Which measurements it belongs to: ``a100`` or ``v100``.
-    model : str
-        Model name, as traces write it.
-    batch_size : int, optional
-        Samples in a mini-batch (the global batch in the set ``a100``).
-    gradient : int
-        Bytes of gradients.
-    curve : mapping of int to float
-        Measured mini-batches/s by number of workers.
-    """
+    """A kind of model that jobs train."""
 
     set: str
+    """Which measurements it belongs to: ``a100`` or ``v100``."""
     model: str
+    """Model name, as traces write it."""
     batch_size: int | None
+    """Samples in a mini-batch (the global batch in the set ``a100``)."""
     gradient: int
+    """Bytes of gradients."""
     curve: Curve
+    """Measured mini-batches/s by number of workers."""
 
     @property
     def name(self) -> str:
@@ -73,19 +64,14 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class FamilyTable:
-    """The model families that ship with the package.
-
-    Parameters
-    ----------
-    families : tuple of Family
-        In the order of the data file.
-    worker, ps : mapping of str to int
-        Amounts that a worker with one GPU (the GPU left out) and a parameter server ask for.
-    """
+    """The model families that ship with the package."""
 
     families: tuple[Family, ...]
+    """In the order of the data file."""
     worker: Mapping[str, int]
+    """Amounts that a worker with one GPU (the GPU left out) and a parameter server ask for."""
     ps: Mapping[str, int]
+    """Amounts that a worker with one GPU (the GPU left out) and a parameter server ask for."""
 
     def find(self, model: str, batch_size: int | None) -> Family | None:
         """Return the family of a model and batch size, None if there is none."""

@@ -53,84 +53,65 @@ _DIMENSIONS: Final[Mapping[str, Dimension]] = {
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What jobs of one kind have in common; identical objects are resolved once.
-
-    Parameters
-    ----------
-    worker : mapping of str to int
-        Amounts of one worker.
-    ps : mapping of str to int, optional
-        Amounts of one parameter server; None for all-reduce.
-    gradient : int
-        Bytes of gradients; 0 where communication is not modelled.
-    curve : mapping of int to float, optional
-        Measured mini-batches/s by number of workers, in place of the linear model.
-    internal : int
-        Bandwidth of a job that stands on one machine, in bit/s; 0 where that is no faster.
-    """
+    """What jobs of one kind have in common; identical objects are resolved once."""
 
     worker: Mapping[str, int]
+    """Amounts of one worker."""
     ps: Mapping[str, int] | None
+    """Amounts of one parameter server; None for all-reduce."""
     gradient: int = 0
+    """Bytes of gradients; 0 where communication is not modelled."""
     curve: Curve | None = None
+    """Measured mini-batches/s by number of workers, in place of the linear model."""
     internal: int = 0
+    """Bandwidth of a job that stands on one machine, in bit/s; 0 where that is no faster."""
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Jobs by columns, ordered by arrival; every array has one entry a job.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Unique names.
-    tenants : sequence of str or None
-        Owners.
-    arrival : ndarray of int64
-        Nanoseconds after time 0; a job that arrives inside a slot is taken in the next.
-    epochs, chunks, minibatches : ndarray of int64
-        Mini-batches in all are their product.
-    minibatch_time : ndarray of int64
-        Nanoseconds of a mini-batch on one worker; 0 where the profile has a curve.
-    fewest, most : ndarray of int64
-        Workers in a slot in which the job runs.
-    profiles : sequence of Profile
-        Demands and speed.
-    kind : sequence of {"sigmoid", "deadline", "reciprocal"}
-        Family of the utility.
-    value, decay, target : ndarray of float64
-        Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
-        ``d``), as far as the family has them.
-    labels : sequence of mapping of str to str
-        Model family and utility class.
-    slot_seconds : Fraction
-        Slot length that ``decay`` and ``target`` count in.
-    notes : tuple of str
-        What was left out or assumed.
-    within : ndarray of int64, optional
-        Nanoseconds from the submission to the end of the last slot that keeps the target, where it
-        is one on the clock and takes the place of ``target``; -1 where ``target`` holds. None: it
-        holds for all.
-    """
+    """Jobs by columns, ordered by arrival; every array has one entry a job."""
 
     names: Sequence[str]
+    """Unique names."""
     tenants: Sequence[str | None]
+    """Owners."""
     arrival: NDArray[np.int64]
+    """Nanoseconds after time 0; a job that arrives inside a slot is taken in the next."""
     epochs: NDArray[np.int64]
+    """Mini-batches in all are their product."""
     chunks: NDArray[np.int64]
+    """Mini-batches in all are their product."""
     minibatches: NDArray[np.int64]
+    """Mini-batches in all are their product."""
     minibatch_time: NDArray[np.int64]
+    """Nanoseconds of a mini-batch on one worker; 0 where the profile has a curve."""
     fewest: NDArray[np.int64]
+    """Workers in a slot in which the job runs."""
     most: NDArray[np.int64]
+    """Workers in a slot in which the job runs."""
     profiles: Sequence[Profile]
+    """Demands and speed."""
     kind: Sequence[Literal["sigmoid", "deadline", "reciprocal"]]
+    """Family of the utility."""
     value: NDArray[np.float64]
+    """Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
+    ``d``), as far as the family has them."""
     decay: NDArray[np.float64]
+    """Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
+    ``d``), as far as the family has them."""
     target: NDArray[np.float64]
+    """Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
+    ``d``), as far as the family has them."""
     labels: Sequence[Mapping[str, str]]
+    """Model family and utility class."""
     slot_seconds: Fraction
+    """Slot length that ``decay`` and ``target`` count in."""
     notes: tuple[str, ...] = field(default=())
+    """What was left out or assumed."""
     within: NDArray[np.int64] | None = None
+    """Nanoseconds from the submission to the end of the last slot that keeps the target, where it
+    is one on the clock and takes the place of ``target``; -1 where ``target`` holds. None: it holds
+    for all."""
 
     def __len__(self) -> int:
         return len(self.names)

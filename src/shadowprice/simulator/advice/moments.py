@@ -40,19 +40,14 @@ from shadowprice.simulator.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an admitted job would be promised.
-
-    Parameters
-    ----------
-    completion : int or None
-        Slot in which it would complete, where that is promised.
-    utility, price : float or None
-        What that is worth, and what is asked for it.
-    """
+    """What an admitted job would be promised."""
 
     completion: int | None = None
+    """Slot in which it would complete, where that is promised."""
     utility: float | None = None
+    """What that is worth, and what is asked for it."""
     price: float | None = None
+    """What that is worth, and what is asked for it."""
 
 
 Ask = Callable[[Job], Admission | None]
@@ -110,22 +105,15 @@ Visit = Callable[[Moment], bool]
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who wants to ask about a job of the file at moments at which it could come.
-
-    Parameters
-    ----------
-    position : int
-        Position of the job among the scenario's. It was refused.
-    slots : sequence of int
-        Slots to visit, ascending.
-    visit : callable
-        Called in each of them, after the jobs of the slot that stand before it in the file, until
-        it returns False.
-    """
+    """Who wants to ask about a job of the file at moments at which it could come."""
 
     position: int
+    """Position of the job among the scenario's. It was refused."""
     slots: Sequence[int]
+    """Slots to visit, ascending."""
     visit: Visit
+    """Called in each of them, after the jobs of the slot that stand before it in the file, until it
+    returns False."""
 
 
 def visit_moments(

@@ -20,31 +20,20 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[Answer]):
-    """The step found.
-
-    Parameters
-    ----------
-    step : int
-        The step; the one before it is refused.
-    answer : object
-        What was answered on it.
-    """
+    """The step found."""
 
     step: int
+    """The step; the one before it is refused."""
     answer: Answer
+    """What was answered on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No step that was asked about is admitted.
-
-    Parameters
-    ----------
-    tried : int
-        How many were.
-    """
+    """No step that was asked about is admitted."""
 
     tried: int
+    """How many were."""
 
 
 def smallest(

@@ -39,27 +39,18 @@ _FINE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One key of a job's entry and the values that it could have instead.
-
-    Parameters
-    ----------
-    name : str
-        ``value``, ``work``, ``size``, ``workers``, ``arrival`` or ``deadline``.
-    key : tuple of str or int
-        Where the value stands in the entry.
-    before : str
-        What stands there.
-    values : sequence
-        What could stand there, from the smallest change to the largest.
-    change : callable
-        Tells how much a change is, for a person.
-    """
+    """One key of a job's entry and the values that it could have instead."""
 
     name: str
+    """``value``, ``work``, ``size``, ``workers``, ``arrival`` or ``deadline``."""
     key: Key
+    """Where the value stands in the entry."""
     before: str
+    """What stands there."""
     values: Sequence[Any]
+    """What could stand there, from the smallest change to the largest."""
     change: Callable[[Any], str]
+    """Tells how much a change is, for a person."""
 
     @property
     def label(self) -> str:
