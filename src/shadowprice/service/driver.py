@@ -49,6 +49,12 @@ SWEEP_AFTER_STEP: Final = 3_600.0
 SWEEP_PAUSE: Final = 0.5
 """Seconds between two transactions that let go of what is old, where there is more of it."""
 
+TICK_SECONDS: Final = 1.0
+"""Longest wait before the driver looks at the clock again."""
+
+SWEEP_SECONDS: Final = 60.0
+"""Seconds between two removals of what is older than `keep`."""
+
 POINTS: Final = SECOND // 2
 """Nanoseconds between two points of a job's curve, at least."""
 
@@ -80,6 +86,10 @@ class Driver(Writer):
     ----------
     snapshot_seconds : float
         Time that a piece of a snapshot may take between two batches.
+    tick_seconds : float
+        Longest wait before it looks at the clock again.
+    sweep_seconds : float
+        Seconds between two removals of what is older than ``keep``.
     listen_seconds : float
         Seconds for which word may come in, after an absence, before slots are counted.
     sweep_pause : float
@@ -96,6 +106,8 @@ class Driver(Writer):
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
+    tick_seconds = TICK_SECONDS
+    sweep_seconds = SWEEP_SECONDS
     listen_seconds = LISTEN_SECONDS
     sweep_pause = SWEEP_PAUSE
 
@@ -193,7 +205,7 @@ class Driver(Writer):
         if self._queue or (goes_on and self.trouble is None):
             await asyncio.sleep(0)  # what has arrived by now is in the queue then
             return
-        wait = min(1.0, self._until_edge())
+        wait = min(self.tick_seconds, self._until_edge())
         if self.trouble is not None:
             wait = 1.0
         with suppress(TimeoutError):
@@ -210,12 +222,12 @@ class Driver(Writer):
             return (servers.calendar.ends(running) - now) / SECOND
         if self.published.jobs or servers.backlog:
             return (servers.calendar.begins(servers.coming) - now) / SECOND
-        return 1.0
+        return self.tick_seconds
 
     async def _tick(self) -> None:
         """Once a second: look at the wall clock, tell how late things are, tidy up."""
         now = monotonic()
-        if now - self._second < 1.0:
+        if now - self._second < self.tick_seconds:
             return
         self._second = now
         step = self.clock.stepped()
@@ -229,7 +241,7 @@ class Driver(Writer):
             self._swept = now + SWEEP_AFTER_STEP
         if self._truth.accounts.soonest <= self.clock.now():
             await self._commit([Renew()])
-        if now - self._swept > 60.0:
+        if now - self._swept > self.sweep_seconds:
             self._swept = now
             self._last_point = {
                 job: at for job, at in self._last_point.items() if job in self.published.jobs

@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 
 from shadowprice.executors.contract import Ending
-from shadowprice.executors.virtual import VirtualClock, VirtualExecutor, VirtualJob, run_virtual
+from shadowprice.executors.virtual import (
+    VirtualClock,
+    VirtualExecutor,
+    VirtualJob,
+    VirtualLoop,
+    run_virtual,
+)
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.truth.views import State
-from shadowprice.service.virtual import VirtualService
+from shadowprice.service.virtual import TICKS, VirtualService
 
 CLUSTER = {
     "slot": "1min",
@@ -126,3 +132,17 @@ def test_the_same_world_takes_the_same_course(tmp_path: Path) -> None:
         ]
 
     assert course(tmp_path / "one") == course(tmp_path / "another")
+
+
+def test_hours_without_an_event_cost_next_to_nothing(tmp_path: Path) -> None:
+    async def script(service: VirtualService, executor: VirtualExecutor) -> None:
+        executor.jobs["job"] = _job(600.0)
+        await service.submit(_record("job", 600))
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        before = loop.advances
+        await asyncio.sleep(3_600.0)
+        # A minute has a boundary and `TICKS` looks at the clock, of the driver and of the runner.
+        assert loop.advances - before < 60 * 3 * TICKS
+
+    _play(tmp_path, script)

@@ -33,11 +33,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     What would run in another thread runs inline, and its result arrives one turn later. The same
     coroutine therefore takes the same course each time.
+
+    Attributes
+    ----------
+    advances : int
+        How often time jumped.
     """
 
     def __init__(self) -> None:
         self._elapsed = STARTED
         self._turns = 0
+        self.advances = 0
         super().__init__(_Jump(self._advance))
 
     def time(self) -> float:
@@ -55,6 +61,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if timeout > 0.0:
             # Rounded up, so that the timer is due afterwards.
             self._elapsed += math.ceil(timeout * SECOND)
+            self.advances += 1
             self._turns = 0
             return
         self._turns += 1

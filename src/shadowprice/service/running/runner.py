@@ -55,6 +55,9 @@ AT_ONCE: Final = 16
 A_ROUND: Final = 4 * AT_ONCE
 """Orders that are given before it is asked again which are still wanted."""
 
+POLL_SECONDS: Final = 5.0
+"""Longest wait before orders and reports are compared again, though nothing was reported."""
+
 RETRY: Final = 1.0
 """Seconds before an executor that could not be reached is tried again."""
 
@@ -79,7 +82,11 @@ class Runner:
         Which users jobs may run as; None checks none.
     inbox : Inbox
         What was told, and is not recorded.
+    poll_seconds : float
+        Longest wait before orders and reports are compared again.
     """
+
+    poll_seconds = POLL_SECONDS
 
     def __init__(
         self, driver: Driver, executor: Executor, key: bytes, stated: Collection[str] = ()
@@ -341,7 +348,7 @@ class Runner:
         self._again()
 
     async def _sleep(self) -> None:
-        wait = 5.0
+        wait = self.poll_seconds
         moment = self._outbox.next_moment(self._driver.published.running)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
