@@ -355,7 +355,7 @@ class LocalHarness:
                 await told.end()
 
         asyncio.run(stop_all())
-        until = time.monotonic() + 10.0  # a supervisor writes the end, and then ends itself
+        until = time.monotonic() + PATIENCE  # a supervisor writes the end, and then ends itself
         while self.leftovers() and time.monotonic() < until:
             time.sleep(0.02)
         assert self.leftovers() == []
@@ -433,7 +433,7 @@ class RayHarness(LocalHarness):
         live = Store(self.path).live() if self.path.exists() else ()
         if any(one.state()["phase"] not in OVER for _, _, one in live):  # connecting takes seconds
             super().end()
-        until = time.monotonic() + 10.0  # a supervisor writes the end, and then ends itself
+        until = time.monotonic() + PATIENCE  # a supervisor writes the end, and then ends itself
         while self.leftovers() and time.monotonic() < until:
             time.sleep(0.02)
         assert self.leftovers() == []

@@ -44,6 +44,7 @@ from tests.contract.harness import (
     ready,
     spec,
 )
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
 
@@ -276,7 +277,9 @@ def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
         "asyncio.run(main())"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", service], cwd=root, check=False, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", service], cwd=root, check=False, timeout=WAIT_LIMIT_SECONDS
+    )
     assert done.returncode == -9
 
     async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:

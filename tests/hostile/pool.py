@@ -20,7 +20,7 @@ from shadowprice.core.wording import escaped
 from tests.hostile import documents
 from tests.hostile.case import Case
 from tests.hostile.documents import text_of
-from tests.hostile.process import cpu_seconds
+from tests.hostile.process import cpu_seconds, is_runnable
 
 ROOT = Path(__file__).parents[2]
 CALL = "from shadowprice.cli.main import run; run()"
@@ -55,7 +55,7 @@ class Worker:
         stood = time.monotonic()
         while not select.select([process.stdout], [], [], 1.0)[0]:
             now = cpu_seconds(process.pid)
-            if now > used:
+            if now > used or is_runnable(process.pid):
                 used, stood = now, time.monotonic()
             if used - began > patience or time.monotonic() - stood > patience:
                 self.stop()

@@ -17,11 +17,21 @@ def resident(name: str, process: int | str = "self") -> int:
     return 0
 
 
-def cpu_seconds(process: int) -> float:
-    """Return the CPU time that a process has used so far."""
+def _stat_fields(process: int) -> list[str]:
+    """Return the fields of /proc/PROCESS/stat after the name, none if the process is gone."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
     except OSError:
-        return 0.0
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def cpu_seconds(process: int) -> float:
+    """Return the processor time that a process has used so far."""
+    fields = _stat_fields(process)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def is_runnable(process: int) -> bool:
+    """Whether a process runs, or waits for a processor or the disk: it doesn't hang by itself."""
+    return _stat_fields(process)[:1] in (["R"], ["D"])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.support.services import Running, job, running
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own dependencies
@@ -45,7 +46,7 @@ def _operations(live: Running) -> dict:
 def _holds(case, token: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answer = case.call(headers={"Authorization": token}, timeout=20)
+        answer = case.call(headers={"Authorization": token}, timeout=WAIT_LIMIT_SECONDS)
         # 500 is documented, for a policy that fails; nothing drawn here may make one fail.
         assert answer.status_code < 500, answer.text
         case.validate_response(answer, excluded_checks=NOT_OURS)

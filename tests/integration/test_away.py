@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.service_process import Served
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -22,7 +22,10 @@ STEPS = 50
 SOURCE = str(Path(__file__).parents[2] / "src")
 TRAIN = (
     "import time\nfrom shadowprice import jobs\n"
-    f"for step in range(1, {STEPS + 1}):\n time.sleep(0.5)\n jobs.report(step)\n"
+    # Each step ends at a fixed time, so that a busy machine delays no later step.
+    "start = time.monotonic()\n"
+    f"for step in range(1, {STEPS + 1}):\n"
+    " time.sleep(max(0.0, start + 0.5 * step - time.monotonic()))\n jobs.report(step)\n"
 )
 CLUSTER = {"slot": "2s", "horizon": 200, "servers": [{"name": "box", "capacity": {"cpu": 4}}]}
 
@@ -69,8 +72,8 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
     try:
         assert service.client.post("/v1/jobs", json={"jobs": jobs}).is_success
         for one in jobs:
-            assert service.until(one["name"], {"running"})["promise"], one["name"]
-        until(lambda: reported(service, "files") and reported(service, "posts"))
+            assert service.wait_for_state(one["name"], {"running"})["promise"], one["name"]
+        wait_until(lambda: reported(service, "files") and reported(service, "posts"))
         if way == "suspended":
             service.signal(signal.SIGSTOP)
             time.sleep(AWAY)
@@ -79,14 +82,14 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
             service.kill(signal.SIGKILL if way == "killed" else signal.SIGTERM)
             time.sleep(AWAY)
             service = begin()
-        ended = service.until("ends", {"finished", "failed"})
+        ended = service.wait_for_state("ends", {"finished", "failed"})
         assert ended["state"] == "finished", ended
         assert ended["utility"] == 50.0
         story = service.client.get("/v1/jobs/ends/explain").json()["events"]
         [finished] = [one for one in story if one["kind"] == "finished"]
         assert finished["data"]["kept"] is True
         for name in ("files", "posts"):
-            told = service.until(name, {"finished", "failed"})
+            told = service.wait_for_state(name, {"finished", "failed"})
             assert told["state"] == "finished", told
             assert told["generation"] == 1, "it was stopped though it was on time"
             assert told["utility"] == 50.0
@@ -96,10 +99,3 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
 
 def reported(service: Served, name: str) -> bool:
     return bool(service.client.get(f"/v1/jobs/{name}/progress").json()["points"])
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from shadowprice.executors.registry import create
 from tests.contract.harness import LocalHarness, RayHarness
 from tests.support.ray_cluster import RayCluster
 from tests.support.services import Running, running
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = [
     pytest.mark.processes,
@@ -28,7 +28,6 @@ pytestmark = [
     ),
 ]
 
-PATIENCE = 240.0
 OVER = {"finished", "refused", "failed", "cancelled"}
 CLUSTER = {
     "slot": "2s",
@@ -132,7 +131,7 @@ def small_disk() -> list[str]:
             [*words, "mount -t tmpfs -o size=128k none /mnt"],
             capture_output=True,
             check=False,
-            timeout=300,
+            timeout=WAIT_LIMIT_SECONDS,
         )
     except FileNotFoundError:
         return []
@@ -201,19 +200,12 @@ def story(live: Running, name: str) -> dict[str, Any]:
     return dict(live.client.get(f"/v1/jobs/{name}/explain").json())
 
 
-def until(condition: Callable[[], bool], shown: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, shown()
-        time.sleep(0.1)
-
-
 def state(live: Running, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
 def over(live: Running, name: str) -> dict[str, Any]:
-    until(lambda: state(live, name) in OVER, lambda: story(live, name))
+    wait_until(lambda: state(live, name) in OVER, lambda: story(live, name))
     return story(live, name)
 
 
@@ -330,14 +322,14 @@ def last_of(live: Running, name: str) -> str:
     def lines() -> list[str]:
         return [one for one in story(live, name)["lines"] if "ended" in one]
 
-    until(lambda: bool(lines()), lambda: story(live, name))
+    wait_until(lambda: bool(lines()), lambda: story(live, name))
     return lines()[-1]
 
 
 def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: Running) -> None:
-    until(lambda: state(live, "deaf") == "running", lambda: story(live, "deaf"))
+    wait_until(lambda: state(live, "deaf") == "running", lambda: story(live, "deaf"))
     ready = "/v1/jobs/deaf/logs"
-    until(lambda: "ready" in live.client.get(ready).json().get("text", ""), lambda: ready)
+    wait_until(lambda: "ready" in live.client.get(ready).json().get("text", ""), lambda: ready)
     live.client.delete("/v1/jobs/deaf")
     assert over(live, "deaf")["job"]["state"] == "cancelled"
 
@@ -345,7 +337,7 @@ def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: Running) ->
         rows = live.client.get("/v1/jobs/deaf/generations").json()["generations"]
         return str(rows[-1]["reason"])
 
-    until(lambda: "was killed" in ended(), ended)
+    wait_until(lambda: "was killed" in ended(), ended)
     assert "worker-0 was still there after its grace" in ended()
     said = last_of(live, "deaf")
     assert "was killed" in said

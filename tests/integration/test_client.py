@@ -14,6 +14,7 @@ from shadowprice.cli.main import main
 from shadowprice.client import Address, AsyncClient, Client, ServiceError, UnreachableError
 from shadowprice.client.servers import Servers
 from tests.support.services import Running, job, running
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
 
@@ -136,7 +137,7 @@ def test_the_same_awaited(address: Address) -> None:
             assert "async-1" in [one.name async for one in found.jobs("admitted")]
             await found.cancel("async-1")
             assert (await found.wait("async-1")).state == "cancelled"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
                 await following
             return seen
 
@@ -167,7 +168,7 @@ def test_events_resume_where_they_broke_off(
     thread.start()
     with running(tmp_path, port=port) as second:
         second.client.post("/v1/jobs", json=job("two"))
-        thread.join(40)
+        thread.join(WAIT_LIMIT_SECONDS)
     assert seen == ["one", "one"]
     assert found == ["two"]
     follower.close()

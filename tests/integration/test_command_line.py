@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from shadowprice.policies import registry
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import FILES, read_run
 from tests.support.flat_rate import INFO, FlatRate, FlatRateParameters
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -487,14 +487,14 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
+
+    def is_under_way() -> bool:
         journals = list(tmp_path.glob(".shadowprice.*/journal.jsonl"))
-        if journals and journals[0].stat().st_size > 0:
-            break
-        time.sleep(0.02)
+        return process.poll() is not None or any(path.stat().st_size for path in journals)
+
+    wait_until(is_under_way)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=WAIT_LIMIT_SECONDS)
     assert process.returncode == 130, err
     assert "flat-rate (partial)" in out
     told = re.search(r"interrupted in slot (\d+) of flat-rate; what was done is in run", err)

@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.integration.test_pages_in_browser import (
     numbers_of,
 )
 from tests.support.services import Running, running
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["browser"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PATIENCE = 60.0
-
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium: the dashboard is not looked at"),
@@ -95,13 +93,6 @@ def training(name: str, steps: int, pause: float = 0.4, **more: Any) -> dict[str
     }
 
 
-def until(condition: Callable[[], bool], shown: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, shown()
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("dashboard")
@@ -119,13 +110,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             ):
                 assert found.client.post("/v1/jobs", json=job).status_code == 200
             for name, state in (("trains", "running"), ("short", "finished"), ("fails", "failed")):
-                until(lambda name=name, state=state: state_of(found, name) == state)
+                wait_until(lambda name=name, state=state: state_of(found, name) == state)
             yield found
     finally:
         # The browser's driver has a loop of its own in this thread.
         ending = threading.Thread(target=harness.end)
         ending.start()
-        ending.join(PATIENCE)
+        ending.join(WAIT_LIMIT_SECONDS)
         assert not ending.is_alive(), harness.leftovers()
 
 
@@ -560,7 +551,7 @@ def served(folder: Path, port: int, kill: bool) -> Iterator[str]:
             yield json.loads(process.stdout.readline())["address"]
         finally:
             os.kill(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
-            process.wait(60)
+            process.wait(WAIT_LIMIT_SECONDS)
 
 
 def test_a_service_that_is_killed_comes_back_into_the_open_page(

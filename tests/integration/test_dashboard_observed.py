@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shadowprice.executors.contract import Observed, Share
-from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator, until
+from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator
 from tests.integration.test_observing import CLUSTER, Witness, short
 from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
 from tests.support.services import Running, running
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -39,7 +40,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         strangers = [Observed(f"stranger {name}", (Share("else", 1),), began) for name in HOSTILE]
         witness.sees = (*seen, *strangers)
         looks = witness.looks
-        until(lambda: witness.looks > looks + 2)
+        wait_until(lambda: witness.looks > looks + 2)
         witness.sees = (*seen[1:], *strangers[:2])  # the first one ended
 
         def over() -> bool:
@@ -47,13 +48,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             first = {one["name"]: one for one in jobs}["a"]
             return first["gain"] is not None
 
-        until(over)
+        wait_until(over)
 
         def played() -> bool:
             told = live.client.get("/v1/comparison").json()
             return bool(told["would"]["finished"] == len(names))
 
-        until(played)
+        wait_until(played)
         yield live
 
 

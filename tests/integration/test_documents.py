@@ -14,6 +14,7 @@ import pytest
 from tools.refresh_documents import DOCUMENTS
 
 from shadowprice.cli.main import main
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 TIMED = ("decision, ", "wall time")
@@ -112,7 +113,7 @@ def test_what_make_is_asked_for_can_be_made(document: str) -> None:
                     capture_output=True,
                     text=True,
                     check=False,
-                    timeout=300,
+                    timeout=WAIT_LIMIT_SECONDS,
                 )
                 assert done.returncode == 0, done.stderr
 
@@ -130,7 +131,7 @@ def test_the_readme_compares_what_the_demo_compares(
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=WAIT_LIMIT_SECONDS,
     ).stdout.replace("\\\n", " ")
     generate, compare = (
         shlex.split(line)[1:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from shadowprice.executors.contract import ExecutorOptions, Fresh, Progressed
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.services import job, running
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -37,12 +37,13 @@ def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.M
         record = job("trains", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
         assert live.client.post("/v1/jobs", json=record).is_success
         seen: list[float] = []
-        until = time.monotonic() + 120.0
-        while len(seen) < 4:
-            assert time.monotonic() < until, seen
-            told = live.client.get("/v1/jobs/trains/progress").json()["points"]
-            seen = sorted({one["minibatches"] for one in told})
-            time.sleep(0.1)
+
+        def has_four_points() -> bool:
+            points = live.client.get("/v1/jobs/trains/progress").json()["points"]
+            seen[:] = sorted({one["minibatches"] for one in points})
+            return len(seen) >= 4
+
+        wait_until(has_four_points, lambda: seen)
         # One look a slot, and each tells what was done since the one before.
         steps = [after - before for before, after in itertools.pairwise(seen)]
         assert all(0 < one <= 60 for one in steps), seen
@@ -65,10 +66,9 @@ def test_an_executor_that_does_not_answer_holds_no_slot(tmp_path: Path) -> None:
     with running(tmp_path, cluster=CLUSTER, executor=Stuck(settings)) as live:
         record = job("trains", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
         assert live.client.post("/v1/jobs", json=record).is_success
-        told: list[object] = []
-        until = time.monotonic() + 120.0
-        while len(told) < 2:  # by the looks of every second
-            assert time.monotonic() < until, told
-            told = live.client.get("/v1/jobs/trains/progress").json()["points"]
-            time.sleep(0.1)
+
+        def points() -> list[object]:
+            return list(live.client.get("/v1/jobs/trains/progress").json()["points"])
+
+        wait_until(lambda: len(points()) >= 2, points)  # from the polls of every second
         assert live.client.delete("/v1/jobs/trains").is_success

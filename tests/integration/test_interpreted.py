@@ -10,6 +10,7 @@ from pathlib import Path
 
 import shadowprice.kernels
 from tests.support.kernel_runs import results
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 KERNELS = Path(shadowprice.kernels.__file__).parent
 
@@ -28,7 +29,7 @@ def test_interpreted_kernels_decide_as_compiled_ones() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=800,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     interpreted = json.loads(done.stdout)

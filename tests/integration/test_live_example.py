@@ -23,6 +23,7 @@ from shadowprice.executors.contract import (
     Share,
 )
 from tests.contract.harness import LocalHarness, Told, eventually, spec
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "examples" / "live" / "train.py"
@@ -46,7 +47,9 @@ def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
     words = (sys.executable, str(TRAIN), "--steps", "200", "--seed", "3")
     fixed, moved = tmp_path / "fixed", tmp_path / "moved"
     environment = {**os.environ, **ENVIRONMENT, "SHADOWPRICE_CHECKPOINT_DIR": str(fixed)}
-    subprocess.run(words, env=environment, check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        words, env=environment, check=True, capture_output=True, timeout=WAIT_LIMIT_SECONDS
+    )
 
     def generation(number: int, workers: int) -> GenerationSpec:
         return spec(
@@ -103,7 +106,7 @@ def test_make_live_shows_jobs_that_learn(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     log = (tmp_path / "live.log").read_text()
     assert done.returncode == 0, done.stdout + done.stderr + log

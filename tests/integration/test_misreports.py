@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from shadowprice.service.store import StoreError, tables
 from shadowprice.service.truth.reports import MOST_FAULTS
 from tests.support.services import Running, job, running
 from tests.support.simulated_world import HandClock
-
-PATIENCE = 60.0
+from tests.support.waiting import wait_until
 
 
 def post(live: Running, name: str, content: Any, generation: int = 1) -> httpx.Response:
@@ -38,10 +36,8 @@ def begun(live: Running, clock: HandClock, *names: str) -> None:
         answer = live.client.post("/v1/jobs", json=job(name))
         assert answer.status_code == 200, answer.text
     clock.advance(3_600)
-    end = time.monotonic() + PATIENCE
-    while any(live.client.get(f"/v1/jobs/{name}").json()["generation"] != 1 for name in names):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    for name in names:
+        wait_until(lambda path=f"/v1/jobs/{name}": live.client.get(path).json()["generation"] == 1)
 
 
 def journal(live: Running) -> int:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.registry import create
 from tests.support.services import Running, job, running
 from tests.support.simulated_world import HandClock, World, WorldExecutor
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -72,13 +73,6 @@ class Witness(WorldExecutor):
         self.orders.append(f"discard {job}")
 
 
-def until(condition: Callable[[], bool], shown: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, shown()
-        time.sleep(0.05)
-
-
 def short(name: str, **changes: Any) -> dict[str, Any]:
     utility = {"kind": "sigmoid", "value": 50, "decay": 0.01, "target": "600 slots"}
     run = {"command": ["train"]}
@@ -89,16 +83,16 @@ def _live_through(live: Running, witness: Witness) -> None:
     """Do everything that would make a service give orders."""
     for name in ("a", "b", "c"):
         assert live.client.post("/v1/jobs", json=short(name)).status_code == 200
-    until(lambda: "started" in _kinds(live), lambda: _kinds(live))
+    wait_until(lambda: "started" in _kinds(live), lambda: _kinds(live))
     assert live.client.patch("/v1/servers/g-0", json={"drain": True}).status_code == 200
     assert live.client.delete("/v1/jobs/b").status_code == 200
     assert live.client.patch("/v1/jobs/c", json={"minibatches": 3}).status_code in {200, 409}
     looks = witness.looks
     if live.service.settings.observe:
-        until(lambda: witness.looks > looks + 1)
-        until(lambda: _state(live, "a") == "finished")
+        wait_until(lambda: witness.looks > looks + 1)
+        wait_until(lambda: _state(live, "a") == "finished")
     else:
-        until(lambda: bool(witness.orders))
+        wait_until(lambda: bool(witness.orders))
 
 
 def _kinds(live: Running) -> set[str]:
@@ -120,7 +114,7 @@ def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: b
     if observe:
         with running(tmp_path, cluster=CLUSTER, executor=witness, observe=True):
             looks = witness.looks
-            until(lambda: witness.looks > looks + 1)
+            wait_until(lambda: witness.looks > looks + 1)
         assert witness.orders == []
 
 
@@ -163,7 +157,7 @@ def elsewhere(name: str, tenant: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(WAIT_LIMIT_SECONDS)
 
 
 @contextmanager
@@ -199,24 +193,24 @@ def test_real_processes_are_followed_over_a_restart(
         with watching(tmp_path) as live:
             live.client.post("/v1/jobs", json=short(mine, tenant="red"))
             live.client.post("/v1/jobs", json=short(gone, tenant="blue"))
-            until(lambda: real(live, mine)["state"] == real(live, gone)["state"] == "running")
-            until(lambda: _compared(live)[mine]["would"]["state"] == "finished")
+            wait_until(lambda: real(live, mine)["state"] == real(live, gone)["state"] == "running")
+            wait_until(lambda: _compared(live)[mine]["would"]["state"] == "finished")
         leaving.kill()
-        leaving.wait(60)  # while the service is away
+        leaving.wait(WAIT_LIMIT_SECONDS)  # while the service is away
         with watching(tmp_path) as live:
-            until(lambda: real(live, gone)["state"] == "ended")
+            wait_until(lambda: real(live, gone)["state"] == "ended")
             assert real(live, mine)["state"] == "running"
             assert real(live, mine)["runs"] == 1
             process.kill()
-            process.wait(60)
-            until(lambda: real(live, mine)["state"] == "ended")
+            process.wait(WAIT_LIMIT_SECONDS)
+            wait_until(lambda: real(live, mine)["state"] == "ended")
             told = real(live, mine)
             assert 0 < told["utility"] < 50
             assert _compared(live)[mine]["gain"] == pytest.approx(
                 _compared(live)[mine]["would"]["utility"] - told["utility"]
             )
             assert set(_compared(live, live.token("red"))) == {mine}
-            until(lambda: _compared(live)[gone]["would"]["state"] == "finished")
+            wait_until(lambda: _compared(live)[gone]["would"]["state"] == "finished")
             _look_at_it(live, capsys, monkeypatch, mine, stranger)
 
 
@@ -276,4 +270,4 @@ def test_a_look_that_fails_is_told_and_repeated(tmp_path: Path) -> None:
         live.client.post("/v1/jobs", json=short("a"))
         assert _compared(live)["a"]["real"]["state"] == "not seen"
         witness.fails = False
-        until(lambda: _compared(live)["a"]["real"]["state"] == "running")
+        wait_until(lambda: _compared(live)["a"]["real"]["state"] == "running")

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from shadowprice.cli.main import main
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import is_run
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -198,7 +198,12 @@ def test_folders_made_for_a_run_that_failed_go_with_it(
 
 def called(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        [*CALL, *words], text=True, capture_output=True, check=False, timeout=300, **options
+        [*CALL, *words],
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=WAIT_LIMIT_SECONDS,
+        **options,
     )
 
 
@@ -285,7 +290,7 @@ def test_a_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", script, *words, "-p", "fifo", "--out", "run"],
         cwd=gone, capture_output=True, text=True, check=False,
-        timeout=300,
+        timeout=WAIT_LIMIT_SECONDS,
     )  # fmt: skip
     assert answer.returncode in {1, 2}
     assert answer.stderr.count("\n") == 1
@@ -302,7 +307,7 @@ def test_a_closed_pipe_is_told(folder: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=300,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         os.close(writer)
         assert answer.returncode == 1
@@ -317,7 +322,7 @@ def test_a_full_output_is_told(folder: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=300,
+            timeout=WAIT_LIMIT_SECONDS,
         )
     assert answer.returncode == 1
     assert answer.stderr == "error: No space left on device; make room, or write elsewhere\n"
@@ -337,7 +342,7 @@ def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
         answer = subprocess.run(
             ["sh", "-c", f'"$@" {closing}', "sh", *CALL, *words],
             capture_output=True, text=True, check=False,
-            timeout=300,
+            timeout=WAIT_LIMIT_SECONDS,
         )  # fmt: skip
         assert (answer.returncode, answer.stderr) == (status, said), (words, closing)
     assert Path("run/run.json").exists(), "what goes to files goes there"
@@ -348,7 +353,11 @@ def test_terminals_that_know_ascii_alone(folder: Path) -> None:
     assert main([*SIMULATE, "--out", "run"]) == 0
     for words in (("explain", "run", "a\x1b[31m"), ("jobs", "run"), ("simulate", "--help")):
         answer = subprocess.run(
-            [*CALL, *words], capture_output=True, check=False, env=environment, timeout=300
+            [*CALL, *words],
+            capture_output=True,
+            check=False,
+            env=environment,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         assert answer.stderr == b""
         assert answer.returncode == 0
@@ -372,7 +381,7 @@ def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
             check=False,
             env=environment,
             text=True,
-            timeout=300,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         assert answer.returncode == 0, answer.stderr
         assert re.search(told, answer.stdout)
@@ -391,12 +400,9 @@ def test_sigterm_keeps_what_was_done(folder: Path) -> None:
     words = ["simulate", "-c", "c.yaml", "-j", "many.jsonl", "-p", "fifo", "--out", "run"]
     # What counts begins once the folder is there: the jobs are read, and the run is under way.
     process = subprocess.Popen([*CALL, *words], stderr=subprocess.PIPE, text=True)
-    for _ in range(1200):
-        if list(folder.glob(".shadowprice.*")):
-            break
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() is not None or list(folder.glob(".shadowprice.*")))
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=WAIT_LIMIT_SECONDS)
     assert process.returncode == 143
     assert "marked partial" in err
     info = json.loads(Path("run/run.json").read_text())
@@ -413,7 +419,7 @@ def test_sigterm_before_a_run_leaves_nothing(folder: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", script + CALL[2], *SIMULATE, "--out", "run"],
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        timeout=300,
+        timeout=WAIT_LIMIT_SECONDS,
     )  # fmt: skip
     assert answer.returncode == 143
     assert answer.stderr == "terminated\n"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import yaml
 from shadowprice.cli.main import main
 from shadowprice.executors.supervision.children import processes
 from shadowprice.inputs.files import read_cluster, read_jobs
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 PACED = ROOT / "tests" / "support" / "paced_job.py"
@@ -180,11 +180,8 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
                 break
         assert _running(mark) >= 1
         program.send_signal(signal.SIGINT)
-        assert program.wait(30) == 130
-    end = time.monotonic() + 10
-    while _running(mark):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+        assert program.wait(WAIT_LIMIT_SECONDS) == 130
+    wait_until(lambda: not _running(mark))
     assert not list(tmp_path.glob("shadowprice-profile-*"))
 
 

@@ -17,6 +17,7 @@ import pytest
 import shadowprice
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CLUSTER: dict[str, Any] = {
     "slot": "10min",
@@ -196,7 +197,11 @@ def test_importing_the_package_imports_nothing_else() -> None:
         "print(sorted(set(sys.modules) - before)); print('simulate' in dir(shadowprice))"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     ).stdout.splitlines()
     assert ran == ["['shadowprice']", "True"]
 

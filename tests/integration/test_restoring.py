@@ -18,6 +18,7 @@ from shadowprice.service.running.remembering import KEY
 from shadowprice.service.store import Store
 from tests.integration.test_serve_command import _refused
 from tests.support.service_process import Served
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -89,14 +90,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
             os.kill(process, signal.SIGKILL)
 
 
-def until(condition: Any, seconds: float = 60) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def submitted(service: Served, record: dict[str, Any]) -> None:
     answer = service.client.post("/v1/jobs", json=record)
     assert answer.status_code == 200, answer.text
@@ -106,14 +99,14 @@ def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -
     service = Served(place.data, place.cluster)
     place.back_up()
     submitted(service, place.job("orphan", "orphan"))
-    service.until("orphan", {"running"})
-    until(lambda: place.alive("orphan"))
+    service.wait_for_state("orphan", {"running"})
+    wait_until(lambda: place.alive("orphan"))
     service.kill(signal.SIGKILL)
     assert len(place.alive("orphan")) == 1
     place.restore(place.data)
     service = Served(place.data, place.cluster)
     try:
-        until(lambda: not place.alive("orphan"))
+        wait_until(lambda: not place.alive("orphan"))
         assert service.client.get("/v1/jobs/orphan").status_code == 404
     finally:
         service.kill(signal.SIGTERM)
@@ -125,17 +118,17 @@ def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
     service = Served(place.data, place.cluster)
     place.back_up()
     submitted(service, place.job("same", "old"))
-    service.until("same", {"running"})
-    until(lambda: place.alive("old"))
+    service.wait_for_state("same", {"running"})
+    wait_until(lambda: place.alive("old"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
     service = Served(place.data, place.cluster)
     try:
         submitted(service, place.job("same", "new"))
-        until(lambda: place.alive("new"))
+        wait_until(lambda: place.alive("new"))
         assert place.alive("old") == []
         place.go("new")
-        record = service.until("same", {"finished"})
+        record = service.wait_for_state("same", {"finished"})
         assert record["generation"] == 2
         assert len(place.began("new")) == len(place.began("old")) == 1
         story = service.client.get("/v1/jobs/same/explain").json()["events"]
@@ -149,13 +142,13 @@ def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: 
     service = Served(place.data, place.cluster)
     place.back_up()
     submitted(service, place.slow(place.job("same", "old")))
-    service.until("same", {"running"})
-    until(lambda: place.alive("old"))
+    service.wait_for_state("same", {"running"})
+    wait_until(lambda: place.alive("old"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
     service = Served(place.data, place.cluster)
     submitted(service, place.job("same", "new"))
-    until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
+    wait_until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
     time.sleep(2)
     service.kill(signal.SIGKILL)
     service = Served(place.data, place.cluster)
@@ -164,10 +157,10 @@ def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: 
         assert len(place.alive("old")) == 1
         assert not place.began("new")
         (place.folder / "saved").touch()
-        until(lambda: place.alive("new"))
+        wait_until(lambda: place.alive("new"))
         assert not place.alive("old")
         place.go("new")
-        assert service.until("same", {"finished"})["generation"] == 2
+        assert service.wait_for_state("same", {"finished"})["generation"] == 2
         story = service.client.get("/v1/jobs/same/explain").json()["events"]
         first = {one["kind"] for one in story if one["data"].get("generation") == 1}
         assert first == {"started", "foreign", "start-failed"}  # neither running nor lost
@@ -182,8 +175,8 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
     orphan = place.slow(place.job("orphan", "orphan"))
     orphan["worker"]["cpu"] = 2
     submitted(service, orphan)
-    service.until("orphan", {"running"})
-    until(lambda: place.alive("orphan"))
+    service.wait_for_state("orphan", {"running"})
+    wait_until(lambda: place.alive("orphan"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
     service = Served(place.data, place.cluster)
@@ -193,7 +186,7 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
         assert place.alive("orphan")
         assert not place.began("next")
         (place.folder / "saved").touch()
-        until(lambda: place.alive("next"))
+        wait_until(lambda: place.alive("next"))
         assert not place.alive("orphan")
         assert service.client.get("/v1/jobs/next").json()["generation"] == 1
     finally:
@@ -204,8 +197,8 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
 def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
     service = Served(place.data, place.cluster)
     submitted(service, place.job("kept", "kept"))
-    service.until("kept", {"running"})
-    until(lambda: place.alive("kept"))
+    service.wait_for_state("kept", {"running"})
+    wait_until(lambda: place.alive("kept"))
     place.back_up()
     service.kill(signal.SIGKILL)
     place.restore(place.data)
@@ -213,7 +206,7 @@ def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
     try:
         time.sleep(3)
         place.go("kept")
-        assert service.until("kept", {"finished"})["generation"] == 1
+        assert service.wait_for_state("kept", {"finished"})["generation"] == 1
         assert len(place.began("kept")) == 1
         assert "never ordered" not in place.log.read_text()
     finally:
@@ -228,19 +221,19 @@ def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) 
     command = record["run"]["command"]
     record["run"]["command"] = f"{first} && exit 1; {command}"
     submitted(service, record)
-    service.until("moved", {"running"})
+    service.wait_for_state("moved", {"running"})
     place.back_up()
     fail.touch()
-    until(lambda: place.alive("moved"))
+    wait_until(lambda: place.alive("moved"))
     assert service.client.get("/v1/jobs/moved").json()["generation"] == 3
     service.kill(signal.SIGKILL)
     place.restore(place.data)
     service = Served(place.data, place.cluster)
     try:
-        until(lambda: len(place.began("moved")) == 2)
+        wait_until(lambda: len(place.began("moved")) == 2)
         assert len(place.alive("moved")) == 1
         place.go("moved")
-        assert service.until("moved", {"finished"})["generation"] == 4
+        assert service.wait_for_state("moved", {"finished"})["generation"] == 4
         story = service.client.get("/v1/jobs/moved/explain").json()["events"]
         stale = [one["data"]["generation"] for one in story if one["kind"] == "start-failed"]
         assert stale == [1, 2, 3]
@@ -254,8 +247,8 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     """And then it is restored where it came from."""
     service = Served(place.data, place.cluster)
     submitted(service, place.job("once", "once"))
-    service.until("once", {"running"})
-    until(lambda: place.alive("once"))
+    service.wait_for_state("once", {"running"})
+    wait_until(lambda: place.alive("once"))
     place.back_up()
     capsys.readouterr()
     service.kill(signal.SIGKILL)
@@ -273,7 +266,7 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     try:
         time.sleep(2)
         place.go("once")
-        assert service.until("once", {"finished"})["generation"] == 1
+        assert service.wait_for_state("once", {"finished"})["generation"] == 1
         assert len(place.began("once")) == 1
     finally:
         service.kill(signal.SIGTERM)
@@ -297,8 +290,8 @@ def test_running_jobs_without_a_recorded_executor_are_refused(
 ) -> None:
     service = Served(place.data, place.cluster)
     submitted(service, place.job("old", "old"))
-    service.until("old", {"running"})
-    until(lambda: place.alive("old"))
+    service.wait_for_state("old", {"running"})
+    wait_until(lambda: place.alive("old"))
     service.kill(signal.SIGKILL)
     store = Store(str(place.data))
     assert store.open()
@@ -311,18 +304,18 @@ def test_running_jobs_without_a_recorded_executor_are_refused(
 def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:
     service = Served(place.data, place.cluster)
     submitted(service, place.job("again", "again"))
-    service.until("again", {"running"})
-    until(lambda: place.alive("again"))
+    service.wait_for_state("again", {"running"})
+    wait_until(lambda: place.alive("again"))
     place.back_up()
     service.kill(signal.SIGKILL)
     for process in place.alive("again"):
         os.kill(process, signal.SIGKILL)  # its machine is off
-    until(lambda: not place.alive("again"))
+    wait_until(lambda: not place.alive("again"))
     elsewhere = place.folder / "elsewhere"
     place.restore(elsewhere)
     service = Served(elsewhere, place.cluster, "--nothing-runs")
     try:
-        until(lambda: place.alive("again"))
+        wait_until(lambda: place.alive("again"))
         story = service.client.get("/v1/jobs/again/explain").json()["events"]
         assert [one["data"]["generation"] for one in story if one["kind"] == "lost"] == [1]
     finally:
@@ -330,7 +323,7 @@ def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None
     service = Served(elsewhere, place.cluster)  # its records are here now
     try:
         place.go("again")
-        assert service.until("again", {"finished"})["generation"] == 2
+        assert service.wait_for_state("again", {"finished"})["generation"] == 2
         assert len(place.began("again")) == 2
     finally:
         service.kill(signal.SIGTERM)

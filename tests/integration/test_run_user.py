@@ -7,8 +7,7 @@ import pwd
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from shadowprice.executors.registry import create
 from shadowprice.service.settings import parse_users
 from tests.integration.test_observing import Witness
 from tests.support.services import Running, running
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.processes,
@@ -80,13 +80,6 @@ def job(name: str, command: Any, user: str | None = USER, **more: Any) -> dict[s
     }
 
 
-def until(condition: Callable[[], bool], shown: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, shown()
-        time.sleep(0.05)
-
-
 def state(live: Running, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
@@ -99,7 +92,9 @@ def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
         live.client.post(
             "/v1/jobs", json=job("a", look.replace("{job}", "$PWD/.."))
         ).raise_for_status()
-        until(lambda: state(live, "a") == "finished", lambda: live.client.get("/v1/jobs/a").text)
+        wait_until(
+            lambda: state(live, "a") == "finished", lambda: live.client.get("/v1/jobs/a").text
+        )
         lines = live.client.get("/v1/jobs/a/logs").json()["text"].split("\n")
         [own] = tree.iterdir()
         assert lines[:2] == [USER, str(known.pw_uid)]
@@ -118,7 +113,7 @@ def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
             told = live.client.get("/v1/jobs/a/progress").json()["points"]
             return [point["minibatches"] for point in told]
 
-        until(lambda: points() == [1.0], points)
+        wait_until(lambda: points() == [1.0], points)
         driver = live.service.driver
         assert driver is not None
         driver._keep = 0
@@ -128,24 +123,24 @@ def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
             driver._swept = -1e9
             return not own.exists()
 
-        until(swept)
+        wait_until(swept)
 
 
 def test_what_runs_as_another_can_be_stopped_and_dies_with_its_supervisor(folder: Path) -> None:
     with serving(folder, {"*": (USER,)}) as live:
         for name in ("stopped", "orphan"):
             live.client.post("/v1/jobs", json=job(name, ["sleep", "600"])).raise_for_status()
-            until(lambda name=name: state(live, name) == "running")
+            wait_until(lambda name=name: state(live, name) == "running")
         found = dict(_processes(folder).items())
         assert set(found.values()) == {"stopped", "orphan"}
         live.client.delete("/v1/jobs/stopped").raise_for_status()
-        until(lambda: set(_processes(folder).values()) == {"orphan"})
+        wait_until(lambda: set(_processes(folder).values()) == {"orphan"})
         [orphan] = _processes(folder)
         parent = int(Path(f"/proc/{orphan}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(parent, signal.SIGKILL)
-        until(lambda: orphan not in _processes(folder))
+        wait_until(lambda: orphan not in _processes(folder))
         live.client.delete("/v1/jobs/orphan").raise_for_status()
-        until(lambda: not _processes(folder))
+        wait_until(lambda: not _processes(folder))
 
 
 def _processes(folder: Path) -> dict[int, str]:
@@ -172,7 +167,7 @@ def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
     with serving(folder, {"red": (USER,)}) as live:
         asked = job("a", ["true"], workdir=str(closed))
         live.client.post("/v1/jobs", json=asked).raise_for_status()
-        until(lambda: state(live, "a") == "failed")
+        wait_until(lambda: state(live, "a") == "failed")
         told = live.client.get("/v1/jobs/a").json()["reason"]["message"]
         assert f"cannot enter its directory {closed}: Permission denied" in told
 
@@ -216,7 +211,7 @@ def test_who_may_no_longer_is_not_started(folder: Path) -> None:
             events = live.client.get("/v1/jobs/a/explain").json()["events"]
             return {one["kind"]: str(one["data"].get("reason")) for one in events}
 
-        until(lambda: "start-failed" in kinds(), kinds)
+        wait_until(lambda: "start-failed" in kinds(), kinds)
         assert "is not allowed to this tenant; one of: daemon" in kinds()["start-failed"]
     assert not (folder / "ran").exists()
 
@@ -252,7 +247,7 @@ def test_the_tree_has_to_be_roots_alone(folder: Path) -> None:
         def told() -> str:
             return str(live.client.get("/v1/jobs/a/explain").json()["events"])
 
-        until(lambda: "no one else's to write" in told(), told)
+        wait_until(lambda: "no one else's to write" in told(), told)
 
 
 @pytest.mark.parametrize("text", ["red", ":nobody", "red:"])

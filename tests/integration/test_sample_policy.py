@@ -12,6 +12,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from tests.support.sample_policy import NAME, SAMPLE, installed
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -58,7 +59,7 @@ def test_the_sample_does_what_is_asked_of_every_policy() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     passed = re.findall(rf"::(test_\w+)\[[^]]*{NAME}[^]]*\] PASSED", done.stdout)

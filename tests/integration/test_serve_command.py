@@ -279,7 +279,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     service = Served(tmp_path / "data", cluster)
     try:
         assert service.client.post("/v1/jobs", json=record).status_code == 200
-        service.until("long", {"running"})
+        service.wait_for_state("long", {"running"})
     finally:
         assert service.kill(signal.SIGKILL) == -signal.SIGKILL
     pids = marks.read_text().split()
@@ -287,10 +287,10 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     os.kill(int(pids[0]), 0)  # it runs on
     service = Served(tmp_path / "data", cluster)
     try:
-        told = service.until("long", {"running"})
+        told = service.wait_for_state("long", {"running"})
         assert told["generation"] == 1
         (tmp_path / "go").touch()
-        told = service.until("long", {"finished"})
+        told = service.wait_for_state("long", {"finished"})
         assert told["generation"] == 1
         assert marks.read_text().split() == pids  # started once
         kinds = [

@@ -27,6 +27,7 @@ from shadowprice.service.truth.reading import list_events
 from shadowprice.service.truth.slots import CATCH_UP, EDGES, Edge
 from tests.support.simulated_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
 from tests.support.simulated_world import HandClock
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
 
@@ -56,7 +57,12 @@ def test_an_hour_that_is_killed_at_positions_all_over_it_forgets_nothing() -> No
     # In a process of its own: it forks at each.
     words = ["-m", "tests.support.crash_points", "--policy=oasis", "--jobs=1", "--every=260"]
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r"read back at (\d+), gone on from (\d+)", done.stdout)

@@ -20,6 +20,7 @@ from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.ledger_checks import check_ledger
 from tests.support.postgres import Server, binaries, postgres
 from tests.support.services import Running, job, running
+from tests.support.waiting import wait_until
 from tests.unit.service.test_whole import fails_and_is_asked_again
 
 pytestmark = [
@@ -38,15 +39,6 @@ def server() -> Iterator[Server]:
     logging.disable(logging.NOTSET)
 
 
-def _until(condition, seconds: float = 30.0) -> float:
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
-        if condition():
-            return time.monotonic() - began
-        time.sleep(0.05)
-    raise AssertionError(f"nothing happened in {seconds} s")
-
-
 def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path: Path) -> None:
     with running(tmp_path, policy="oasis", data=server.url) as first:
         told = first.client.post("/v1/jobs", json=job("kept")).json()
@@ -60,7 +52,7 @@ def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path:
             assert first.client.get("/v1/jobs/kept").status_code == 200
             # As when the process is gone: its connection, and the lock with it, ends.
             first.service.store._writer.connection.driver_connection.close()
-            _until(lambda: standby.client.get("/readyz").status_code == 200, 10)
+            wait_until(lambda: standby.client.get("/readyz").status_code == 200)
             after = standby.client.get("/v1/jobs/kept").json()
             assert after["promise"] == told["promise"]
             assert standby.client.post("/v1/jobs", json=job("later")).status_code == 200
@@ -84,7 +76,7 @@ def test_one_without_the_records_of_what_runs_lets_another_write(
         time.sleep(5)  # it is refused again and again
         assert standby.client.get("/readyz").json() == {"status": "standby"}
         with begun("one") as again:
-            _until(lambda: again.client.get("/readyz").status_code == 200, 20)
+            wait_until(lambda: again.client.get("/readyz").status_code == 200)
             assert standby.client.get("/readyz").json() == {"status": "standby"}
         assert caplog.text.count("standing by: ") == 1
 
@@ -105,7 +97,7 @@ def test_a_server_that_dies_costs_nothing_that_was_answered(server: Server, tmp_
         assert live.client.get("/readyz").status_code == 503
         assert live.client.get("/v1/service").status_code == 200
         server.start()
-        _until(lambda: live.client.get("/readyz").status_code == 200, 20)
+        wait_until(lambda: live.client.get("/readyz").status_code == 200)
         assert live.client.post("/v1/jobs", json=job("refused")).status_code == 200
         for name in names:
             assert live.client.get(f"/v1/jobs/{name}").json()["state"] == "admitted"
@@ -158,7 +150,7 @@ def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(tmp_pat
         with running(tmp_path, policy="oasis", data=url) as live:
             assert live.client.post("/v1/jobs", json=job("before")).status_code == 200
             between.lose()
-            _until(lambda: live.client.post("/v1/jobs", json=job("after")).status_code == 200, 20)
+            wait_until(lambda: live.client.post("/v1/jobs", json=job("after")).status_code == 200)
             assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.reading import list_jobs
 from tests.support.services import running
 from tests.support.simulated_hours import Crash, Hour, disk_full
+from tests.support.waiting import wait_until
 
 
 class Aging(Hour):
@@ -165,10 +165,7 @@ def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> No
             return str(live.client.get("/v1/jobs/a").json().get("state"))
 
         def finish() -> None:
-            end = time.monotonic() + 60
-            while state() != "finished":
-                assert time.monotonic() < end, state()
-                time.sleep(0.1)
+            wait_until(lambda: state() == "finished", state)
 
         def logs() -> list[Path]:
             return [*(tmp_path / "executor").rglob("worker-0*")]
@@ -179,11 +176,12 @@ def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> No
         driver = live.service.driver
         assert driver is not None
         driver._keep = 0
-        end = time.monotonic() + 60
-        while state() == "finished":
-            assert time.monotonic() < end
+
+        def is_purged() -> bool:
             driver._swept = -1e9
-            time.sleep(0.1)
+            return state() != "finished"
+
+        wait_until(is_purged)
         assert not logs()
         driver._keep = 10**18
         live.client.post("/v1/jobs", json=job).raise_for_status()

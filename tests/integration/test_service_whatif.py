@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.whatif import described
 from tests.support.services import CLUSTER, Running, job, running
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,11 @@ def live(tmp_path_factory: pytest.TempPathFactory):
 
 
 def _finished(live: Running, number: int) -> dict:
-    for _ in range(3_000):
-        told = live.client.get(f"/v1/whatif/{number}").json()
-        if told["state"] not in {"waiting", "running"}:
-            return dict(told)
-        time.sleep(0.1)
-    raise AssertionError(told)
+    def result() -> dict:
+        record = live.client.get(f"/v1/whatif/{number}").json()
+        return dict(record) if record["state"] not in {"waiting", "running"} else {}
+
+    return wait_until(result)
 
 
 def test_more_servers_earn_more_for_jobs_that_wait(live: Running) -> None:

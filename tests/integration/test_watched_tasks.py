@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +20,11 @@ from shadowprice.service.running.runner import Runner
 from shadowprice.service.service import Service
 from shadowprice.service.store import Store
 from tests.support.services import Running, job, running
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
 
 CLUSTER = {"slot": "1s", "horizon": 600, "servers": [{"name": "machine", "capacity": {"cpu": 4}}]}
-PATIENCE = 60.0
 
 
 class Switch:
@@ -90,13 +89,6 @@ FAULTS: dict[str, tuple[Patch, str, str]] = {
 }
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def executor_in(folder: Path, live: list[Running]) -> LocalExecutor:
     (folder / "local").mkdir(exist_ok=True)
 
@@ -137,7 +129,7 @@ def viewing(live: Running) -> Iterator[list[str]]:
         over.set()
         if live.service.driver is not None:
             live.service.driver.hub.close()
-        thread.join(30)
+        thread.join(WAIT_LIMIT_SECONDS)
 
 
 def free(folder: Path) -> None:
@@ -174,8 +166,8 @@ def test_a_part_that_fails_goes_on_and_is_told_of(
             fault.on = True
             record = job("job", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
             assert client.post("/v1/jobs", json=record).is_success
-            until(lambda: client.get("/readyz").status_code == 503)
-            until(lambda: fault.met > 2 or where == "events")
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+            wait_until(lambda: fault.met > 2 or where == "events")
             trouble = client.get("/v1/service").json()["trouble"]
             assert trouble == f"{said} failed: KeyError: 'a bug'"
             registry = one.service.metrics.registry
@@ -184,12 +176,12 @@ def test_a_part_that_fails_goes_on_and_is_told_of(
             assert count >= (1 if where == "events" else 3)
             if mended:
                 fault.on = False
-                until(lambda: client.get("/readyz").status_code == 200)
+                wait_until(lambda: client.get("/readyz").status_code == 200)
                 (tmp_path / "end").touch()
-                until(lambda: client.get("/v1/jobs/job").json()["state"] == "finished")
+                wait_until(lambda: client.get("/v1/jobs/job").json()["state"] == "finished")
                 assert client.get("/v1/service").json()["trouble"] is None
                 last = client.get("/v1/service").json()["last_event"]
-                until(lambda: f"id: {last}" in seen)
+                wait_until(lambda: f"id: {last}" in seen)
                 assert len(seen) == len(set(seen))
             else:
                 (tmp_path / "end").touch()
@@ -204,11 +196,11 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
     executor = executor_in(tmp_path, [])
     with running(tmp_path, cluster=CLUSTER, executor=executor, observe=True) as live:
         fault.on = True
-        until(lambda: live.client.get("/readyz").status_code == 503)
+        wait_until(lambda: live.client.get("/readyz").status_code == 503)
         trouble = live.client.get("/v1/service").json()["trouble"]
         assert trouble == "looking at what runs failed: KeyError: 'a bug'"
         fault.on = False
-        until(lambda: live.client.get("/readyz").status_code == 200)
+        wait_until(lambda: live.client.get("/readyz").status_code == 200)
     free(tmp_path)
 
 
@@ -259,8 +251,8 @@ def test_one_generation_that_cannot_be_looked_at_hides_no_other(
         for name in ("bad", "good"):
             record = job(name, worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
             assert live.client.post("/v1/jobs", json=record).is_success
-        until(lambda: looked.count("good") > 2)
-        until(lambda: live.client.get("/readyz").status_code == 503)
+        wait_until(lambda: looked.count("good") > 2)
+        wait_until(lambda: live.client.get("/readyz").status_code == 503)
         for name in ("bad", "good"):
             assert live.client.delete(f"/v1/jobs/{name}").is_success
-        until(lambda: live.client.get("/readyz").status_code == 200)
+        wait_until(lambda: live.client.get("/readyz").status_code == 200)

@@ -1,9 +1,9 @@
 """The service as operators install it: its image, its chart, two replicas that are pods.
 
-``make test SUITE=image`` builds the image by its recipe, and runs this. The chart is
+``make test SUITE=image`` builds the image by its recipe, and runs this module. The chart is
 installed with values alone: only the account that it creates sends requests to the API server, and
-its network policy holds from the first packet of either replica on. People ask by ``kubectl shadowprice``. By the
-plain manifests the commands of the documents are what an operator types.
+its network policy holds from the first packet of either replica. Users send their requests by
+``kubectl shadowprice``. With the plain manifests, the test runs the commands of the documents.
 """
 
 from __future__ import annotations

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from shadowprice.training import bag
+from tests.support.waiting import wait_until
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until other copies have come somewhere; a bag whose copies fail so says why."""
-    end = time.monotonic() + 120.0
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"never true: {what}")
-        time.sleep(0.01)
+    """Wait for other copies. The error of a failed copy names the condition."""
+    wait_until(condition, lambda: f"never true: {what}")
 
 
 def square(number: int) -> int:
@@ -32,12 +29,14 @@ def pid(_task: Any) -> int:
     return os.getpid()
 
 
-def forks_and_dies_at_first(_task: Any) -> int:
-    """Leave a process behind that has all it has open, its pipe too."""
+def forks_and_dies_at_first(file: str) -> int:
+    """Die in the first copy; leave a child process that inherits every open file, the pipe too."""
     if not bag.current().copy:
-        if not os.fork():
-            time.sleep(60)
+        child = os.fork()
+        if not child:
+            time.sleep(3600)
             os._exit(0)
+        Path(file).write_text(str(child))
         os.kill(os.getpid(), signal.SIGKILL)
     return bag.current().copy
 

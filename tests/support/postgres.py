@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import WAIT_LIMIT_SECONDS
+
 USER = "shadowprice"
 
 
@@ -44,7 +46,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
-            timeout=120,
+            timeout=WAIT_LIMIT_SECONDS,
             cwd=self.folder,
             **_as_nobody(),
         )

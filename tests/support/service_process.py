@@ -10,7 +10,6 @@ import json
 import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -80,7 +81,9 @@ class Served:
         assert first["pid"] == self.process.pid
         token = (folder / "operator.token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
-        self.client = httpx.Client(base_url=first["address"], headers=headers, timeout=30)
+        self.client = httpx.Client(
+            base_url=first["address"], headers=headers, timeout=WAIT_LIMIT_SECONDS
+        )
 
     def signal(self, number: int) -> None:
         """Send it a signal, if it lives."""
@@ -93,18 +96,19 @@ class Served:
         """Send a signal that ends it; return its exit status, of a signal the negative number."""
         self.client.close()
         self.signal(number)
-        self.process.join(60)
+        self.process.join(WAIT_LIMIT_SECONDS)
         status = self.process.exitcode
-        assert status is not None, f"signal {number} did not end it in a minute"
+        assert status is not None, f"signal {number} did not end the service"
         self._out.close()
         return status
 
-    def until(self, name: str, states: set[str], seconds: float = 60) -> dict[str, Any]:
-        """Return what is told of a job once it is in one of some states."""
-        began = time.monotonic()
-        while time.monotonic() - began < seconds:
-            told = self.client.get(f"/v1/jobs/{name}").json()
-            if told["state"] in states:
-                return dict(told)
-            time.sleep(0.1)
-        raise AssertionError(told)
+    def wait_for_state(self, name: str, states: set[str]) -> dict[str, Any]:
+        """Wait until a job is in one of some states; return its record."""
+        record: dict[str, Any] = {}
+
+        def has_state() -> bool:
+            record.update(self.client.get(f"/v1/jobs/{name}").json())
+            return record["state"] in states
+
+        wait_until(has_state, lambda: record)
+        return record

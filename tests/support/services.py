@@ -19,6 +19,7 @@ from shadowprice.service.clock import Clock
 from shadowprice.service.server import serve
 from shadowprice.service.service import Service
 from shadowprice.service.settings import Settings
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CLUSTER: Mapping[str, Any] = {
     "slot": "1h",
@@ -43,7 +44,9 @@ def job(name: str, **changes: Any) -> dict[str, Any]:
 def client_of(address: str, headers: Mapping[str, str]) -> httpx.Client:
     """A client of a service on this machine, without the authorities that it has no use for."""
     nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return httpx.Client(base_url=address, headers=headers, timeout=20, verify=nobody)
+    return httpx.Client(
+        base_url=address, headers=headers, timeout=WAIT_LIMIT_SECONDS, verify=nobody
+    )
 
 
 @dataclass
@@ -112,7 +115,7 @@ def running(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert ready.wait(120)
+        assert ready.wait(WAIT_LIMIT_SECONDS)
         if failures:
             raise failures[0]
         token = service.token_file.read_text().strip()
@@ -121,7 +124,7 @@ def running(
             yield Running(service, service.address, client)
     finally:
         service.end()
-        thread.join(60)
+        thread.join(WAIT_LIMIT_SECONDS)
         assert not thread.is_alive()
     if failures:
         raise failures[0]

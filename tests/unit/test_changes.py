@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import pytest
 
 from shadowprice.jobs import changes
 from shadowprice.jobs.changes import Change, note_leaving
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 PARTS = {"change_checkpoint", "change_away", "change_start", "change_first_step"}
 
@@ -142,21 +142,22 @@ def generation(folder: Path, script: str, number: int) -> subprocess.Popen[str]:
 
 def reports(folder: Path, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Wait for a report, and return it."""
-    until = time.monotonic() + 240.0
-    while True:
+    report: dict[str, Any] = {}
+
+    def is_enough() -> bool:
         try:
-            told: dict[str, Any] = json.loads((folder / "progress.json").read_bytes())
+            report.update(json.loads((folder / "progress.json").read_bytes()))
         except FileNotFoundError:
-            told = {"minibatches": 0, "metrics": {}}
-        if enough(told):
-            return told
-        assert time.monotonic() < until, told
-        time.sleep(0.02)
+            report.update(minibatches=0, metrics={})
+        return enough(report)
+
+    wait_until(is_enough, lambda: report)
+    return report
 
 
 def ended(process: subprocess.Popen[str], number: int) -> None:
     process.send_signal(number)
-    process.communicate(timeout=240)
+    process.communicate(timeout=WAIT_LIMIT_SECONDS)
     assert process.returncode == (143 if number == signal.SIGTERM else -number)
 
 

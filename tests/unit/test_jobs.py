@@ -15,6 +15,7 @@ import pytest
 
 from shadowprice import jobs
 from shadowprice.executors.progress import read_progress
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
 
@@ -93,7 +94,7 @@ def test_a_report_is_posted_where_there_is_no_file(
         assert jobs.report(2.5, loss=1)
     finally:
         server.shutdown()
-        thread.join(60)
+        thread.join(WAIT_LIMIT_SECONDS)
         server.server_close()
     body = {"generation": 3, "minibatches": 2.5, "metrics": {"loss": 1.0}}
     assert got == [("/v1/jobs/j/progress", "Bearer token", body)]
@@ -168,7 +169,11 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(inside: Path)
         "print(jobs.load())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.stdout.split("\n")[1] == "Checkpoint(step=1, data=b'one')"
     assert [path.name for path in (inside / "c").iterdir()] == [f"checkpoint-{1:015d}"]
@@ -184,7 +189,7 @@ def test_a_job_is_told_to_stop_and_leaves_with_143(inside: Path) -> None:
         assert process.stdout.readline() == b"False\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == b"True\n"
-        assert process.wait(60) == 143
+        assert process.wait(WAIT_LIMIT_SECONDS) == 143
     assert inside.is_dir()
 
 
@@ -197,7 +202,7 @@ def test_a_job_that_is_told_to_stop_as_it_leaves_is_done(inside: Path) -> None:
         "last, stop = Last(), jobs.StopSignal()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, check=False, timeout=300
+        [sys.executable, "-c", script], capture_output=True, check=False, timeout=WAIT_LIMIT_SECONDS
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert inside.is_dir()
@@ -206,7 +211,11 @@ def test_a_job_that_is_told_to_stop_as_it_leaves_is_done(inside: Path) -> None:
 def test_importing_it_costs_a_job_nothing() -> None:
     script = "import sys; import shadowprice.jobs; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     loaded = set(done.stdout.split())
     assert {name for name in loaded if name.startswith("shadowprice")} == {

@@ -114,7 +114,7 @@ def test_a_job_longer_than_the_horizon_counts_for_what_it_can_earn(until: int | 
     on = cluster(1, 0, gpus=1, horizon=5)
     one = job(on, ps=None, epochs=8, chunks=1, minibatches=10)
     worth = 0.0 if until == 7 else 10.0
-    found = certify(on, [one], until, gap=0.0, seconds=60)
+    found = certify(on, [one], until, gap=0.0, seconds=60, clock=Clock.PROCESSOR)
     assert (found.bound, found.best) == (pytest.approx(worth), worth)
 
 
@@ -133,7 +133,9 @@ def test_best_is_at_least_what_it_begins_with(policy: str, seed: int) -> None:
         utility_value(by[name].utility, plan.completion - by[name].arrival)
         for name, plan in begun.items()
     )
-    found = certify(on, jobs, gap=0.0, seconds=0.2, starts=lambda stop: [begun])
+    found = certify(
+        on, jobs, gap=0.0, seconds=0.2, clock=Clock.PROCESSOR, starts=lambda stop: [begun]
+    )
     assert found.best >= earned * (1 - 1e-9)
     assert found.bound >= found.best * (1 - 1e-9)
 
@@ -190,7 +192,7 @@ def ten_jobs(on: Cluster) -> list[Job]:
 
 def test_it_finds_the_price_that_clears_one_machine() -> None:
     on = cluster(1, 0, gpus=4, horizon=10)
-    found = certify(on, ten_jobs(on), 10, gap=1e-6, seconds=600)
+    found = certify(on, ten_jobs(on), 10, gap=1e-6, seconds=600, clock=Clock.PROCESSOR)
     assert found.bound == pytest.approx(10 + 9 + 8 + 7 + 6, rel=1e-6)
     assert found.best == 10 + 9 + 8 + 7 + 6
     assert found.gap <= 1e-6
@@ -242,7 +244,7 @@ def test_the_best_schedule_is_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
     jobs = some_jobs(on, rng, 6)
-    found = certify(on, jobs, 6, gap=0.0, seconds=0.3)
+    found = certify(on, jobs, 6, gap=0.0, seconds=0.3, clock=Clock.PROCESSOR)
     used = np.zeros((6, *on.capacity.shape), dtype=np.int64)
     total = 0.0
     for one in jobs:
@@ -370,7 +372,7 @@ def test_stopping_at_once_leaves_a_valid_bound() -> None:
 
 
 def written(tmp_path: Path, on: Cluster, jobs: list[Job]) -> tuple[Path, PostedPrices]:
-    prices = certify(on, jobs, 10, seconds=600).prices
+    prices = certify(on, jobs, 10, seconds=600, clock=Clock.PROCESSOR).prices
     path = tmp_path / "prices.json"
     path.write_text(json.dumps(prices.document(on)), encoding="utf-8")
     return path, prices

@@ -14,6 +14,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from tests.hostile.commands import commands
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CALL = "from shadowprice.cli.main import run; run()"
 
@@ -48,7 +49,7 @@ def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=300,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         assert not done.stderr
         assert done.stdout.split() == offered(words, tmp_path)

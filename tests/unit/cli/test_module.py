@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.waiting import WAIT_LIMIT_SECONDS
+
 SCRIPT = "import sys; from shadowprice.cli.main import run; sys.argv[0] = 'shadowprice'; run()"
 
 
@@ -19,7 +21,11 @@ def test_the_module_does_what_the_script_does(words: list[str], status: int) -> 
     said = []
     for way in (["-m", "shadowprice"], ["-c", SCRIPT]):
         done = subprocess.run(
-            [sys.executable, *way, *words], capture_output=True, text=True, check=False, timeout=100
+            [sys.executable, *way, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         said.append((done.returncode, done.stdout, done.stderr))
     assert said[0] == said[1]

@@ -18,6 +18,7 @@ from shadowprice.policies import registry
 from shadowprice.policies.registry import Parameters, PolicyInfo
 from shadowprice.results.measures import best_of
 from tests.support.flat_rate import INFO
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 class Inner(Parameters):
@@ -125,7 +126,11 @@ def test_help_costs_no_numerics() -> None:
         "print(sorted(heavy), status, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.stderr.strip() == "[] 0"
     assert "simulate" in done.stdout
@@ -135,7 +140,11 @@ def test_a_service_begins_without_tables() -> None:
     pytest.importorskip("uvicorn")
     code = "import sys, shadowprice.service.server; print('polars' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.stdout == "False\n"
 
@@ -151,7 +160,11 @@ def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> Non
         "print('numba' in sys.modules, status)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.stdout.split() == ["False", "2"]
     assert "above the bound of 250,000 values" in done.stderr

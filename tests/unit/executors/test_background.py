@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import pytest
 
 from shadowprice.executors import background as module
 from shadowprice.executors.background import Background, all_of
+from tests.support.waiting import wait_until_async
 
 log = logging.getLogger("shadowprice.test")
 
@@ -18,12 +18,6 @@ log = logging.getLogger("shadowprice.test")
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY", 0.01)
     monkeypatch.setattr(module, "LASTING", 0.1)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30.0):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
@@ -44,11 +38,11 @@ def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
         nonlocal broken
         background = Background(log, counted.append)
         task = background.again("patrol", step, "looking")
-        await until(lambda: made > 5)
+        await wait_until_async(lambda: made > 5)
         assert background.trouble == "looking failed: KeyError: 'a bug'"
         assert not task.done()
         broken = False
-        await until(lambda: background.trouble is None)
+        await wait_until_async(lambda: background.trouble is None)
         await background.end()
         assert task.cancelled()
 
@@ -73,9 +67,9 @@ def test_a_step_that_lasts_goes_well(caplog: pytest.LogCaptureFixture) -> None:
     async def play() -> None:
         background = Background(log)
         background.again("watch", step, "following")
-        await until(lambda: made == 2)
+        await wait_until_async(lambda: made == 2)
         assert background.trouble is not None
-        await until(lambda: background.trouble is None)
+        await wait_until_async(lambda: background.trouble is None)
         assert made == 2
         await background.end()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shadowprice.executors.ray.link import Link
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: Link) -> None:
             await asyncio.sleep(0)
         (asked,) = link._asked.values()
         asked.add_done_callback(lambda _: following.cancel())
-        done, _ = await asyncio.wait([following], timeout=30.0)
+        done, _ = await asyncio.wait([following], timeout=WAIT_LIMIT_SECONDS)
         assert done
         assert following.cancelled()
         await link.close()

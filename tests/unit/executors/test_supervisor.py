@@ -15,6 +15,7 @@ import pytest
 
 from shadowprice.executors.supervision import cgroups, children
 from shadowprice.executors.supervision.supervisor import Supervisor
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are held by Linux's means"
@@ -54,5 +55,5 @@ def test_the_group_of_a_process_is_known_while_it_is_there(
 ) -> None:
     assert children.group_of(leader.pid) == leader.pid
     leader.send_signal(signal.SIGKILL)
-    leader.wait(60)
+    leader.wait(WAIT_LIMIT_SECONDS)
     assert children.group_of(leader.pid) == 0

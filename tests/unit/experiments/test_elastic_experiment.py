@@ -24,6 +24,7 @@ from shadowprice.experiments.live import Lived, live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from tests.support.ideal_service import declared
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
 SPEEDS = {1: 4.0, 2: 7.0, 4: 12.0}
@@ -40,7 +41,7 @@ def _train(folder: Path, workers: int, steps: int) -> tuple[int, np.ndarray]:
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PET_RDZV_ID": "job-1",
         }  # fmt: skip
         processes.append(subprocess.Popen(words, env=os.environ | measure._path() | told))
-    assert [process.wait(120) for process in processes] == [0] * workers
+    assert [process.wait(WAIT_LIMIT_SECONDS) for process in processes] == [0] * workers
     found = jobs.load(folder)
     assert found is not None
     return found.step, np.frombuffer(found.data)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.kernels import numba_parts
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = [
     pytest.mark.compiles,
@@ -85,7 +86,7 @@ def run(tmp_path: Path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=800,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

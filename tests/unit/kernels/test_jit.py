@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.kernels import numba_parts
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CALLER = """
 from shadowprice.kernels.jit import kernel
@@ -101,7 +102,7 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path, 
             text=True,
             check=True,
             env=os.environ | {numba_parts.PLAIN: plain},
-            timeout=800,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         return int(done.stdout)
 
@@ -125,5 +126,5 @@ def test_a_kernel_on_disk_runs_without_the_compiler_and_can_be_compiled_into_oth
             check=True,
             env=environment,
             stderr=subprocess.DEVNULL if further or compiles else None,
-            timeout=800,
+            timeout=WAIT_LIMIT_SECONDS,
         )

@@ -13,6 +13,7 @@ import numba
 import pytest
 
 from shadowprice.kernels import numba_parts
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = [
     pytest.mark.processes,
@@ -44,7 +45,7 @@ def run(version: str, cache: Path, plain: str = "") -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=800,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

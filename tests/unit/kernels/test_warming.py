@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from shadowprice.kernels.manifest import Overload, manifest, overloads_of
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.stopwatch import Stopwatch, working_time
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
 
@@ -53,7 +54,7 @@ def python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=800,
+        timeout=WAIT_LIMIT_SECONDS,
     )
 
 
@@ -104,7 +105,7 @@ def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.readline().startswith("compiling kernels")
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=WAIT_LIMIT_SECONDS)
     assert (process.returncode, told) == (130, "interrupted\n")
     # Forty kernels were to be compiled: it did not wait for them.
     assert len(list(tmp_path.rglob("*.nbi"))) < 20

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from tools import kubernetes_manifests, kubernetes_objects
 
+from tests.support.waiting import WAIT_LIMIT_SECONDS
+
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy" / "helm" / "shadowprice"
 GO = shutil.which("go") or "/usr/lib/go/bin/go"
@@ -28,7 +30,7 @@ def rendered(folder: Path, version: str, namespace: str, **changed: Any) -> list
         text=True,
         check=False,
         env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "GOFLAGS": "-mod=mod"},
-        timeout=300,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shadowprice.kubernetes.informer import Informer
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 class Lingering:
@@ -37,11 +38,11 @@ def test_who_is_told_to_end_while_it_closes_one_ends() -> None:
         await informer.start()
         await asyncio.sleep(0)  # it watches
         closing = asyncio.create_task(informer.close())
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             await server.ending.wait()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
-            async with asyncio.timeout(30.0):
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
                 await closing
 
     asyncio.run(scenario())

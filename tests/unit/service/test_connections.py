@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from shadowprice.service.connections import HEAD, OWN_FILES, Connection, most_connections
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 async def answering(scope: Any, receive: Any, send: Any) -> None:
@@ -54,7 +55,7 @@ async def heard(port: int, *pieces: bytes) -> bytes:
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             return await reader.read()
     except ConnectionError:
         return b"reset"

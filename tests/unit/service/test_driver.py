@@ -31,8 +31,7 @@ from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.support.simulated_world import HandClock
-
-PATIENCE = 60.0
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 class Held(Truth):
@@ -46,7 +45,7 @@ class Held(Truth):
     def commit(self, operations: Sequence[Operation]) -> Outcome:
         self.batches.append(sum(isinstance(one, Submit) for one in operations))
         self.begun.release()
-        assert self.go.acquire(timeout=PATIENCE)
+        assert self.go.acquire(timeout=WAIT_LIMIT_SECONDS)
         return super().commit(operations)
 
 
@@ -79,7 +78,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
         await sleep(seconds)
 
     async def committing() -> None:
-        assert await asyncio.to_thread(truth.begun.acquire, timeout=PATIENCE)
+        assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
@@ -125,7 +124,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
     async def play() -> None:
         running = asyncio.create_task(driver.run())
         at = 0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             while not meanwhile or truth.snapshotting:
                 under_way = truth.snapshotting
                 if under_way:  # one is enough
@@ -166,7 +165,7 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
         monkeypatch.setattr(driver, "_step", broken)
         with pytest.raises(RuntimeError, match="cannot schedule"):
             await driver.run()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             for answer in await asyncio.gather(*asked, return_exceptions=True):
                 assert isinstance(answer, ProblemError)
                 assert "ending" in str(answer)
@@ -197,7 +196,7 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     async def play() -> None:
         driver.fresh = fresh
         running = asyncio.create_task(driver.run())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             await driver.do(_submit("job"))
             for _ in range(3):
                 before = driver.published.servers.slot_running
@@ -312,7 +311,7 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
         jobs = [asyncio.ensure_future(driver.do(_submit(f"job-{at}"))) for at in range(3)]
         await asyncio.sleep(0)
         running = asyncio.create_task(driver.run())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             assert all(one.quote.admitted for one in await asyncio.gather(*quotes))
             await asyncio.gather(*jobs)
         await driver.stop()
@@ -342,7 +341,7 @@ def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
         running = asyncio.create_task(driver.run())
         asked = [asyncio.ensure_future(driver.ask(question)) for _ in range(100)]
         await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             await driver.do(_submit("job"))
             before = len(answered)
             await asyncio.gather(*asked)

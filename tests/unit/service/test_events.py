@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from shadowprice.service.events import ALIVE, Hub
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None:
@@ -19,7 +20,7 @@ def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None
 
     async def scenario() -> list[bytes]:
         stream = hub.follow("mine", 0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             return [await anext(stream) for _ in range(6)]
 
     first, *quiet, last = asyncio.run(scenario())

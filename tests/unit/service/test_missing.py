@@ -12,6 +12,7 @@ import pytest
 
 from shadowprice.executors.generations import logs
 from shadowprice.service.truth.missing import missing
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 STATE = "state run.workdir, or write an absolute path"
 
@@ -20,7 +21,7 @@ def said(command: str | list[str], folder: Path) -> list[str]:
     """Return what a command says in a folder, as an executor would begin it."""
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
     ran = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        words, cwd=folder, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_SECONDS
     )
     assert ran.returncode, command
     return ran.stderr.splitlines()[-logs.TAIL_LINES :]

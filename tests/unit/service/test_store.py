@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from shadowprice.service.store import Store, tables
 from shadowprice.service.store.files import backup_file
 from shadowprice.service.store.store import LOG_BYTES
 from shadowprice.service.truth.reading import list_events
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -43,10 +43,9 @@ def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path
 
     def write() -> None:
         nonlocal written
-        until = time.monotonic() + 20
         connection = sqlite3.connect(store.file, isolation_level=None)
         connection.execute("PRAGMA synchronous=OFF")
-        while not over.is_set() and time.monotonic() < until:
+        while not over.is_set():
             connection.execute("REPLACE INTO meta VALUES ('written', ?)", (written,))
             written += 1
         connection.close()
@@ -58,7 +57,7 @@ def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path
         assert writing.is_alive()
     finally:
         over.set()
-        writing.join(30)
+        writing.join(WAIT_LIMIT_SECONDS)
     copy = sqlite3.connect(tmp_path / "copy.db")
     [[points]] = copy.execute("SELECT count(*) FROM progress")
     copy.close()

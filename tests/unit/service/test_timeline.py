@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.service.queries.timeline import EXPECTED, PLANNED, RAN
 from tests.support.services import CLUSTER, Running, job, running
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +107,7 @@ def test_what_was_planned_is_what_ran(tmp_path: Path) -> None:
         assert told["state"] == "admitted"
         before = live.client.get("/v1/timeline", params={"slots": 30, "job": "quick"}).json()
         planned = slots_of(before)
-        until = time.monotonic() + 60
-        while live.client.get("/v1/jobs/quick").json()["state"] != "finished":
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        wait_until(lambda: live.client.get("/v1/jobs/quick").json()["state"] == "finished")
         after = live.client.get("/v1/timeline", params={"back": 60, "job": "quick"}).json()
         assert set(after["bars"]["what"]) == {RAN}
         assert slots_of(after) == planned
@@ -137,10 +134,7 @@ def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path:
     long = job("long", minibatches=100, minibatch_time="1s", chunks=1)
     with running(tmp_path, policy="fifo", cluster=cluster) as live:
         live.client.post("/v1/jobs", json=long)
-        until = time.monotonic() + 60
-        while live.client.get("/v1/jobs/long").json()["state"] != "running":
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
         told = live.client.get("/v1/timeline", params={"slots": 100, "job": "long"}).json()
         record = live.service.writing._truth.engine.open_jobs["long"]
         [at] = [at for at, what in enumerate(told["bars"]["what"]) if what == EXPECTED]

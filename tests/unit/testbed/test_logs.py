@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tools.testbed.logs import OWN, apart
 
+from tests.support.waiting import WAIT_LIMIT_SECONDS
+
 
 def test_every_process_finds_its_own_and_the_place_is_given_back(tmp_path: Path) -> None:
     place, lock = tmp_path / "log" / "pods", tmp_path / "lock"
@@ -20,7 +22,9 @@ def test_every_process_finds_its_own_and_the_place_is_given_back(tmp_path: Path)
     writes = f"from pathlib import Path; (Path({str(place)!r}) / Path.cwd().name).touch()"
     with apart(place, lock), apart(place, lock):
         for node in nodes:
-            subprocess.run([sys.executable, "-c", writes], cwd=node, check=True, timeout=300)
+            subprocess.run(
+                [sys.executable, "-c", writes], cwd=node, check=True, timeout=WAIT_LIMIT_SECONDS
+            )
         assert [[one.name for one in (node / OWN).iterdir()] for node in nodes] == [
             ["one"],
             ["two"],
@@ -45,7 +49,7 @@ def test_who_is_killed_is_not_waited_for(tmp_path: Path) -> None:
         "import os, sys; from pathlib import Path; from tools.testbed.logs import apart\n"
         f"with apart(Path({str(place)!r}), Path({str(lock)!r})): os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=300)
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=WAIT_LIMIT_SECONDS)
     assert done.returncode == -9
     assert place.is_symlink()
     with apart(place, lock):
@@ -73,6 +77,6 @@ def test_those_who_end_at_once_leave_it_to_nobody(tmp_path: Path) -> None:
         assert one.stdin is not None
         one.stdin.close()
     for one in both:
-        assert one.wait(60) == 0
+        assert one.wait(WAIT_LIMIT_SECONDS) == 0
         one.stdout.close()  # type: ignore[union-attr]
     assert not os.path.lexists(place)

@@ -17,6 +17,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.training import bag
 from shadowprice.training.bag.rehearsal import Wait, wait
 from tests.support import bag_functions
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[3]
 LAW = Pareto.of_mean(1.8, 0.9)
@@ -149,7 +150,9 @@ def test_what_decides_on_copies_is_compiled_before_a_task_begins() -> None:
         "print(told[0])\n"
     )
     words = [sys.executable, "-c", program]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_SECONDS
+    )
     assert done.stdout.split() == ["(0,", "1)"], done.stderr
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import WAIT_LIMIT_SECONDS
+
 pytest.importorskip("kubernetes_asyncio")
 
 from shadowprice.core.program import Program
@@ -53,7 +55,7 @@ def run(server: Newer, folder: Path, scenario: Scenario) -> None:
             reports = executor.watch()
 
             async def comes(kind: type) -> Report:
-                async with asyncio.timeout(30.0):
+                async with asyncio.timeout(WAIT_LIMIT_SECONDS):
                     async for report in reports:
                         if isinstance(report, kind):
                             return report

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until_async
+
 pytest.importorskip("kubernetes_asyncio")
 
 from shadowprice.executors.contract import (
@@ -150,15 +152,10 @@ async def opened(
 def run(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> None:
     async def whole() -> None:
         server = Newer(VERSION)
-        async with served(server, folder) as kubeconfig, asyncio.timeout(60.0):
+        async with served(server, folder) as kubeconfig, asyncio.timeout(WAIT_LIMIT_SECONDS):
             await scenario(server, kubeconfig)
 
     asyncio.run(whole())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def gone(reports: list[Report]) -> list[str]:
@@ -169,12 +166,12 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             server.say("two", "Unknown")
-            await until(lambda: not executor.node("two").ready)
+            await wait_until_async(lambda: not executor.node("two").ready)
             assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
-            await until(lambda: any(isinstance(one, Started) for one in reports))
+            await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
             await asyncio.sleep(0.3)
             server.say("two", "True")
-            await until(lambda: bool(executor.node("two").ready))
+            await wait_until_async(lambda: bool(executor.node("two").ready))
             await asyncio.sleep(0.3)
             assert gone(reports) == []
             assert not [one for one in reports if isinstance(one, Refused)]
@@ -186,16 +183,18 @@ def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path)
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
             server.say("two", "False")
-            await until(lambda: gone(reports) == ["two"])
+            await wait_until_async(lambda: gone(reports) == ["two"])
             assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
-            await until(lambda: any(isinstance(one, Refused) for one in reports))
+            await wait_until_async(lambda: any(isinstance(one, Refused) for one in reports))
             [refused] = [one for one in reports if isinstance(one, Refused)]
             assert refused.reason == "the node two is not ready"
             count = len(reports)
             server.say("two", "True")
-            await until(lambda: any(isinstance(one, ServerSeen) for one in reports[count:]))
+            await wait_until_async(
+                lambda: any(isinstance(one, ServerSeen) for one in reports[count:])
+            )
             server.remove("one")
-            await until(lambda: gone(reports) == ["two", "one"])
+            await wait_until_async(lambda: gone(reports) == ["two", "one"])
 
     run(tmp_path, scenario)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until_async
+
 pytest.importorskip("kubernetes_asyncio")
 
 from shadowprice.executors import background
@@ -18,7 +20,7 @@ from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.looking import Cluster
 from tests.unit.executors.kubernetes.newer import Newer
 from tests.unit.executors.kubernetes.test_gates import order
-from tests.unit.executors.kubernetes.test_unready import opened, run, until
+from tests.unit.executors.kubernetes.test_unready import opened, run
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +45,11 @@ def test_a_generation_is_carried_on_again(
             with monkeypatch.context() as patch:
                 patch.setattr(Drive, step, failing)
                 assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
-                await until(lambda: met > 2)
+                await wait_until_async(lambda: met > 2)
                 said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
                 assert executor.trouble == said
-            await until(lambda: executor.trouble is None)
-            await until(lambda: any(isinstance(one, Started) for one in reports))
+            await wait_until_async(lambda: executor.trouble is None)
+            await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
 
     run(tmp_path, scenario)
 
@@ -63,9 +65,9 @@ def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.Monk
             executor.background._failed = counted.append
             with monkeypatch.context() as patch:
                 patch.setattr(KubernetesExecutor, "_look_at_nodes", failing)
-                await until(lambda: len(counted) > 2)
+                await wait_until_async(lambda: len(counted) > 2)
                 assert executor.trouble == "looking at the cluster failed: KeyError: 'a bug'"
-            await until(lambda: executor.trouble is None)
+            await wait_until_async(lambda: executor.trouble is None)
 
     run(tmp_path, scenario)
     assert set(counted) == {"patrol"}
