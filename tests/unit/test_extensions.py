@@ -23,6 +23,7 @@ from shadowprice.extensions import FileExtension, is_file_reference, split_path
 from shadowprice.policies import registry
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.traces.locate import parse_spec, read_trace
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -199,7 +200,11 @@ def test_a_choice_carries_its_file_to_a_process_that_has_none(tmp_path: Path) ->
         "print(choice.parameters().workers, choice.info.build.__name__)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(kept)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(kept)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert done.stdout.split() == ["most", "FirstFit"]
 

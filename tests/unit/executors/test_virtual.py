@@ -106,7 +106,7 @@ def test_what_is_given_to_a_thread_runs_inline_and_raises_where_it_is_awaited() 
 
 def test_a_program_that_waits_for_nothing_stalls() -> None:
     async def waits(_clock: VirtualClock) -> None:
-        await asyncio.Event().wait()
+        await asyncio.get_running_loop().create_future()
 
     async def spins(_clock: VirtualClock) -> None:
         while True:
