@@ -76,7 +76,7 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
         assert end() == first
 
         assert service.client.post("/v1/jobs", json=record("loops", 3, here)).is_success
-        service.until("loops", {"running"})
+        service.wait_for_state("loops", {"running"})
         pid = int(eventually(lambda: (here / "pid").exists() and (here / "pid").read_text()))
         moved = service.client.put("/v1/timespan", json={"until": "15 slots"}).json()
         assert moved["until"] < first["until"]
@@ -122,7 +122,7 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
         } == set()
 
         assert service.client.put("/v1/timespan", json={"until": None}).is_success
-        assert service.until("loops", {"running"})["generation"] > waits["generation"]
+        assert service.wait_for_state("loops", {"running"})["generation"] > waits["generation"]
         assert job("loops")["reason"] is None
     finally:
         for name in ("loops", "late", "long"):
