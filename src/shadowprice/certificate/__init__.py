@@ -1,1 +1,1 @@
-"""How far a result is from the best possible: upper bounds by prices, good schedules below them."""
+"""Distance of a result from the optimum: upper bounds by prices, and good schedules below them."""

@@ -1,16 +1,17 @@
-"""The least upper bound that prices can prove, by column generation from samples upwards.
+"""Smallest upper bound that prices prove, by column generation from samples to all jobs.
 
-Every vector of prices proves a bound (`certificate.relaxation`); the best ones solve the dual of
-the linear program over all schedules. They are found by column generation: the exact search prices,
-a linear program over the schedules found so far (`certificate.master`) proposes. Its own prices
-swing wildly, so what is tried is half-way to the best so far (Wentges' smoothing). Every trial
-proves a bound, and the least is kept: the answer is valid whenever the search stops.
+Every vector of prices proves a bound (`certificate.relaxation`); the best one solves the dual of
+the linear program over all schedules. Column generation finds it: the exact search prices
+schedules, and a linear program over the schedules found so far (`certificate.master`) proposes
+prices. The proposals oscillate, so the prices tried are between the proposal and the best so far
+(Wentges' smoothing). Every trial proves a bound and the smallest is kept, so the result is valid
+whenever the search stops.
 
-Thousands of jobs would make both steps slow, and prices are shared by all of them. So the search
-begins on a sample: every k-th job in order of arrival, on 1/k of the capacity. By the law of large
-numbers its prices are close to those of the whole (Agrawal, Wang, Ye, *A dynamic near-optimal
-algorithm for online linear programming*, Operations Research 2014), and only trials over all jobs
-count as bounds.
+With thousands of jobs both steps are slow, but all jobs share the prices. The search therefore
+starts on a sample: every k-th job in order of arrival, with 1/k of the capacity. By the law of
+large numbers, the prices of the sample are close to those of all jobs (Agrawal, Wang, Ye, *A
+dynamic near-optimal algorithm for online linear programming*, Operations Research 2014). Only
+trials over all jobs count as bounds.
 """
 
 from __future__ import annotations
@@ -29,40 +30,40 @@ from shadowprice.certificate.relaxation import Column, PricingOracle
 Floats = NDArray[np.float64]
 
 _SMOOTH: Final = 0.5
-"""Share of the best prices so far in the prices tried next."""
+"""Weight of the best prices so far in the next prices."""
 _SAMPLE: Final = 600
-"""Jobs of the smallest sample."""
+"""Number of jobs of the smallest sample."""
 _GROWTH: Final = 5
-"""Jobs of a level over jobs of the one before."""
+"""Ratio of the numbers of jobs of successive samples."""
 _GROUPS: Final = 2000
-"""Most groups of jobs in the master program."""
+"""Largest number of groups of jobs in the master program."""
 _NOTHING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An upper bound on what any schedule of a job set earns."""
+    """Upper bound on the total utility of any schedule of a job set."""
 
     value: float
-    """The bound."""
+    """The bound, in utility."""
     prices: Floats
-    """The prices that prove it: utility per slot for all that a pool holds."""
+    """Prices that prove it: utility per slot for all of a pool's resource."""
     master: float
-    """Value of the linear program over the schedules found; the bound of the relaxation lies
-    between it and ``value``. 0 where no program over all jobs was solved."""
+    """Value of the linear program over the schedules found. The bound of the relaxation lies
+    between it and ``value``. It is 0 if no program over all jobs was solved."""
     rounds: int
-    """Trials over all jobs."""
+    """Number of trials over all jobs."""
     columns: tuple[Column | None, ...]
-    """Each job's best schedule at ``prices``."""
+    """Best schedule of each job at ``prices``."""
     settled: bool
-    """Whether bound and master met within the tolerance."""
+    """Whether bound and master agree within the tolerance."""
 
 
 Stop = Callable[[], bool]
 
 
 def never() -> bool:
-    """Never stop."""
+    """Return False: a stop condition that never holds."""
     return False
 
 
@@ -76,29 +77,12 @@ def upper_bound(
     stop: Stop = never,
     report: Callable[[Bound], None] | None = None,
 ) -> Bound:
-    """Bound what any schedule of a job set earns.
+    """Compute the smallest upper bound on the total utility of any schedule of a job set.
 
-    Parameters
-    ----------
-    oracle : PricingOracle
-        Answers prices with proved payoffs.
-    capacity_cost : callable
-        What all capacity costs at prices.
-    tolerance : float
-        Relative distance of bound and master at which to stop, >= 0.
-    deadline : float
-        Value of ``now()`` at which to stop. At least one trial is made.
-    now : callable
-        The clock.
-    stop : callable
-        Asked between trials whether to stop.
-    report : callable, optional
-        Told of every bound over all jobs that is better than the ones before.
-
-    Returns
-    -------
-    Bound
-        The least bound found, with the prices that prove it.
+    ``oracle`` returns proved payoffs at prices, and ``capacity_cost`` the price of all capacity.
+    The search stops at the relative distance ``tolerance`` of bound and master, when ``now()``
+    reaches ``deadline`` (after at least one trial), or when ``stop`` returns True between trials.
+    ``report`` is called with every better bound over all jobs.
     """
     prices = np.zeros(oracle.shape)
     everyone = np.arange(oracle.jobs)
@@ -107,7 +91,7 @@ def upper_bound(
     for at, step in enumerate(steps):
         left = deadline - now()
         whole = step == 1
-        # Half of the time is for trials over all jobs, the rest for the samples before.
+        # Half of the time is for trials over all jobs, the rest for the samples.
         until = deadline if whole else began + (deadline - began) * (at + 1) / (2 * len(steps))
         level = _Level(oracle, capacity_cost, everyone[::step], prices, 1.0 / step)
         for found in level.search(tolerance if whole else max(tolerance, 5e-3), until, now, stop):
@@ -123,7 +107,7 @@ def upper_bound(
 
 
 def _steps(jobs: int) -> Iterator[int]:
-    """Return how many jobs each level's sample takes one of, down to 1."""
+    """Return the sampling interval of each level, down to 1."""
     step = 1
     steps = [1]
     while jobs / step > _SAMPLE * _GROWTH:
@@ -153,14 +137,14 @@ class _Level:
         self._rounds = 0
 
     def first(self) -> Bound:
-        """Return the bound of the prices given."""
+        """Return the bound of the initial prices."""
         value, columns, _ = self._try(self._prices)
         return Bound(value, self._prices, 0.0, self._rounds, tuple(columns), False)
 
     def search(
         self, tolerance: float, until: float, now: Callable[[], float], stop: Stop
     ) -> Iterator[Bound]:
-        """Improve the prices; yield every bound that is better than the ones before."""
+        """Improve the prices; yield every bound that is better than the previous ones."""
         best_prices = self._prices
         best, columns, news = self._try(best_prices)
         master = 0.0
@@ -190,7 +174,7 @@ class _Level:
                     yield found
                 if fresh:
                     break
-                # Smoothed prices found nothing new: the master's own decide.
+                # Smoothed prices give no new column, so the master's own prices are tried.
             if not fresh:
                 return
 
@@ -213,7 +197,7 @@ class _Level:
         return total, columns, news
 
     def _join(self, parts: Sequence[Column]) -> GroupColumn:
-        """Return what a group's schedules earn and use together."""
+        """Return the combined utility and use of a group's schedules."""
         utility = sum(column.utility for column in parts)
         used = [column for column in parts if len(column.use)]
         if not used:

@@ -1,4 +1,4 @@
-"""A certificate: no schedule earns more than the bound, and here is one that earns this much."""
+"""Certificates: an upper bound on the total utility, and a schedule that comes close to it."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from shadowprice.policies.pricing.posted import PostedPrices
 Floats = NDArray[np.float64]
 
 _PROVING: Final = 0.5
-"""Share of the time for the bound, where it does not settle earlier."""
+"""Share of the time for the bound, unless it converges earlier."""
 _BEGINNING: Final = 0.4
-"""Share of the time that is left then for runs of policies to begin with."""
+"""Share of the remaining time for runs of policies that give initial schedules."""
 
 Starts = Callable[[Stop], Iterable[Mapping[str, Schedule]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far the best schedule known is from the best possible."""
+    """Distance of the best known schedule from the optimum."""
 
     bound: float
-    """No schedule earns more."""
+    """Upper bound on the total utility."""
     best: float
-    """What the best schedule found earns; 0 where none was looked for."""
+    """Total utility of the best schedule found; 0 if none was searched for."""
     seconds: float
-    """Time taken."""
+    """Elapsed time."""
     processor: float
-    """Processor time of that: less than ``seconds`` where others use the machine."""
+    """Processor time; less than ``seconds`` if other processes use the machine."""
     rounds: int
-    """Trials of prices over all jobs."""
+    """Number of trials of prices over all jobs."""
     settled: bool
     """Whether the bound is that of the relaxation, within the tolerance."""
     prices: PostedPrices
-    """The prices that prove the bound."""
+    """Prices that prove the bound."""
     schedules: Mapping[str, Schedule]
-    """The best schedule found, by job."""
+    """Best schedule found, by job."""
 
     @property
     def gap(self) -> float:
-        """Relative distance of best and bound, 0 to 1."""
+        """Relative distance of best and bound, from 0 to 1."""
         return max(0.0, self.bound - self.best) / self.bound if self.bound > 0 else 0.0
 
     def record(self) -> dict[str, object]:
@@ -73,7 +73,7 @@ class Certificate:
 
 
 def _nobody(bound: float, best: float) -> None:
-    """Tell nobody."""
+    """Ignore a report."""
     del bound, best
 
 
@@ -91,33 +91,13 @@ def certify(
     report: Callable[[float, float], None] | None = None,
     seed: int = 0,
 ) -> Certificate:
-    """Bound what any schedule earns, and look for one that comes close.
+    """Bound the total utility of any schedule, and search for a schedule that comes close.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers, all up.
-    jobs : sequence of Job
-        The job set.
-    until : int, optional
-        End of the timespan T.
-    gap : float
-        Relative distance of bound and best at which to stop, >= 0.
-    seconds : float
-        Time after which to stop; the bound is valid whenever that is.
-    clock : Clock
-        What that time is counted by.
-    schedules : bool
-        Whether to look for schedules; without them only the bound is computed.
-    starts : callable, optional
-        Gives schedules by name of the job to begin with, those of one run of a policy after
-        another, and is given what to ask whether to leave it at those.
-    stop : callable
-        Asked often whether to stop.
-    report : callable, optional
-        Told of bound and best (0 at first) whenever either improves.
-    seed : int
-        Of the search for schedules.
+    All servers are up. The search stops at the relative distance ``gap`` of bound and best, after
+    ``seconds`` of ``clock``, or when ``stop`` returns True; the bound is valid in any case. Without
+    ``schedules`` only the bound is computed. ``starts`` yields initial schedules by name of the
+    job, one mapping per run of a policy, and is given a stop condition. ``report`` is called with
+    bound and best (0 at first) whenever either improves.
 
     Raises
     ------
@@ -125,7 +105,9 @@ def certify(
         If the gap is negative, or a job is a bag of tasks.
     """
     if not 0 <= gap < math.inf:
-        raise InputError(Fault("gap", f"{gap:g} is no distance", "give 0 or more, such as 1%"))
+        raise InputError(
+            Fault("gap", f"must be 0 or more, not {gap:g}", "write a share, such as 1%")
+        )
     now = clock.now
     began, wall, processor = now(), time.perf_counter(), time.process_time()
     relaxation = Relaxation(cluster, jobs, until)

@@ -1,4 +1,4 @@
-"""What the time that a certificate may take is counted by."""
+"""Clock of the time limit of a certificate."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from enum import StrEnum
 
 
 class Clock(StrEnum):
-    """A clock.
+    """Elapsed time or processor time.
 
-    On a machine that others use, time on the wall passes without work being done, and a search that
-    ends by it leaves a poorer result than on an idle one.
+    If other processes use the machine, elapsed time passes without progress, and a search that it
+    ends has a poorer result than on an idle machine.
     """
 
     WALL = "wall"
     PROCESSOR = "processor"
 
     def now(self) -> float:
-        """Return seconds since some moment: on the wall, or worked by this process."""
+        """Return seconds since a fixed moment: elapsed, or of this process's processor time."""
         return time.perf_counter() if self is Clock.WALL else time.process_time()

@@ -1,10 +1,10 @@
-"""The master program of column generation: the best mix of the schedules found so far.
+"""Restricted master program of column generation: the best mix of the schedules found so far.
 
     max  sum utility x   s.t.  each group of jobs uses one of its columns,
-                               shares of each pool's resource in each slot sum to <= scale
+    shares of each pool's resource in each slot sum to <= scale
 
 Jobs may be grouped: a group's column is the sum of its jobs' schedules at the same prices. That
-makes the program smaller and its prices no less valid, only slower to settle.
+makes the program smaller. Its prices stay valid, but it takes longer to converge.
 """
 
 from __future__ import annotations
@@ -24,32 +24,26 @@ Integers = NDArray[np.int64]
 
 _PRIMAL_SIMPLEX: Final = 4
 _IDLE: Final = 8
-"""Rounds that a column may go unused before it is dropped."""
+"""Rounds after which an unused column is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupColumn:
-    """What a group of jobs does at some prices."""
+    """Schedules of a group of jobs at some prices."""
 
     utility: float
-    """What it earns."""
+    """Total utility of the group."""
     cells: NDArray[np.int32]
-    """Places in the flattened prices that it uses, ascending."""
+    """Indices of the flattened prices that the group uses, ascending."""
     shares: Floats
-    """How much of each."""
+    """Share of the pool's resource in each of these cells."""
 
 
 class Master:
-    """A linear program that keeps its basis while columns are added.
+    """Linear program that keeps its basis while columns are added.
 
-    Parameters
-    ----------
-    groups : int
-        Groups of jobs.
-    cells : int
-        Places in the flattened prices.
-    scale : float
-        Part of the capacity that is there; below 1 for a sample of the jobs.
+    ``cells`` is the number of flattened prices. ``scale`` is the available part of the capacity,
+    below 1 for a sample of the jobs.
     """
 
     def __init__(self, groups: int, cells: int, scale: float) -> None:
@@ -74,11 +68,11 @@ class Master:
 
     @property
     def columns(self) -> int:
-        """Columns in the program."""
+        """Number of columns in the program."""
         return len(self._keys)
 
     def add(self, columns: Sequence[tuple[int, GroupColumn]]) -> int:
-        """Add columns that are new, each with its group; return how many are."""
+        """Add the new ones among columns, each with its group; return their number."""
         costs, starts, indices, values = [], [], [], []
         size = 0
         for group, column in columns:
@@ -113,7 +107,7 @@ class Master:
         return count
 
     def solve(self, seconds: float) -> Floats | None:
-        """Solve; return the prices of all cells, or None if time ran out.
+        """Solve the program; return the prices of all cells, or None if time ran out.
 
         Raises
         ------
@@ -137,7 +131,7 @@ class Master:
         return np.asarray(prices, dtype=np.float64)
 
     def _drop(self, reduced: Floats) -> None:
-        """Drop columns that have long been out of use."""
+        """Drop columns that have been unused for long."""
         self._idle = np.where((self.weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
         old = np.flatnonzero(self._idle >= _IDLE)
         if len(old) < max(1000, len(self._keys) // 3):

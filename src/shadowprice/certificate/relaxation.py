@@ -1,18 +1,18 @@
-"""What prices prove: the Lagrangian relaxation of problem (1) of OASiS.
+"""Bounds that prices prove: the Lagrangian relaxation of problem (1) of OASiS.
 
-Weak duality of (14) and (19) (papers' README, reading 7): for any prices >= 0,
+By weak duality of (14) and (19) (papers' README, reading 7), for any prices >= 0,
 
     sum over slots and limits of price * capacity
-        + sum over jobs of max(0, best payoff at those prices on an empty cluster)
+    + sum over jobs of max(0, best payoff at those prices on an empty cluster)
 
-is at least what any schedule earns. A job's best payoff is problem (27), which the exact search
-over slots answers. Prices are per pool of servers, not per server, so what is bounded is the
-relaxation in which a pool is one large machine, under the limits that whole servers set
-(`policies.pricing.limits`); it allows every schedule that the servers allow.
+is an upper bound on the total utility. A job's best payoff is problem (27), which the exact search
+over slots solves. Prices are per pool of servers, not per server. The bound is therefore that of
+the relaxation in which a pool is one large machine, under the limits that integral servers set
+(`policies.pricing.limits`). It allows every schedule that the servers allow.
 
-The claim rests on the payoffs being proved, not merely found. `PricingOracle.price` therefore gives
-a `ProvenPayoff`, which only an exact search may issue: bags of tasks, whose numbers of copies are
-not proved best, have no oracle, and a job set that holds one is refused.
+The bound requires proved payoffs, not merely good ones. `PricingOracle.price` therefore returns a
+`ProvenPayoff`, which only an exact search may create. Bags of tasks have no oracle, because their
+numbers of copies aren't proved optimal; a job set with a bag is refused.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 ProvenPayoff = NewType("ProvenPayoff", float)
-"""No schedule of the job pays more at the prices asked for."""
+"""Upper bound on the payoff of any schedule of the job at the given prices."""
 
 _ROUNDING: Final = 1e-9
-"""Relative error that the search over slots may make; added to every payoff that it proves."""
+"""Relative error of the search over slots; added to every payoff that it proves."""
 _PAIRS: Final = 200_000
-"""Pairs of a job and a slot that are looked at wherever anything can be gained there."""
+"""Pairs of a job and a slot up to which every slot with a possible gain is searched."""
 _CELLS: Final = 1 << 24
-"""Slots times servers and resources up to which the same goes: what is free is kept for each."""
+"""Slots times servers and resources up to which the same holds: free capacity is stored for each.
+"""
 _TIMES: Final = 4
-"""Times that a job takes alone, of which the slots are looked at where that is too many."""
+"""Multiple of a job's time alone on the cluster that is searched if those limits are exceeded."""
 _SPENT: Final = 1e-12
-"""Part of its utility at first that is left of a job's where it is not looked at any more."""
+"""Share of its initial utility below which a job isn't searched any further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,17 @@ class Column:
     """One schedule: its utility, and its shares of the pools' capacities by slot."""
 
     utility: float
-    """What it earns."""
+    """Utility of the schedule."""
     first: int
     """First slot of ``use``, counted from the relaxation's first."""
     use: Floats
-    """Share of all that a pool holds."""
+    """Share of all of a pool's resource, shape (slots, pools, limits)."""
     choice: Integers
     """Number of workers in each slot, 0 for none."""
 
 
 class PricingOracle(Protocol):
-    """Answers prices with schedules, and proves that none pays more."""
+    """Source of schedules at prices, with proved bounds on their payoffs."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -79,38 +80,28 @@ class PricingOracle(Protocol):
         ...
 
     def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
-        """Return a bound on a job's payoff, and a schedule that reaches it, if one is needed."""
+        """Return a bound on a job's payoff, and a schedule that reaches it if one exists."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Slots in which a job can matter."""
+    """Slots in which a job can earn."""
 
     first: int
-    """Its arrival, and the first slot that is not looked at."""
+    """Arrival of the job."""
     end: int
-    """Its arrival, and the first slot that is not looked at."""
+    """First slot that isn't searched."""
     tail: float
-    """The most that completing in ``end`` or later earns; 0 where some best schedule does not."""
+    """Largest utility of completing in ``end`` or later; 0 if a best schedule completes earlier."""
 
 
 def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list[Window]:
-    """Return the slots to look at for each job.
+    """Return the slots to search for each job.
 
-    As far as anything can be gained (`policies.offline.problem`), where that is not too far to look
-    at; else for a horizon, or some times as long as the job takes alone if that is longer.
-    Utilities do not increase, so all that complete from there on earn no more than ``tail``,
-    whatever they use.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    jobs : sequence of Job
-        The job set.
-    until : int or None
-        End of the timespan T.
+    They reach as far as anything can be gained (`policies.offline.problem`), unless that is too
+    far. Then they reach a horizon, or some multiple of the job's time alone if that is longer.
+    Utilities don't increase, so every later completion earns at most ``tail``.
     """
     over = all_done(cluster, jobs)
     over = over if until is None else min(over, until)
@@ -128,7 +119,7 @@ def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list
 
 def _window(job: Job, slots: int, *, over: bool) -> Window:
     worth = job.utility.values(np.arange(slots + 1))
-    # What is left of a steep utility after some slots is worth no search.
+    # A steep utility is nearly 0 after some slots: searching them gains nothing.
     useful = int(np.count_nonzero(worth > _SPENT * worth[0]))
     if useful <= slots:
         return Window(job.arrival, job.arrival + useful, float(worth[useful]))
@@ -138,15 +129,8 @@ def _window(job: Job, slots: int, *, over: bool) -> Window:
 class Relaxation:
     """A job set on a cluster whose pools are one large machine each.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers. Servers for workers and for parameter servers are two pools where no server
-        carries both, else one.
-    jobs : sequence of Job
-        The job set; of jobs with two rates the faster one counts.
-    until : int or None
-        End of the timespan T.
+    Servers for workers and for parameter servers are two pools if no server hosts both, else one.
+    Of a job with two rates the faster one counts.
 
     Raises
     ------
@@ -160,7 +144,7 @@ class Relaxation:
             raise InputError(
                 Fault(
                     f"job {bags[0]}",
-                    "a bag of tasks has no proved best schedule, so nothing can be certified "
+                    "the best schedule of a bag of tasks can't be proved "
                     f"({len(bags)} of {len(jobs)} jobs are bags)",
                     "leave bags out of the job file for `bound`",
                 )
@@ -179,10 +163,10 @@ class Relaxation:
         self._forget_dominated()
 
     def _forget_dominated(self) -> None:
-        """Leave out resources that no schedule can use up before another of the same pool.
+        """Drop resources that no schedule can exhaust before another one of the same pool.
 
-        Where every choice of every job takes at least as large a share of one resource as of
-        another, the second never binds. Leaving a limit out never makes a bound invalid.
+        If every choice of every job takes at least as large a share of one resource as of another,
+        the second never binds. Dropping a limit never invalidates a bound.
         """
         stacked = [use for _, _, use in self._choices if len(use)]
         if not stacked:
@@ -217,30 +201,17 @@ class Relaxation:
         return len(self.members)
 
     def choices(self, job: int) -> tuple[Integers, Integers, Floats]:
-        """Return a job's numbers of workers that fit, what each gains, and its share of the pools.
+        """Return a job's feasible worker counts, the progress of each, and its share of the pools.
 
-        Returns
-        -------
-        workers, gains : ndarray of int64, shape (choices,)
-        use : ndarray of float64, shape (choices, pools, limits)
+        Shapes: (choices,), (choices,) and (choices, pools, limits).
         """
         return self._choices[job]
 
     def costs(self, job: int, prices: Floats) -> Floats:
-        """Return what each choice of a job costs in some slots.
+        """Return the cost of each choice of a job in some slots, shape (slots, choices).
 
-        A choice is some workers and some parameter servers, so two products do for all of them.
-
-        Parameters
-        ----------
-        job : int
-            Position of the job.
-        prices : ndarray of float64, shape (slots, pools, limits)
-            Prices of these slots.
-
-        Returns
-        -------
-        ndarray of float64, shape (slots, choices)
+        ``prices`` are those of the slots, shape (slots, pools, limits). A choice is a number of
+        workers and one of parameter servers, so two products suffice for all of them.
         """
         member, counts = self.members[job], self._choices[job][0]
         worker, ps = self.unit_costs(job, prices)
@@ -250,19 +221,10 @@ class Relaxation:
         return cost
 
     def unit_costs(self, job: int, prices: Floats) -> tuple[Floats, Floats]:
-        """Return what a worker and a parameter server of a job cost in some slots.
+        """Return the cost of one worker and of one parameter server of a job in some slots.
 
-        Parameters
-        ----------
-        job : int
-            Position of the job.
-        prices : ndarray of float64, shape (slots, pools, limits)
-            Prices of these slots.
-
-        Returns
-        -------
-        (ndarray, ndarray) of float64, shape (slots,)
-            Zeros for parameter servers where there are none.
+        ``prices`` are those of the slots, shape (slots, pools, limits). Both results have shape
+        (slots,); the second is 0 for a job without parameter servers.
         """
         member = self.members[job]
         worker = prices[:, 0] @ self._share(0, member.worker)
@@ -295,18 +257,9 @@ class Relaxation:
     def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
         """Return a bound on a job's payoff at prices, and the schedule that reaches it.
 
-        Parameters
-        ----------
-        job : int
-            Position of the job.
-        prices : ndarray of float64, shape (slots, pools, limits)
-            Utility per slot for all that a pool holds.
-
-        Returns
-        -------
-        (ProvenPayoff, Column or None)
-            None where nothing that completes the work earns anything; without slots where
-            completing after the window, for nothing, is the bound.
+        ``prices`` are utility per slot for all of a pool's resource, shape (slots, pools, limits).
+        The schedule is None if none earns anything, and has no slots if the bound is to complete
+        after the window at no cost.
         """
         window = self.windows[job]
         counts, gains, use = self._choices[job]
@@ -328,7 +281,7 @@ class Relaxation:
         return ProvenPayoff(found.payoff + _ROUNDING * abs(worth)), column
 
     def _late(self, window: Window) -> tuple[ProvenPayoff, Column | None]:
-        """Answer with completing after all that is looked at, for nothing."""
+        """Return the payoff of completing after the window at no cost."""
         if window.tail <= 0:
             return ProvenPayoff(0.0), None
         nothing = np.zeros((0, *self.counted.shape))
@@ -337,5 +290,5 @@ class Relaxation:
 
 
 def price_of_capacity(relaxation: Relaxation, prices: Floats) -> float:
-    """Return the first term of the bound: what all the capacity costs."""
+    """Return the first term of the bound: the price of all capacity."""
     return float(np.where(relaxation.counted, prices, 0.0).sum())

@@ -1,11 +1,11 @@
-"""Good schedules of a whole job set, by rounding the mix that the bound's prices come with.
+"""Good schedules of a whole job set, by rounding the mix that belongs to the bound's prices.
 
-Jobs are placed one after another on real servers, each with its exact best schedule at a part of
-the bound's prices over the room that is left: the prices keep a job out of slots that are worth
-more to others. Several orders and parts are tried. Then jobs are taken out and put back, a few
-competitors at a time (ruin and recreate: Schrimpf et al., *Record breaking optimization results
-using the ruin and recreate principle*, Journal of Computational Physics 2000). Every schedule held
-is feasible server by server, so what they earn together is a lower bound.
+Jobs are placed one after another on real servers. Each gets its exact best schedule at a fraction
+of the bound's prices, on the remaining capacity: the prices keep it out of slots that are worth
+more to other jobs. Several orders and fractions are tried. Then a few competing jobs at a time are
+removed and placed again (ruin and recreate: Schrimpf et al., *Record breaking optimization results
+using the ruin and recreate principle*, Journal of Computational Physics 2000). Every schedule is
+feasible server by server, so their total utility is a lower bound.
 """
 
 from __future__ import annotations
@@ -31,36 +31,38 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _PARTS: Final = (1.0, 0.8, 0.5, 0.0)
-"""Parts of the prices at which a whole job set is placed."""
+"""Fractions of the prices at which a whole job set is placed."""
 _TRYING: Final = 0.25
-"""Part of the time for that; the rest is for improving the best."""
+"""Share of the time for that; the rest is for improvements."""
 _PAYOFF_GAP: Final = 1e-3
-"""Relative gap of a job's schedule: what follows is a heuristic anyway."""
+"""Relative gap of a job's schedule; a smaller one doesn't help a heuristic."""
 _EXACT: Final = 1e-8
-"""Relative gap that no search can close: the payoffs proved have a rounding error added."""
+"""Relative gap that no search can close, because payoffs include a rounding error."""
 _NOTHING: Final = 1e-9
-"""Part of the largest utility that is not worth looking for."""
+"""Share of the largest utility below which an improvement isn't searched for."""
 _TRIES: Final = 3
-"""Times that a schedule which restarts eat into is planned anew with more work."""
+"""Number of times that a schedule is planned again with more work, to cover restart costs."""
 _NEIGHBOURS: Final = 8
-"""Most jobs that are taken out at once."""
+"""Largest number of jobs that are removed at once."""
 _LOOKED_AT: Final = 32
-"""Jobs drawn in search of those."""
+"""Number of jobs drawn to find those."""
 _EXTRA: Final = 4
-"""Further jobs that are left out and may fill what is left."""
+"""Further jobs without a schedule that may fill the remaining capacity."""
 _HEAT: Final = 0.3
-"""Temperature at first, as a part of what a job earns on average."""
+"""Initial temperature, as a share of a job's mean utility."""
 _COOLED: Final = 0.02
-"""Part of it that is left at the end."""
+"""Final temperature, as a share of the initial one."""
 _ENOUGH: Final = 1000
 _ENOUGH_A_JOB: Final = 100
-"""Moves without a better result, and further ones a job, after which the search ends: on a few jobs
-it would go on for minutes with nothing left to find, on hundreds time ends it first."""
+"""Moves without an improvement after which the search ends, and further ones per job.
+
+Few jobs would otherwise take minutes with nothing left to find; with hundreds, time ends first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A job's schedule and what it earns."""
+    """Schedule and utility of a job."""
 
     schedule: Schedule
     utility: float
@@ -68,50 +70,33 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """What searches ask of a job again and again."""
+    """Values of a job that searches need repeatedly."""
 
     first: int
-    """Its window, counted from the relaxation's first slot."""
+    """Start of its window, counted from the relaxation's first slot."""
     slots: int
-    """Its window, counted from the relaxation's first slot."""
+    """Length of its window."""
     workers: Integers
-    """Choices that bring progress at the slower rate, which holds wherever a job stands."""
+    """Worker counts with progress at the slower rate, which holds for every placement."""
     servers: Integers
-    """Choices that bring progress at the slower rate, which holds wherever a job stands."""
+    """Numbers of parameter servers of these choices."""
     gains: Integers
-    """Choices that bring progress at the slower rate, which holds wherever a job stands."""
+    """Progress of these choices per slot."""
     worth: Floats
     """Utility of completing in each slot of the window."""
     worker: Integers
-    """Demands; zeros without parameter servers."""
+    """Demand of a worker."""
     ps: Integers
-    """Demands; zeros without parameter servers."""
+    """Demand of a parameter server; zeros if the job has none."""
     price: tuple[Floats, Floats]
-    """What a worker and a parameter server cost at the prices."""
+    """Price of a worker and of a parameter server in each slot."""
 
 
 class Rounding:
-    """Schedules on real servers, placed and taken out one by one.
+    """Schedules on real servers, which are placed and removed one by one.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    relaxation : Relaxation
-        The job set, with the slots and prices of its bound.
-    prices : ndarray of float64, shape (slots, pools, resources)
-        The bound's prices.
-    slots : int
-        Slots from the relaxation's first on in which schedules may lie that others made.
-
-    Attributes
-    ----------
-    placed : dict of int to Placed
-        Schedules by position of the job.
-    utility : float
-        What they earn together.
-    start, end, earned : ndarray, shape (jobs,)
-        First and last slot of each schedule, ``end`` -1 for those without one, and what it earns.
+    ``prices`` are those of the bound, shape (slots, pools, resources). Schedules of other sources
+    may use ``slots`` slots from the relaxation's first on.
     """
 
     def __init__(
@@ -131,13 +116,13 @@ class Rounding:
         self.earned = np.zeros(len(self._jobs))
 
     def emptied(self, slots: int = 1) -> Rounding:
-        """Return the same without schedules; what is known of jobs is shared."""
+        """Return a copy without schedules; the values of jobs are shared."""
         fresh = Rounding(self._cluster, self._relaxation, self._prices, slots)
         fresh._members = self._members
         return fresh
 
     def place(self, at: int, part: float) -> bool:
-        """Place a job that is not placed, at a part of the prices; return whether it now is."""
+        """Place a job without a schedule, at a fraction of the prices; return whether it fits."""
         job = self._jobs[at]
         required = job.required
         for _ in range(_TRIES):
@@ -151,7 +136,7 @@ class Rounding:
         return False
 
     def take_out(self, at: int) -> Placed:
-        """Take a job out."""
+        """Remove the schedule of a job, and return it."""
         placed = self.placed.pop(at)
         self._shift(at, placed.schedule, -1)
         self.utility -= placed.utility
@@ -159,7 +144,7 @@ class Rounding:
         return placed
 
     def put_back(self, at: int, placed: Placed) -> bool:
-        """Give a job a schedule; return whether there is room for it."""
+        """Restore a schedule of a job; return whether there is capacity for it."""
         if not self._shift(at, placed.schedule, 1):
             return False
         self.placed[at] = placed
@@ -169,7 +154,7 @@ class Rounding:
         return True
 
     def begin(self, at: int, schedule: Schedule) -> bool:
-        """Give a job a schedule of somebody else; return whether it earns, and there is room."""
+        """Place a given schedule of a job; return whether it earns and there is capacity."""
         first, slots = self._relaxation.start, len(self._free)
         if not len(schedule) or schedule.start < first or schedule.completion >= first + slots:
             return False
@@ -238,7 +223,7 @@ class Rounding:
 
 
 def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
-    """Return the progress units of a schedule, less what restarts take."""
+    """Return the progress units of a schedule, less the restart costs."""
     workers, _, _ = schedule.totals()
     choices = np.searchsorted(job.worker_counts, workers)
     gains = job.gains[choices]
@@ -250,12 +235,12 @@ def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best schedules found."""
+    """Best schedules found."""
 
     utility: float
-    """What they earn together."""
+    """Their total utility."""
     schedules: dict[int, Schedule]
-    """By position of the job."""
+    """Schedules by index of the job."""
 
 
 def best_schedules(
@@ -271,30 +256,12 @@ def best_schedules(
     starts: Iterable[Mapping[int, Schedule]] = (),
     seed: int = 0,
 ) -> Best:
-    """Place a whole job set as well as time allows.
+    """Search for schedules of a whole job set until the gap is closed or the time is spent.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    relaxation : Relaxation
-        The job set.
-    prices : ndarray of float64, shape (slots, pools, resources)
-        The bound's prices.
-    bound : float
-        No schedule earns more.
-    gap : float
-        Relative distance from the bound at which to stop.
-    stop : callable
-        Asked between jobs whether to stop.
-    spent : callable
-        Gives the part of the time that is over, 0 to 1.
-    report : callable
-        Told what every better set of schedules earns.
-    starts : iterable of mapping of int to Schedule
-        Schedules of others to begin with, by position of the job.
-    seed : int
-        Of the draws.
+    ``prices`` and ``bound`` are those of the upper bound; the search ends at the relative distance
+    ``gap`` from it, or when ``stop`` returns True between jobs. ``spent`` returns the share of the
+    time that has passed, 0 to 1, and ``report`` is called with the total utility of every better
+    set. ``starts`` yields initial schedules by index of the job.
     """
     best = Best(0.0, {})
     enough = bound - max(gap, _EXACT) * abs(bound)
@@ -327,10 +294,10 @@ def _trials(
     starts: Iterable[Mapping[int, Schedule]],
     stop: Stop,
 ) -> Iterator[Rounding]:
-    """Yield sets of schedules: those of others, then jobs placed one after another."""
+    """Yield sets of schedules: the initial ones, then jobs placed one after another."""
     worth = np.array([_most(job) for job in relaxation.members])
     for schedules in starts:
-        # A run may go on for longer than any best schedule does: what it earns then, it earns.
+        # A run may be longer than every best schedule; its late completions count too.
         ends = (plan.completion + 1 for plan in schedules.values() if len(plan))
         trial = empty.emptied(max(ends, default=relaxation.start + 1) - relaxation.start)
         for at, schedule in schedules.items():
@@ -344,13 +311,13 @@ def _trials(
             if stop():
                 return
             trial = empty.emptied()
-            for step in (part, 0.0):  # what is left goes to whoever can still use it
+            for step in (part, 0.0):  # remaining capacity goes to any job that can use it
                 _fill(trial, order, step, stop)
             yield trial
 
 
 def _fill(trial: Rounding, order: Sequence[int], part: float, stop: Stop) -> None:
-    """Place all jobs that are not placed, in order, at a part of the prices."""
+    """Place all jobs without a schedule, in order, at a fraction of the prices."""
     for at in order:
         if stop():
             return
@@ -359,7 +326,7 @@ def _fill(trial: Rounding, order: Sequence[int], part: float, stop: Stop) -> Non
 
 
 def _orders(relaxation: Relaxation, prices: Floats) -> list[list[int]]:
-    """Return orders in which to place jobs: payoff per cost, and utility per cost at the prices."""
+    """Return orders of the jobs: by payoff per cost, and by utility per cost at the prices."""
     mean = prices.mean(axis=0).reshape(-1) + 1e-12
     density, payoff = np.zeros(relaxation.jobs), np.zeros(relaxation.jobs)
     for at in range(relaxation.jobs):
@@ -385,11 +352,10 @@ def _improve(
     report: Callable[[float], None],
     rng: np.random.Generator,
 ) -> Best:
-    """Take competitors out and put them back in another order, with a job that could earn more.
+    """Remove competing jobs and place them in another order, with a job that could earn more.
 
-    A little may be lost on the way (simulated annealing): the temperature is a part of what a job
-    earns on average, and falls as time is spent, or as moves find nothing better, until so many
-    found nothing that the search ends.
+    A small loss may be accepted (simulated annealing). The temperature is a share of a job's mean
+    utility, and falls as time is spent or as moves find nothing better, until the search ends.
     """
     best = _snapshot(state)
     heat = _HEAT * best.utility / max(1, len(best.schedules))
@@ -400,7 +366,7 @@ def _improve(
     patience = _ENOUGH + _ENOUGH_A_JOB * relaxation.jobs
     while not stop() and state.utility < enough and idle < patience:
         idle += 1
-        # What could earn more is tried in proportion to that, whether it is placed or not.
+        # Jobs are drawn in proportion to what they could gain, with or without a schedule.
         missing = np.maximum(worth - state.earned, 0.0)
         if missing.max(initial=0.0) <= _NOTHING * worth.max():
             break
@@ -420,7 +386,7 @@ def _improve(
         part = float(rng.choice(_PARTS))
         added = [at for at in again if state.place(at, part)]
         added += [at for at in again if at not in state.placed and state.place(at, 0.0)]
-        # The end is near where time runs out, or where nothing was found for long.
+        # The temperature falls with time, and with moves that found nothing.
         cooled = _COOLED ** min(1.0, max(spent(), idle / patience))
         if state.utility - before > heat * cooled * math.log(1 - rng.random()):
             if state.utility > best.utility + 1e-9:
@@ -435,12 +401,12 @@ def _improve(
 
 
 def _most(job: Job) -> float:
-    """Return the most that a job can earn."""
+    """Return the largest utility of a job."""
     return max(0.0, float(job.utility.values(np.array([job.fastest_slots - 1]))[0]))
 
 
 def _draw(weight: Floats, rng: np.random.Generator) -> int:
-    """Draw a position in proportion to weights."""
+    """Draw an index in proportion to weights."""
     sums = np.cumsum(weight)
     return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
 
@@ -453,7 +419,7 @@ def _snapshot(state: Rounding) -> Best:
 
 
 def earned(jobs: Sequence[Job], schedules: Iterable[tuple[int, Schedule]]) -> float:
-    """Return what schedules earn, from their completion slots alone."""
+    """Return the total utility of schedules, from their completion slots."""
     total = 0.0
     for at, schedule in schedules:
         job = jobs[at]

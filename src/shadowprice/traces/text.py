@@ -61,7 +61,9 @@ def read_head(path: Path) -> str:
     if path.is_dir():
         raise InputError(Fault(str(path), "is a directory", "give the file inside it"))
     if not path.is_file():
-        raise InputError(Fault(str(path), "is not a regular file", "write the data to a file first"))
+        raise InputError(
+            Fault(str(path), "is not a regular file", "write the data to a file first")
+        )
     try:
         bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
         with path.open("rb") as file:
