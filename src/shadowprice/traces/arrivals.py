@@ -1,13 +1,13 @@
-"""Arrival times: uniform, Poisson, or as bursty as a real training cluster's.
+"""Arrival times: uniform, Poisson, or as bursty as those of a real training cluster.
 
-A Poisson process has a coefficient of variation (CV) of 1 between arrivals and a Fano factor
+A Poisson process has a coefficient of variation (CV) of 1 between arrivals, and a Fano factor
 (variance over mean) of 1 in hourly counts. The open Philly trace has 12.4 and 214. The bursty
-process is a doubly stochastic one with batches, its parameters fitted to that trace:
+process is a doubly stochastic one with batches, with parameters fitted to that trace:
 
-- an hourly intensity, log-normal with variance 9.6 about a mean of 1, whose autocorrelation from
-  one hour to the next is 0.48 (that of Philly's hourly counts), times a daily cycle;
-- stretches of silence, a day or so each (they make most of Philly's CV);
-- jobs arrive in batches (sweeps submitted together) of geometric size, seconds apart.
+- an hourly intensity, log-normal with variance 9.6 and mean 1, whose autocorrelation from one hour
+  to the next is 0.48 (that of Philly's hourly counts), times a daily cycle;
+- silent periods of about a day, which cause most of Philly's CV;
+- batches of jobs (sweeps submitted together) of geometric size, seconds apart.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Burstiness:
     """Parameters of the bursty process; the defaults are fitted to the open Philly trace."""
 
     variance: float = 9.6
-    """Variance of the hourly intensity about a mean of 1."""
+    """Variance of the hourly intensity, whose mean is 1."""
     persistence: float = 0.74
-    """Correlation of the intensity's logarithm from one hour to the next."""
+    """Correlation of the logarithm of the intensity from one hour to the next."""
     quiet: float = 0.12
-    """Share of the time in which nothing arrives, 0 to 1."""
+    """Share of the time without arrivals, 0 to 1."""
     silence: float = 25.0
-    """Mean hours of such a stretch."""
+    """Mean length of a silent period in hours."""
     daily: float = 0.35
     """Amplitude of the daily cycle, 0 to 1; the peak is at 07:00 of a clock that starts at 0."""
     batch: float = 5.0
@@ -69,31 +69,16 @@ def arrival_times(
     rng: np.random.Generator,
     burstiness: Burstiness | None = None,
 ) -> Floats:
-    """Draw exactly ``count`` arrival times within a span.
+    """Draw exactly ``count`` ascending arrival times in [0, span) seconds.
 
-    Parameters
-    ----------
-    pattern : {"uniform", "poisson", "bursty"}
-        Uniform: evenly spaced, the first at 0. Poisson: a Poisson process given its count, that is
-        independent uniform times. Bursty: see the module.
-    count : int
-        How many.
-    span : float
-        Seconds; times lie in [0, span).
-    rng : numpy.random.Generator
-        Source of randomness.
-    burstiness : Burstiness, optional
-        Of the bursty pattern.
-
-    Returns
-    -------
-    ndarray of float64, shape (count,)
-        Ascending.
+    Uniform times are evenly spaced, the first at 0. Poisson times are independent and uniform: a
+    Poisson process conditioned on its count. See the module for bursty ones, whose parameters are
+    ``burstiness``.
 
     Raises
     ------
     InputError
-        If the pattern is unknown or count or span make no sense.
+        If the pattern is unknown, or count or span are out of range.
     """
     if count < 1 or not span > 0:
         raise InputError("arrivals need at least one job and a span above 0")
@@ -111,10 +96,10 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
     sigma = np.sqrt(np.log1p(shape.variance))
     level = _autoregressive(hours, shape.persistence, rng)
     cycle = 1 + shape.daily * np.cos(2 * np.pi * (np.arange(hours) - 7) / 24)
-    # Silence leaves a trace of intensity, so that a span that is all silent still has arrivals.
+    # Silent hours keep a tiny intensity, so that a fully silent span still has arrivals.
     awake = np.where(_silent(hours, shape, rng), 1e-9, 1.0)
     intensity = np.exp(sigma * level) * cycle * awake
-    # Lengths: the last hour may be cut short by the span.
+    # The span may end within the last hour.
     length = np.full(hours, HOUR)
     length[-1] = span - HOUR * (hours - 1)
     mass = np.cumsum(intensity * length)
@@ -133,7 +118,7 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
     order = np.cumsum(gaps)
     opening = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     times = firsts[batch] + (order - order[opening][batch])
-    # A batch that would run over the end folds back into the span.
+    # The part of a batch beyond the end is moved back into the span.
     folded = np.where(times >= span, 2 * span - times, times)
     return np.asarray(np.sort(folded.clip(0, np.nextafter(span, 0))), dtype=np.float64)
 
@@ -147,7 +132,7 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
 
 
 def _silent(hours: int, shape: Burstiness, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which hours are silent: a two-state Markov chain, stationary from its start."""
+    """Return which hours are silent: a two-state Markov chain, started in its stationary state."""
     if not shape.quiet:
         return np.zeros(hours, dtype=np.bool_)
     wake = 1 / shape.silence
@@ -170,21 +155,11 @@ def interarrival_cv(times: Floats) -> float:
 
 
 def hourly_counts(times: Floats, offset: float = 0.0) -> NDArray[np.int64]:
-    """Return arrivals in each whole hour of the clock between the first arrival and the last.
+    """Return the arrivals in each whole clock hour between the first arrival and the last.
 
-    Hours that the span of arrivals fills in part are no measure of their rate, and not counted.
-
-    Parameters
-    ----------
-    times : ndarray of float64
-        Seconds; at least one.
-    offset : float
-        Seconds past a full hour of the clock at time 0.
-
-    Returns
-    -------
-    ndarray of int64
-        An entry an hour; empty where there is no whole one.
+    ``times`` are seconds, and time 0 is ``offset`` seconds after a full hour. Hours that are
+    covered in part are left out, because their counts don't measure the rate. The result is empty
+    without a whole hour.
     """
     clock = (times + offset) / HOUR
     first, end = int(np.ceil(clock.min())), int(np.floor(clock.max()))
@@ -194,5 +169,5 @@ def hourly_counts(times: Floats, offset: float = 0.0) -> NDArray[np.int64]:
 
 
 def fano_factor(counts: NDArray[np.int64]) -> float:
-    """Return variance over mean of counts (1 for Poisson)."""
+    """Return the variance of counts over their mean (1 for Poisson)."""
     return float(counts.var() / counts.mean())

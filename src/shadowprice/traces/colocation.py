@@ -1,15 +1,15 @@
 """The workload of PD-ORS's evaluation: jobs that train faster on one machine.
 
 Yu's thesis (section 4.1) draws everything uniformly: 50 to 150 epochs, 5 to 20 chunks, 20 to 40
-mini-batches a chunk, gradients of 50 to 100, mini-batches of 0.01 to 0.05, worker bandwidths of
-100 Mbps to 4 Gbps and parameter-server bandwidths of 4 to 20 Gbps; a worker and a parameter server
-each ask for 0 to 4 GPUs, 2 to 30 GB of memory and 4 to 8 GB of storage; the utility is
-1 / (1 + duration), the internal bandwidth 40 times the external one.
+mini-batches per chunk, gradients of 50 to 100, mini-batches of 0.01 to 0.05, worker bandwidths of
+100 Mbps to 4 Gbps, and parameter-server bandwidths of 4 to 20 Gbps. A worker and a parameter server
+each request 0 to 4 GPUs, 2 to 30 GB of memory and 4 to 8 GB of storage. The utility is 1 / (1 +
+duration), and the internal bandwidth is 40 times the external one.
 
-It names no unit of the gradient and of the mini-batch time, no slot length and no machine. Here
-they are megabytes and seconds: a mini-batch then computes for 30 ms and communicates for 0.6 s
-outside at the middle of the ranges, so that co-location is worth what Fig. 3.12 says it is. (With
-20-minute slots and mini-batches counted in slots, as OASiS counts them, communication would be
+The thesis states no unit of the gradient and of the mini-batch time, no slot length and no machine.
+Here the units are megabytes and seconds. At the middle of the ranges, a mini-batch then computes
+for 30 ms and communicates for 0.6 s with external traffic, so that co-location gains what Fig. 3.12
+shows. (With 20-minute slots, and mini-batches counted in slots as in OASiS, communication would be
 5 % of a step.) Machines are EC2's P2 and G3, as for OASiS; arrivals follow `arrivals`.
 """
 
@@ -37,7 +37,7 @@ GPUS: Final = (0, 4)
 MEMORY_GB: Final = (2, 30)
 STORAGE_GB: Final = (4, 8)
 
-# GPUs and GiB of memory of the largest P2 and G3; they have no disks of their own (EBS).
+# GPUs and GiB of memory of the largest P2 and G3; they have no local disks (EBS).
 MACHINES: Final = ((16, 732), (4, 488))
 MACHINE_STORAGE: Final = "1TB"
 
@@ -53,27 +53,11 @@ def generate_colocated(
     internal_ratio: float = 40.0,
     seed: int = 0,
 ) -> Workload:
-    """Draw a workload.
+    """Draw a workload, by arrival, with jobs called ``job-0``, ``job-1``, ...
 
-    Parameters
-    ----------
-    jobs : int
-        How many.
-    slots : int
-        Timespan T: arrivals lie in its first ``arrival_share``.
-    slot_seconds : Fraction
-        Length of a slot.
-    arrivals, arrival_share, burstiness
-        As in `generator.GeneratorOptions`.
-    internal_ratio : float
-        Internal over external bandwidth. It changes no draw.
-    seed : int
-        Seed of everything drawn.
-
-    Returns
-    -------
-    Workload
-        Jobs ordered by arrival, called ``job-0``, ``job-1``, ...
+    Arrivals are in the first ``arrival_share`` of ``slots`` slots (the timespan T). ``arrivals``
+    and ``burstiness`` are those of `generator.GeneratorOptions`. ``internal_ratio`` is internal
+    over external bandwidth; it changes no draw.
     """
     rng = np.random.default_rng([seed, 31])
     span = float(slots * arrival_share * slot_seconds)
@@ -104,7 +88,7 @@ def generate_colocated(
     return Workload(
         names=[f"job-{at}" for at in range(jobs)],
         tenants=[None] * jobs,
-        # Rounded down to a nanosecond, an arrival at the start of a slot stays in it.
+        # Rounding down keeps an arrival at the start of a slot in that slot.
         arrival=np.array([int(int(at) * slot_seconds * NANO) for at in arrival], dtype=np.int64),
         epochs=epochs,
         chunks=chunks,
@@ -137,24 +121,11 @@ def colocated_cluster(
     horizon: int = 100,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the cluster of PD-ORS's evaluation as a cluster file writes it.
+    """Return the cluster of PD-ORS's evaluation, as a cluster file writes it.
 
-    Parameters
-    ----------
-    machines : int
-        H of the thesis; each a P2 or a G3 instance at random, of role `any`.
-    slot_seconds : Fraction
-        Length of a slot.
-    horizon : int
-        Slots a planner looks ahead.
-    seed : int
-        Seed of the draws.
-
-    Returns
-    -------
-    dict
-        A mapping that `shadowprice.core.specs.ClusterSpec` validates. Bandwidth is not among its
-        resources: the thesis's machines have GPUs, memory and storage.
+    ``machines`` is H of the thesis: each machine is a random P2 or G3 instance of role `any`.
+    ``horizon`` is in slots. Bandwidth is not a resource, because the thesis's machines have only
+    GPUs, memory and storage.
     """
     rng = np.random.default_rng([seed, 32])
     servers = []

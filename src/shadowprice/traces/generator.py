@@ -1,14 +1,13 @@
-"""Generated workloads and the clusters they are meant for.
+"""Generated workloads, and the clusters that they are meant for.
 
-`paper` draws from the ranges of OASiS's evaluation (section V-A), uniformly, as printed.
-They give a median job that could not finish within 15 slots even alone at full width (papers'
-README, reading 6); `calibrated` draws the mini-batch time log-uniformly in [1e-6, 0.01] slots so
-that the median job can (14 slots, of which communication takes 9, at slots of 20 minutes), and
-changes nothing else. `chunk` draws as printed, and
-reads tau as the time of a data chunk instead of a mini-batch; it is meant for slots of an hour
-("less than a minute" a chunk, "about a second" a mini-batch, "one hour or longer" a slot, section
-III-A). `testbed` draws the jobs of OASiS's own cluster (`testbed`), `pdors` from the ranges of
-PD-ORS's evaluation (`colocation`).
+`paper` draws uniformly from the ranges of OASiS's evaluation (section V-A), as printed. Its median
+job can't finish within 15 slots even alone at full width (papers' README, reading 6). `calibrated`
+only draws the mini-batch time differently: log-uniformly in [1e-6, 0.01] slots, so that the median
+job can (14 slots, of which communication takes 9, with slots of 20 minutes). `chunk` draws as
+printed, but takes tau as the time of a data chunk instead of a mini-batch; it is meant for slots of
+an hour ("less than a minute" a chunk, "about a second" a mini-batch, "one hour or longer" a slot,
+section III-A). `testbed` draws the jobs of OASiS's own cluster (`testbed`), and `pdors` from the
+ranges of PD-ORS's evaluation (`colocation`).
 """
 
 from __future__ import annotations
@@ -44,45 +43,45 @@ TARGET: Final = (1.0, 15.0)
 
 # EC2 capacities: GPU, vCPU, memory GiB. The paper gives C4 to workers and P2 and G3 to parameter
 # servers; workers need up to 4 GPUs and C4 has none, so the two are evidently swapped in print.
-# The largest size of each family, as the smaller ones cannot hold the largest demands.
+# These are the largest sizes of each family; smaller ones can't hold the largest demands.
 WORKER_INSTANCES: Final = {"p2.16xlarge": (16, 64, 732), "g3.16xlarge": (4, 64, 488)}
 PS_INSTANCES: Final = {"c4.8xlarge": (0, 36, 60)}
 SERVER_GBPS: Final = (20, 50)
-# These instances have no disk of their own (EBS): storage is given ample room.
+# These instances have no local disk (EBS), so their storage is ample.
 STORAGE: Final = "1TB"
 
 MOST_PLACES: Final = 10_000
-"""Workers for which a server that is sized to jobs without GPUs has memory and bandwidth."""
+"""Workers for which a server without GPUs, sized to jobs, has memory and bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """What to generate."""
+    """Options of a generated workload."""
 
     preset: Preset = "paper"
-    """Ranges, as the module says; `pdors` has utilities of its own, without the shares and the
-    value below, `testbed` its own arrivals."""
+    """Ranges, see the module. `pdors` has its own utilities, without the shares and the value
+    below; `testbed` has its own arrivals."""
     jobs: int = 100
-    """How many."""
+    """Number of jobs."""
     slots: int = 300
     """Timespan T: arrivals lie in its first ``arrival_share``."""
     slot_seconds: Fraction = Fraction(1200)
-    """Length of a slot; the paper's testbed has 20 minutes, its simulation names none. It matters
-    for communication alone: everything else is drawn in slots."""
+    """Length of a slot. The paper's testbed has 20 minutes; its simulation states none. It changes
+    only communication, because everything else is drawn in slots."""
     arrivals: Pattern = "poisson"
-    """The paper follows the Google cluster trace, which is not among the data here."""
+    """Pattern of arrivals. The paper takes the Google cluster trace, which isn't available here."""
     arrival_share: float = 1.0
     """Share of the timespan in which jobs arrive."""
     burstiness: Burstiness | None = None
-    """Of bursty arrivals; its hours are then hours of the simulated clock."""
+    """Parameters of bursty arrivals; its hours are then hours of simulated time."""
     insensitive: float = 0.10
-    """Shares of time-insensitive and time-sensitive jobs."""
+    """Share of time-insensitive jobs."""
     sensitive: float = 0.55
-    """Shares of time-insensitive and time-sensitive jobs."""
+    """Share of time-sensitive jobs."""
     value: tuple[float, float] = (1.0, 100.0)
     """Range of the priority (Fig. 5 narrows it)."""
     internal_ratio: float = 40.0
-    """Internal over external bandwidth, for `pdors`; 1 makes co-location worth nothing."""
+    """Internal over external bandwidth, for `pdors`; with 1, co-location gains nothing."""
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -103,20 +102,7 @@ class GeneratorOptions:
 
 
 def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
-    """Draw a workload.
-
-    Parameters
-    ----------
-    options : GeneratorOptions
-        What to draw.
-    seed : int
-        Seed of everything drawn.
-
-    Returns
-    -------
-    Workload
-        Jobs ordered by arrival, called ``job-0``, ``job-1``, ...
-    """
+    """Draw a workload, by arrival, with jobs called ``job-0``, ``job-1``, ..."""
     if options.preset == "pdors":
         return generate_colocated(
             options.jobs,
@@ -140,7 +126,7 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
     rng = np.random.default_rng(seed)
     count = options.jobs
     slot = options.slot_seconds
-    # In slots; an arrival inside slot t is put at its start, so the job may run in slot t.
+    # An arrival inside slot t is moved to its start, so that the job may run in slot t.
     span = float(options.slots * options.arrival_share * slot)
     times = arrival_times(options.arrivals, count, span, rng, options.burstiness)
     slots = np.minimum((times / float(slot)).astype(np.int64), options.slots - 1)
@@ -159,13 +145,13 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
     profiles = _profiles(rng, count)
     value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
     low, high = options.value
-    # Rescaled rather than drawn again: the same seed keeps every other draw of a job.
+    # Rescaling instead of drawing again keeps every other draw of the seed.
     value = low + (value - 1.0) / 99.0 * (high - low)
     slot_nanoseconds = slot * NANO
     return Workload(
         names=[f"job-{at}" for at in range(count)],
         tenants=[None] * count,
-        # Rounded down to a nanosecond, an arrival at the start of a slot stays in it.
+        # Rounding down keeps an arrival at the start of a slot in that slot.
         arrival=np.array([int(int(at) * slot_nanoseconds) for at in slots], dtype=np.int64),
         epochs=epochs,
         chunks=chunks,
@@ -184,7 +170,7 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
 
 
 def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
-    """Draw the demands of section V-A; each job has its own."""
+    """Draw the demands of section V-A, different for each job."""
 
     def whole(low: int, high: int, unit: int) -> list[int]:
         return [int(at) * unit for at in rng.integers(low, high, count, endpoint=True)]
@@ -222,27 +208,11 @@ def paper_cluster(
     horizon: int = 300,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return OASiS's evaluation cluster as a cluster file writes it.
+    """Return OASiS's evaluation cluster, as a cluster file writes it.
 
-    Servers for workers are EC2 P2 or G3 instances at random, those for parameter servers C4 (the
-    paper has them the other way round, see the module); every server's bandwidth is drawn from
-    20 to 50 Gbps.
-
-    Parameters
-    ----------
-    workers, parameter_servers : int
-        H and K of the paper.
-    slot_seconds : Fraction
-        Length of a slot.
-    horizon : int
-        Slots a planner looks ahead.
-    seed : int
-        Seed of the draws.
-
-    Returns
-    -------
-    dict
-        A mapping that `shadowprice.core.specs.ClusterSpec` validates.
+    ``workers`` and ``parameter_servers`` are H and K of the paper. Servers for workers are random
+    EC2 P2 or G3 instances, those for parameter servers C4; the paper has them the other way round,
+    see the module. Every server's bandwidth is drawn from 20 to 50 Gbps. ``horizon`` is in slots.
     """
     rng = np.random.default_rng([seed, 1])
     servers = []
@@ -272,28 +242,17 @@ def paper_cluster(
 def cluster_for(
     workload: Workload, *, load: float = 1.0, horizon: int = 300, gpus_per_server: int = 8
 ) -> dict[str, Any]:
-    """Return a cluster sized to a workload, as a cluster file writes it.
+    """Return a cluster sized to a traced workload, as a cluster file writes it.
 
-    Parameters
-    ----------
-    workload : Workload
-        From a trace: its jobs' GPU-time counts, or their core-time where no job uses GPUs.
-    load : float
-        That time over the time there is, between the first arrival and the last; below 1 the
-        cluster has room to spare.
-    horizon : int
-        Slots a planner looks ahead.
-    gpus_per_server : int
-        GPUs of a server for workers; it has 8 cores and 32 GiB a GPU and 25 Gbps. All of them
-        grow where one worker asks for more, bandwidth where workers on every GPU do. Without GPUs
-        it has the cores alone, with memory and bandwidth for the smallest worker on all of them.
+    ``load`` is the jobs' GPU-time (core-time if no job uses GPUs) over that of the cluster between
+    the first and the last arrival.
 
-    Returns
-    -------
-    dict
-        A mapping that `shadowprice.core.specs.ClusterSpec` validates: servers for workers, at least
-        as many as the widest job needs at its fewest workers, and equally many for parameter
-        servers where jobs use them, with room for one a GPU: the GPUs are what is scarce.
+    A worker server has ``gpus_per_server`` GPUs, and per GPU 8 cores and 32 GiB; it has 25 Gbps.
+    All of them grow if one worker requests more, and the bandwidth if workers on every GPU do.
+    Without GPUs it has only cores, with memory and bandwidth for the smallest worker on all of
+    them. There are at least as many servers as the widest job needs at its fewest workers. If jobs
+    use parameter servers, there are equally many servers for those, with room for one per GPU, so
+    that GPUs are the scarce resource.
     """
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
@@ -342,7 +301,7 @@ def cluster_for(
 
 
 def _ps_capacity(workload: Workload, places: int) -> dict[str, Any]:
-    """Return the capacity of a server that holds so many of the largest parameter servers."""
+    """Return the capacity of a server for this many of the largest parameter servers."""
     demands = [profile.ps for profile in workload.profiles if profile.ps is not None]
     most = {name: max(ps.get(name, 0) for ps in demands) for name in ("cpu", "memory", BANDWIDTH)}
     return {
@@ -353,7 +312,7 @@ def _ps_capacity(workload: Workload, places: int) -> dict[str, Any]:
 
 
 def worker_seconds(workload: Workload) -> NDArray[np.float64]:
-    """Return the worker-seconds of each job; for a measured curve, at its fewest workers."""
+    """Return the worker-seconds of each job; with a measured curve, at its fewest workers."""
     seconds = np.empty(len(workload))
     work = workload.work
     for at, profile in enumerate(workload.profiles):
@@ -368,7 +327,7 @@ def worker_seconds(workload: Workload) -> NDArray[np.float64]:
 
 
 def slot_text(seconds: Fraction) -> str:
-    """Write a slot length as a cluster file does."""
+    """Format a slot length as a cluster file writes it."""
     if seconds.denominator == 1 and seconds % 60 == 0:
         return f"{seconds // 60}min"
     return f"{float(seconds)!r}s"

@@ -1,4 +1,4 @@
-"""Finding trace files, and reading one from ``format:path?option=value&...``."""
+"""Trace files: finding them, and parsing ``format:path?option=value&...``."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ SELECTION_OPTIONS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """What a user asks for as ``format:path?option=value&...``."""
+    """A parsed ``format:path?option=value&...``."""
 
     format: TraceFormat
     """The format."""
     path: Path
     """File or directory."""
     selection: Selection
-    """Which jobs to keep."""
+    """Jobs to keep."""
     skip_invalid: bool
-    """Whether wrong rows are left out."""
+    """Whether invalid rows are left out."""
     options: Mapping[str, str]
-    """The format's own options."""
+    """Options of the format."""
     synthesis: Mapping[str, str]
-    """Options that are neither: left to the synthesis of what the trace lacks."""
+    """Options of the synthesis of what the trace lacks."""
 
 
 def traces_folder() -> Path:
@@ -54,7 +54,7 @@ def traces_folder() -> Path:
 
 
 def resolve(path: Path) -> Path:
-    """Return a path as it stands, or under the folder of traces where only that exists."""
+    """Return a path as it is, or under the folder of traces if it exists only there."""
     if not path.exists() and not path.is_absolute():
         inside = traces_folder() / path
         if inside.exists():
@@ -65,14 +65,14 @@ def resolve(path: Path) -> Path:
 def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     """Parse ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
 
-    The path may contain commas and colons, and ``%3F`` for a question mark. Before it stands the
-    name of a format, or ``./file.py:NAME``. ``synthesis_options`` are accepted too, for
-    `shadowprice.traces.synthesis`.
+    The path may contain commas and colons, and ``%3F`` for a question mark. The format is a
+    registered name or ``./file.py:NAME``. ``synthesis_options`` are accepted in addition to the
+    format's and the selection's.
 
     Raises
     ------
     InputError
-        If the format or an option is unknown (naming the nearest), or a value is wrong.
+        If the format or an option is unknown (with the nearest name), or a value is wrong.
     """
     name, rest = _split(text)
     known = get_format(name)
@@ -95,19 +95,9 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
 
 
 def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
-    """Read a trace and keep the selected jobs.
+    """Read a trace and keep the selected jobs, with notes of everything dropped or repaired.
 
-    Parameters
-    ----------
-    spec : str or TraceSpec
-        What to read.
-    skip_invalid : bool
-        Leave out wrong rows, counting them (also ``?skip_invalid=yes``).
-
-    Returns
-    -------
-    Trace
-        The jobs, with notes of everything left out or mended.
+    ``skip_invalid`` leaves invalid rows out and counts them, as ``?skip_invalid=yes`` does.
 
     Raises
     ------
@@ -120,16 +110,16 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
     try:
         return select(spec.format.read(spec.path, reading), spec.selection)
     except (pl.exceptions.PolarsError, OverflowError) as error:
-        # A number that a column cannot hold: text that was read as it stands, or a product.
+        # A column can't hold a number that was parsed leniently, or a product of numbers.
         reason = shown(str(error).splitlines()[0])
-        message = f"holds numbers that no trace has ({reason})"
+        message = f"contains numbers out of range ({reason})"
         raise InputError(Fault(str(spec.path), message, "check its columns")) from error
 
 
 def _split(text: str) -> tuple[str, str]:
     """Split a specification into the format, a name or ``FILE.py:NAME``, and the rest.
 
-    A registered name comes first, so that its path may contain ``.py:``.
+    A registered name takes precedence, so that its path may contain ``.py:``.
     """
     name, colon, rest = text.partition(":")
     if name not in format_names() and is_file_reference(text):
@@ -140,12 +130,14 @@ def _split(text: str) -> tuple[str, str]:
             raise InputError(Fault("trace", message, hint))
         name, rest = split
     if not colon or not rest:
-        raise InputError(f"{text!r} is no trace; write format:path, such as philly:philly.csv.gz")
+        raise InputError(
+            f"expected a trace, got {text!r}; write format:path, such as philly:philly.csv.gz"
+        )
     return name, rest
 
 
 def _at_home(location: str) -> Path:
-    """Return a path with a leading ``~`` or ``~user`` resolved; as it is written, where none is."""
+    """Return a path with a leading ``~`` or ``~user`` expanded, if there is such a user."""
     try:
         return Path(location).expanduser()
     except RuntimeError:

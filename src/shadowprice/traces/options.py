@@ -1,4 +1,4 @@
-"""How to fill in what a trace lacks."""
+"""Options of the synthesis of what a trace lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shadowprice.core.amounts import Dimension, parse_amount
 from shadowprice.core.errors import InputError
 
 MOST_WORKERS: Final = 64
-"""Workers that elasticity widens a job to, at most."""
+"""Largest number of workers that elasticity gives a job."""
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "families": ("a100", "v100"),
@@ -24,36 +24,35 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SynthesisOptions:
-    """How to fill in what a trace lacks."""
+    """Options of the synthesis of what a trace lacks."""
 
     families: Literal["a100", "v100"] = "a100"
-    """Set of measured model families that jobs without a model are drawn from, uniformly."""
+    """Set of measured model families from which jobs without a model are drawn, uniformly."""
     speed: Literal["auto", "linear", "measured"] = "auto"
     """Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
-    Measured: only the measured numbers, at the measured rates. Auto: measured where the trace names
-    a model that is in the table, else linear."""
+    Measured: only the measured numbers, at the measured rates. Auto: measured if the trace names a
+    model of the table, else linear."""
     training: Literal["ps", "allreduce"] = "ps"
-    """Whether jobs ask for parameter servers."""
+    """Whether jobs use parameter servers."""
     insensitive: float = 0.10
-    """Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
-    rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %."""
+    """Share of time-insensitive jobs, with decay 0. OASiS, section V: 10 %."""
     sensitive: float = 0.55
-    """Shares of time-insensitive (decay 0) and time-sensitive (decay 0.01-1 per slot) jobs; the
-    rest are time-critical (decay 4-6). OASiS, section V: 10 % and 55 %."""
+    """Share of time-sensitive jobs, with decay 0.01-1 per slot; the rest are time-critical, with
+    decay 4-6. OASiS, section V: 55 %."""
     target: Literal["relative", "slots"] = "relative"
-    """Relative: the target is the traced duration times a stretch drawn from 1 to ``stretch``
-    (log-uniform), and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration
-    (OASiS, section V; jobs longer than that cannot meet it)."""
+    """Relative: the target is the traced duration times a log-uniform stretch from 1 to
+    ``stretch``, and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration (OASiS,
+    section V; longer jobs miss it)."""
     stretch: float = 4.0
     """Largest stretch of a relative target."""
     elasticity: float = 0.0
-    """A job may run with 1 to ``elasticity`` times its traced workers (at most 64); 1 keeps the
-    traced number, alone. For a measured curve given by the trace, 0 (the default) allows every
-    measured number; otherwise 0 means 2."""
+    """A job may run with 1 to ``elasticity`` times its traced workers, at most 64; 1 fixes the
+    traced number. 0, the default, means every measured number for a measured curve of the trace,
+    else 2."""
     cpu_jobs: Literal["drop", "keep"] = "drop"
     """Whether jobs without GPUs are left out, with a note, or scheduled."""
     bandwidth: str = "3Gbps"
-    """Network share of one worker with one GPU; the default is 3Gbps, an eighth of 25 Gbps."""
+    """Bandwidth of a worker with one GPU; the default of 3Gbps is an eighth of 25 Gbps."""
 
     def __post_init__(self) -> None:
         for name, kind in _CHOICES.items():
@@ -69,7 +68,7 @@ class SynthesisOptions:
 
     @property
     def worker_bandwidth(self) -> int:
-        """Network share of a worker in bit/s."""
+        """Bandwidth of a worker in bit/s."""
         value = parse_amount(self.bandwidth)
         if not value.value or value.dimension is not Dimension.RATE:
             raise InputError(f"bandwidth={self.bandwidth}: write a rate such as 3Gbps")
@@ -77,7 +76,7 @@ class SynthesisOptions:
 
     @classmethod
     def from_text(cls, pairs: dict[str, str]) -> SynthesisOptions:
-        """Build the options from text, as ``?training=allreduce&stretch=2`` gives them."""
+        """Parse the options of ``?training=allreduce&stretch=2``."""
         values: dict[str, object] = {}
         for field in fields(cls):
             if field.name in pairs:
@@ -116,4 +115,4 @@ def _described(name: str, default: object) -> str:
 SYNTHESIS_OPTIONS: Final[Mapping[str, str]] = {
     field.name: _described(field.name, field.default) for field in fields(SynthesisOptions)
 }
-"""Options by name, and what they do, for people; ``docs/traces.md`` lists them, held by a test."""
+"""Descriptions of the options by name; a test compares them with ``docs/traces.md``."""

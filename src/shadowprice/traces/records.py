@@ -1,4 +1,4 @@
-"""The one table that every trace format is read into."""
+"""The common table of all trace formats."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
     {
         "job": pl.String(),  # unique name
         "submit": pl.Float64(),  # seconds since the first kept job's submission
-        "duration": pl.Float64(),  # seconds of running, queueing excluded; null: unknown
+        "duration": pl.Float64(),  # seconds of running, without queueing; null: unknown
         "queue": pl.Float64(),  # seconds it waited in the traced cluster; null: unknown
         "gpus": pl.Float64(),  # GPUs in all, fractions of one allowed; 0: a CPU job
-        "workers": pl.Int64(),  # worker tasks, where the trace splits them; else null
-        "ps": pl.Int64(),  # parameter-server tasks, where the trace splits them; else null
+        "workers": pl.Int64(),  # worker tasks, if the trace has them; else null
+        "ps": pl.Int64(),  # parameter-server tasks, if the trace has them; else null
         "gpu_type": pl.String(),  # types it may run on, "|" between them; null: any or unknown
         "cpus": pl.Float64(),  # cores in all; null: unknown
         "memory": pl.Int64(),  # bytes in all; null: unknown
@@ -36,7 +36,7 @@ SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
         "deadline": pl.Float64(),  # seconds, on the clock of `submit`; null: none
     }
 )
-"""Columns of `Trace.jobs`: name and type; everything but job, submit and gpus may be null."""
+"""Columns of `Trace.jobs` with their types; all but job, submit and gpus may be null."""
 
 LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
     {
@@ -53,44 +53,44 @@ LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
         "memory": bounds.MEMORY,
     }
 )
-"""Largest value of a job's columns; of those on the clock, since the first job."""
+"""Largest value of each column of a job; times of a clock count from the first job."""
 
 REQUIRED: Final = ("job", "submit", "gpus")
 
 ON_THE_CLOCK: Final = frozenset({"submit", "deadline"})
-"""Columns that count from a moment; the others are lengths and amounts."""
+"""Columns that are moments; the others are durations and amounts."""
 
 STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an importer did to rows that could not be taken as they stand."""
+    """What an importer did to rows that it couldn't take unchanged."""
 
     action: Literal["dropped", "mended", "kept"]
-    """Whether the rows were left out, changed, or kept although something about them is odd."""
+    """Whether the rows were left out, repaired, or kept although they are odd."""
     reason: str
-    """Why, naming the trait of the format."""
+    """Reason, which names the trait of the format."""
     count: int
-    """How many rows."""
+    """Number of rows."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of rows dropped and mended, by reason, in the order first met."""
+    """Counts of rows dropped and repaired, by reason, in order of first occurrence."""
 
     _counts: dict[tuple[Literal["dropped", "mended", "kept"], str], int] = field(
         default_factory=dict
     )
 
     def add(self, action: Literal["dropped", "mended", "kept"], reason: str, count: int) -> None:
-        """Count rows; a count of 0 leaves no trace."""
+        """Count rows; a count of 0 adds no note."""
         if count:
             key = (action, reason)
             self._counts[key] = self._counts.get(key, 0) + count
 
     def notes(self) -> tuple[Note, ...]:
-        """Return what was counted."""
+        """Return a note for each reason."""
         return tuple(Note(action, reason, n) for (action, reason), n in self._counts.items())
 
 
@@ -99,16 +99,16 @@ class Trace:
     """A trace read into the common table."""
 
     format: str
-    """Name of the format it was read as."""
+    """Name of its format."""
     jobs: pl.DataFrame
-    """One row a job with the columns of `SCHEMA`, ordered by submission (file order among jobs of
-    one moment)."""
+    """One row per job with the columns of `SCHEMA`, by submission, and in file order at one moment.
+    """
     source: str
-    """File or directory it came from."""
+    """File or directory of the trace."""
     notes: tuple[Note, ...] = ()
-    """Everything dropped or mended, by reason."""
+    """Everything dropped or repaired, by reason."""
     start: datetime | None = None
-    """Absolute time of the first kept submission, where the trace tells it."""
+    """Absolute time of the first kept submission, if the trace has it."""
 
     @property
     def dropped(self) -> tuple[tuple[str, int], ...]:
@@ -118,18 +118,16 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which jobs of a trace to keep."""
+    """Jobs of a trace to keep."""
 
     tenants: tuple[str, ...] = ()
-    """Only these tenants (virtual clusters or users); empty for all."""
+    """Tenants (virtual clusters or users) whose jobs are kept; empty for all."""
     begin: float | None = None
-    """Seconds after the first job of the trace; jobs submitted in [begin, end) are kept and the
-    clock starts again at the first of them."""
+    """Jobs submitted from this many seconds after the first one are kept; times restart there."""
     end: float | None = None
-    """Seconds after the first job of the trace; jobs submitted in [begin, end) are kept and the
-    clock starts again at the first of them."""
+    """Jobs submitted before this many seconds after the first one are kept."""
     limit: int | None = None
-    """At most so many jobs, the earliest."""
+    """Largest number of jobs, the earliest ones."""
 
 
 def build_trace(
@@ -140,31 +138,16 @@ def build_trace(
     *,
     absolute: bool,
 ) -> Trace:
-    """Bring a reader's columns into the common table.
+    """Bring a reader's columns into the common table, sorted, with the first job at time 0.
 
-    Parameters
-    ----------
-    format_name : str
-        Name of the format.
-    frame : polars.DataFrame
-        Any of the columns of `SCHEMA`, at least those of `REQUIRED`, as `Table.jobs` gives them:
-        within bounds, no name twice; ``submit`` in seconds of the trace's own clock.
-    source : Path
-        Where it came from.
-    tally : Tally
-        What the reader dropped and mended.
-    absolute : bool
-        Whether ``submit`` counts seconds since 1970 (then `Trace.start` is known).
-
-    Returns
-    -------
-    Trace
-        Sorted, with the clock at 0 for the first job.
+    ``frame`` has any columns of `SCHEMA`, at least those of `REQUIRED`, as `Table.jobs` returns
+    them: within limits, without repeated names, and with ``submit`` in seconds of the trace's own
+    clock. If ``absolute``, that is seconds since 1970, and `Trace.start` is known.
 
     Raises
     ------
     InputError
-        If no job is left, or there are more than can be planned.
+        If no job remains, or there are more than can be planned.
     """
     if frame.is_empty():
         dropped = "; ".join(f"{n.reason}: {n.count}" for n in tally.notes())
@@ -183,24 +166,12 @@ def build_trace(
 
 
 def select(trace: Trace, selection: Selection) -> Trace:
-    """Keep some jobs of a trace and restart its clock at the first of them.
-
-    Parameters
-    ----------
-    trace : Trace
-        The whole trace.
-    selection : Selection
-        What to keep.
-
-    Returns
-    -------
-    Trace
-        The part, with a note of how many jobs were not selected.
+    """Keep some jobs of a trace; times restart at the first one, and a note counts the others.
 
     Raises
     ------
     InputError
-        If a tenant is unknown or nothing is left.
+        If a tenant is unknown, or no job remains.
     """
     if selection == Selection():
         return trace

@@ -1,4 +1,4 @@
-"""Trace formats by name; a format is one module in `shadowprice.traces.formats`."""
+"""Trace formats by name: modules of `traces.formats`, entry points, and users' files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from shadowprice.traces.records import Tally, Trace
 
 @dataclass(slots=True)
 class Reading:
-    """How to read a trace, and what happened while reading it."""
+    """Options of an import, and the rows that it dropped or repaired."""
 
     skip_invalid: bool = False
-    """Leave out rows that are wrong, counting them, instead of refusing the file."""
+    """Leave out invalid rows and count them, instead of refusing the file."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """The format's own options, by name."""
+    """Options of the format, by name."""
     tally: Tally = field(default_factory=Tally)
-    """What was dropped and mended."""
+    """Rows dropped and repaired."""
 
 
 Importer = Callable[[Path, Reading], Trace]
@@ -146,7 +146,7 @@ def get_format(name: str) -> TraceFormat:
     known = format_names()
     near = closest(name, known)
     hint = f"did you mean {near!r}? " if near else ""
-    raise InputError(f"no trace format {name!r}; {hint}known formats: {', '.join(known)}")
+    raise InputError(f"unknown trace format {name!r}; {hint}known formats: {', '.join(known)}")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How much work a traced job is, and how fast it goes: GPU-time is conserved here."""
+"""Work and speed of traced jobs; GPU-time is conserved here."""
 
 from __future__ import annotations
 
@@ -20,33 +20,15 @@ _MANY: Final = 50 * _CHUNK
 
 
 class Speeds:
-    """Work, step time and worker range of every job, conserving its GPU-time.
+    """Work, step time and worker range of every job; each conserves its GPU-time.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Jobs in the columns of `shadowprice.traces.records.SCHEMA`.
-    families : list of Family
-        What each trains.
-    traced : ndarray of int64, shape (jobs,)
-        Workers each was traced with.
-    options : SynthesisOptions
-        How.
-    notes : list of str
-        Takes what was assumed.
+    ``frame`` has the columns of `records.SCHEMA`; ``traced`` is the number of workers in the trace,
+    shape (jobs,). Assumptions are appended to ``notes``.
 
-    Attributes
-    ----------
-    duration : ndarray of float64
-        Seconds with the traced workers: traced, or implied by the iterations.
-    epochs, chunks, minibatches : ndarray of int64
-        The work.
-    minibatch_time : ndarray of int64
-        Nanoseconds of a mini-batch on one worker, communication left out; 0 with a curve.
-    fewest, most : ndarray of int64
-        Workers in a slot.
-    curves : list of curve or None
-        Measured speed, where it is used.
+    The attributes are arrays by job: ``duration`` in seconds with the traced workers, as traced or
+    as the iterations imply; the work as ``epochs``, ``chunks`` and ``minibatches``;
+    ``minibatch_time`` in nanoseconds on one worker without communication, 0 with a curve;
+    ``fewest`` and ``most`` workers; and ``curves`` of measured speeds, None without one.
     """
 
     def __init__(
@@ -75,7 +57,7 @@ class Speeds:
         if missing:
             notes.append(f"{missing} jobs ran with more GPUs than were measured: linear speed")
         comm = self._communication(families, options)
-        # Duration where the trace tells none: that of its iterations at the speed they get.
+        # Without a traced duration, it is that of the iterations at their speed.
         with np.errstate(divide="ignore"):
             implied = np.where(
                 measured, iterations / np.where(measured, rates, 1.0), iterations * steps / traced
@@ -112,7 +94,7 @@ class Speeds:
         options: SynthesisOptions,
         rates: Floats,
     ) -> None:
-        """Set curve, rate at the traced workers and worker range of jobs with a measured speed."""
+        """Set curve, rate at the traced workers, and worker range of jobs with a measured speed."""
         known: dict[tuple[int, int], tuple[Curve | None, float]] = {}
         curve: Curve | None
         for at in np.flatnonzero(wanted):
@@ -131,17 +113,18 @@ class Speeds:
 
     @staticmethod
     def _communication(families: list[Family], options: SynthesisOptions) -> Floats:
-        """Return seconds of communication in a mini-batch, 2 e / b of OASiS (2)."""
+        """Return the seconds of communication per mini-batch, 2 e / b of OASiS (2)."""
         bandwidth = options.worker_bandwidth
         gradients = np.array([family.gradient for family in families], dtype=np.float64)
         return 16.0 * gradients / bandwidth
 
 
 def _chunked(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Split mini-batches into at least ``most`` chunks, exactly where asked.
+    """Split mini-batches into at least ``most`` chunks, without rounding if ``exact``.
 
-    Elsewhere ``most`` chunks with equally many mini-batches each, the nearest such number. Where
-    the number must stay: the smallest divisor within [most, 4 most), or chunks of one mini-batch.
+    If rounded, there are ``most`` chunks with equally many mini-batches, the nearest number. If
+    exact, there are as many as the smallest divisor in [most, 4 most), or else chunks of one
+    mini-batch.
     """
     chunks = np.minimum(most, batches)
     rest = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
@@ -156,7 +139,7 @@ def _chunked(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints,
 def _epochs(rest: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
     """Split mini-batches per chunk and job into epochs and chunks of up to 50 mini-batches.
 
-    Where the step time absorbs the rounding and there are many, to the nearest 50 (within 1 %).
+    If not exact, the step time absorbs rounding many mini-batches to the nearest 50 (within 1 %).
     """
     rounded = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)
     rest = rounded.astype(np.int64)

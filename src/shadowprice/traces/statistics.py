@@ -1,4 +1,4 @@
-"""What a trace looks like, in numbers."""
+"""Summary statistics of a trace."""
 
 from __future__ import annotations
 
@@ -21,63 +21,54 @@ class TraceStatistics:
     """Summary of a trace."""
 
     format: str
-    """What was read."""
+    """Name of the format."""
     source: str
-    """What was read."""
+    """File or directory of the trace."""
     jobs: int
-    """Jobs kept."""
+    """Number of jobs kept."""
     start: datetime | None
-    """First submission, where known."""
+    """First submission, if known."""
     span: float
     """Seconds from the first submission to the last."""
     gpu_shares: Mapping[str, float]
-    """Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and the rest."""
+    """Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and other numbers."""
     most_gpus: float
-    """GPUs of the widest job."""
+    """Largest number of GPUs of a job."""
     run_time: Mapping[int, float]
-    """Percentiles of run time in seconds, of the jobs whose duration is known."""
+    """Percentiles of run time in seconds, over the jobs with a known duration."""
     timed: int
-    """Jobs whose duration is known."""
+    """Number of jobs with a known duration."""
     gpu_hours: float | None
-    """GPU-time of those jobs; None where no duration is known."""
+    """GPU-time of those jobs; None if there are none."""
     multi_gpu_share: float | None
-    """Share of it in jobs of more than one GPU; None where there is no GPU-time."""
+    """Share of the GPU-time in jobs with more than one GPU; None without GPU-time."""
     multi_gpu_jobs: float
-    """Share of all jobs that take more than one GPU."""
+    """Share of all jobs that use more than one GPU."""
     arrival_cv: float | None
-    """Standard deviation over mean of the times between submissions (Poisson: 1); None where all
-    are at one moment."""
+    """Standard deviation over mean of the times between submissions (Poisson: 1); None if all are
+    at one moment."""
     hourly_fano: float | None
-    """Variance over mean (Poisson: 1) and most of the submissions in whole hours of the clock; None
-    where the trace has fewer than two, or nothing was submitted in any."""
+    """Variance over mean of the submissions in whole clock hours (Poisson: 1); None if the trace
+    has fewer than two such hours, or nothing was submitted in them."""
     hourly_peak: int | None
-    """Variance over mean (Poisson: 1) and most of the submissions in whole hours of the clock; None
-    where the trace has fewer than two, or nothing was submitted in any."""
+    """Largest number of submissions in a whole clock hour; None as for ``hourly_fano``."""
     hourly_mean: float | None
-    """Jobs over the span in hours; None where all were submitted at one moment."""
+    """Jobs per hour of the span; None if all were submitted at one moment."""
     tenants: int
-    """How many tenants."""
+    """Number of tenants."""
     with_model: int
-    """Jobs whose model, whose deadline is known."""
+    """Number of jobs with a known model."""
     with_deadline: int
-    """Jobs whose model, whose deadline is known."""
+    """Number of jobs with a known deadline."""
     notes: tuple[Note, ...]
-    """What was dropped or mended."""
+    """Rows dropped or repaired."""
 
 
 def describe(trace: Trace) -> TraceStatistics:
     """Summarise a trace.
 
-    Parameters
-    ----------
-    trace : Trace
-        The trace; hours are those of its clock where `Trace.start` is known, else they count from
-        its first job.
-
-    Returns
-    -------
-    TraceStatistics
-        The summary.
+    Hours are those of the trace's clock if `Trace.start` is known; else they count from its first
+    job.
     """
     jobs = trace.jobs
     submit = jobs["submit"].to_numpy()

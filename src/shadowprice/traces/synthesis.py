@@ -1,14 +1,14 @@
-"""Adding what no trace carries: model, speed, gradient, demands, utility and elasticity.
+"""Synthesis of what no trace has: model, speed, gradient, demands, utility and elasticity.
 
-Everything is drawn from one seed; the same trace, options and seed give the same jobs. Two things
-hold by construction, and by test:
+Everything is drawn from one seed: the same trace, options and seed give the same jobs. Two
+properties hold by construction, and by test:
 
-- **GPU-time is conserved.** A job's mini-batches and step time are set so that, with the workers
-  it was traced with, it takes its traced duration: ``work * step_time`` worker-seconds are
-  ``workers * duration`` to a nanosecond a mini-batch (linear model), or ``work / rate(workers)``
-  is ``duration`` to a mini-batch (measured curve).
-- **What the trace says is used as it is**: model, batch size, iterations and deadline (those of
-  ElasticFlow's and Gavel's files) replace what would have been drawn.
+- **GPU-time is conserved.** Mini-batches and step time of a job are set so that it takes its traced
+  duration with its traced workers. ``work * step_time`` worker-seconds are ``workers * duration``
+  to a nanosecond per mini-batch (linear model), or ``work / rate(workers)`` is ``duration`` to a
+  mini-batch (measured curve).
+- **What the trace has is used unchanged**: model, batch size, iterations and deadline (of
+  ElasticFlow's and Gavel's files) take the place of draws.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
 _DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
 
 _LATEST: Final = 9e9
-"""Seconds that int64 nanoseconds hold; a target beyond them is as good as none."""
+"""Largest target in seconds: int64 nanoseconds hold it, and a longer one has no effect."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -51,28 +51,11 @@ def load_jobs(
     seed: int = 0,
     skip_invalid: bool = False,
 ) -> tuple[list[Job], Workload, Trace]:
-    """Read a trace and return its jobs, resolved against a cluster.
+    """Read a trace; return its jobs by arrival, the same as a workload with notes, and the trace.
 
-    Parameters
-    ----------
-    spec : str
-        ``format:path?option=value&...`` with the options of the format, of the selection
-        (`shadowprice.traces.locate`) and of `SynthesisOptions`.
-    cluster : Cluster
-        Where the jobs will run; demands it does not count are left out.
-    seed : int
-        Seed of everything that is drawn.
-    skip_invalid : bool
-        Leave out wrong rows, counting them.
-
-    Returns
-    -------
-    jobs : list of Job
-        Ordered by arrival.
-    workload : Workload
-        The same by columns, with notes of what was left out or assumed.
-    trace : Trace
-        What was read.
+    ``spec`` is ``format:path?option=value&...`` with options of the format, of the selection
+    (`shadowprice.traces.locate`) and of `SynthesisOptions`. Demands that the cluster doesn't count
+    are left out. ``skip_invalid`` leaves invalid rows out and counts them.
     """
     parsed = parse_spec(spec, OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
@@ -88,28 +71,15 @@ def synthesize(
     *,
     seed: int = 0,
 ) -> Workload:
-    """Give every job of a trace what it lacks.
+    """Return a workload with everything that the trace lacks drawn from a seed.
 
-    Parameters
-    ----------
-    trace : Trace
-        The trace.
-    slot_seconds : Fraction
-        Slot length that targets and decays count in.
-    options : SynthesisOptions, optional
-        How.
-    seed : int
-        Seed of everything drawn.
-
-    Returns
-    -------
-    Workload
-        The jobs, with ``notes`` of everything left out or assumed.
+    Targets and decays count in slots of ``slot_seconds``. The workload's ``notes`` list everything
+    left out or assumed.
 
     Raises
     ------
     InputError
-        If no job is left.
+        If no job remains.
     """
     options = options or SynthesisOptions()
     notes: list[str] = []
@@ -174,7 +144,7 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
 def _families(
     frame: pl.DataFrame, options: SynthesisOptions, rng: np.random.Generator, notes: list[str]
 ) -> list[Family]:
-    """Return each job's family: the one its trace names, or a drawn one."""
+    """Return each job's family: that of the trace, or a drawn one."""
     table = family_table()
     pool = table.of_set(options.families)
     drawn = rng.integers(0, len(pool), frame.height)
@@ -193,7 +163,7 @@ def _families(
 
 
 def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:
-    """Return the workers each job was traced with, and the GPUs of one of them."""
+    """Return the traced workers of each job, and the GPUs of one worker."""
     gpus = frame["gpus"].to_numpy()
     split = frame["workers"].fill_null(0).to_numpy()
     whole = np.maximum(1, np.ceil(gpus - 1e-9)).astype(np.int64)
@@ -209,11 +179,11 @@ def _profiles(
     per_worker: Floats,
     options: SynthesisOptions,
 ) -> list[Profile]:
-    """Return demands and speed of every job; jobs with equal ones share the object."""
+    """Return demands and speed of every job; equal jobs share the object."""
     table = family_table()
     bandwidth = options.worker_bandwidth
     gpus = np.ceil(per_worker * MILLI - 1e-6).astype(np.int64)
-    # A worker's share of what the trace counts in all, rounded up to what is kept.
+    # Totals of the trace are divided by the workers and rounded up to the stored unit.
     cores = np.ceil(frame["cpus"].fill_null(0.0).to_numpy() * MILLI / traced - 1e-6)
     memory = np.ceil(frame["memory"].fill_null(0).to_numpy() / traced)
     cache: dict[tuple[object, ...], Profile] = {}
@@ -250,10 +220,10 @@ def _utilities(
     rng: np.random.Generator,
     notes: list[str],
 ) -> tuple[list[Literal["sigmoid", "deadline"]], Floats, Floats, Floats, Ints, list[str]]:
-    """Draw utilities: OASiS section V's mix, or the trace's own deadline.
+    """Draw utilities: OASiS section V's mix, or the deadline of the trace.
 
-    What comes from the trace, a stretched duration or a deadline, is time on the clock, and kept
-    when the slot in which the job completes ends by then.
+    A stretched duration or a deadline of the trace is clock time, and is met if the job's
+    completion slot ends by then.
     """
     count = frame.height
     value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
@@ -297,23 +267,11 @@ def _note_early(submit: Ints, deadline: Ints, slot_seconds: Fraction, notes: lis
 def draw_sigmoids(
     rng: np.random.Generator, count: int, shares: tuple[float, float] = (0.10, 0.55)
 ) -> tuple[Floats, Floats, Ints]:
-    """Draw values, decays and classes of OASiS section V.
+    """Draw values, decays and classes of OASiS section V, each of shape (count,).
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Source of randomness.
-    count : int
-        How many jobs.
-    shares : (float, float)
-        Shares of time-insensitive and time-sensitive jobs.
-
-    Returns
-    -------
-    value, decay : ndarray of float64, shape (count,)
-        Uniform in [1, 100]; 0, uniform in [0.01, 1] or in [4, 6] by class.
-    classes : ndarray of int64, shape (count,)
-        Index into `CLASSES`.
+    Values are uniform in [1, 100]. Decays are 0, uniform in [0.01, 1] or in [4, 6] by class.
+    Classes are indices into `CLASSES`; ``shares`` are those of the time-insensitive and
+    time-sensitive ones.
     """
     classes = np.searchsorted(np.cumsum(shares), rng.random(count), side="right").astype(np.int64)
     value = rng.uniform(1.0, 100.0, count)

@@ -1,19 +1,19 @@
 """The testbed of OASiS's section V-B: nine servers, and twelve jobs of six model families.
 
-What is printed: two servers of 8 cores, 32 GB and 1.5 TB for parameter servers; seven of 32 cores,
+The paper states: two servers of 8 cores, 32 GB and 1.5 TB for parameter servers; seven of 32 cores,
 80 GB and 600 GB for workers, four of them with a GPU; 1 and 10 GbE, both with two ports; containers
-of 0 or 1 GPU, 1 to 5 cores, 2 to 10 GB and 1 to 3 Gbps; 200 images in chunks of 20 or 30, 10 to a
-mini-batch; 4 to 30 epochs; ten slots of 20 minutes, twelve jobs arriving in the first nine, each of
-40 minutes to two hours; utilities as in the simulations.
+of 0 or 1 GPU, 1 to 5 cores, 2 to 10 GB and 1 to 3 Gbps; 200 images in chunks of 20 or 30, 10 per
+mini-batch; 4 to 30 epochs; ten slots of 20 minutes; twelve jobs that arrive in the first nine slots
+and take 40 minutes to two hours each; utilities as in the simulations.
 
-What is not, and was settled here: the two 10 GbE ports carry the training (20 Gbps); a job's 40
-minutes to two hours are those of one worker, which makes a mini-batch of ten images a matter of ten
-seconds or so on a few cores, as such models take (of all its workers, it would be minutes, and
-parameter servers would fit for a sixth of the work); a parameter server has at least the bandwidth
-of a worker, as (6) asks for; families take turns. Gradients are four bytes a parameter, of the
-published architectures: AlexNet 61.1 M (Krizhevsky et al. 2012), ResNet-50, 101 and 152 25.6, 44.5
-and 60.2 M (He et al. 2016), VGG-11 132.9 M (Simonyan and Zisserman 2015), Inception-BN 11.3 M
-(Ioffe and Szegedy 2015).
+The rest is chosen here. The two 10 GbE ports carry the training (20 Gbps). A job's 40 minutes to
+two hours are those of one worker, so that a mini-batch of ten images takes about ten seconds on a
+few cores, as such models do; with the time of all workers it would take minutes, and parameter
+servers would fit a sixth of the work. A parameter server has at least the bandwidth of a worker, as
+(6) requires. Families take turns. Gradients are four bytes per parameter of the published
+architectures: AlexNet 61.1 M (Krizhevsky et al. 2012), ResNet-50, 101 and 152 25.6, 44.5 and 60.2 M
+(He et al. 2016), VGG-11 132.9 M (Simonyan and Zisserman 2015), Inception-BN 11.3 M (Ioffe and
+Szegedy 2015).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FAMILIES: Final[Mapping[str, int]] = {
     "vgg-11": 132_900_000,
     "inception-bn": 11_300_000,
 }
-"""Parameters of each model."""
+"""Number of parameters of each model."""
 
 IMAGES: Final = 200
 CHUNK_IMAGES: Final = (20, 30)
@@ -53,7 +53,7 @@ MEMORY_GB: Final = (2, 10)
 MBPS: Final = (1000, 3000)
 TARGET: Final = (1.0, 15.0)
 SHORTEST_BATCH: Final = 0.1
-"""Least seconds that a mini-batch computes; epochs give way where communication is longer."""
+"""Smallest computing time of a mini-batch in seconds; with long communication, epochs shrink."""
 
 
 def generate_testbed(
@@ -65,27 +65,10 @@ def generate_testbed(
     shares: tuple[float, float],
     seed: int,
 ) -> Workload:
-    """Draw the testbed's jobs.
+    """Draw the testbed's jobs, by arrival, called ``alexnet-0``, ``resnet-50-0``, ...
 
-    Parameters
-    ----------
-    jobs : int
-        How many.
-    slots : int
-        Timespan T: jobs arrive in any slot but the last.
-    slot_seconds : Fraction
-        Length of a slot.
-    value : (float, float)
-        Range of the priority.
-    shares : (float, float)
-        Shares of time-insensitive and time-sensitive jobs.
-    seed : int
-        Seed of everything drawn.
-
-    Returns
-    -------
-    Workload
-        Jobs ordered by arrival, called ``alexnet-0``, ``resnet-50-0``, ...
+    Jobs arrive in any of ``slots`` slots but the last. ``value`` is the range of the priority, and
+    ``shares`` are those of time-insensitive and time-sensitive jobs.
     """
     rng = np.random.default_rng([seed, 33])
     arrival = np.sort(rng.integers(0, max(slots - 1, 1), jobs))
@@ -148,20 +131,7 @@ def _demands(rng: np.random.Generator, mbps: NDArray[np.int64]) -> list[dict[str
 
 
 def oasis_testbed_cluster(*, slot_seconds: Fraction = SLOT, horizon: int = SLOTS) -> dict[str, Any]:
-    """Return the nine servers as a cluster file writes them.
-
-    Parameters
-    ----------
-    slot_seconds : Fraction
-        Length of a slot.
-    horizon : int
-        Slots a planner looks ahead.
-
-    Returns
-    -------
-    dict
-        A mapping that `shadowprice.core.specs.ClusterSpec` validates.
-    """
+    """Return the nine servers as a cluster file writes them."""
     large = {"cpu": 32, "memory": "80GB", "storage": "600GB", BANDWIDTH: "20Gbps"}
     small = {"cpu": 8, "memory": "32GB", "storage": "1500GB", BANDWIDTH: "20Gbps"}
     return {

@@ -1,10 +1,10 @@
-"""Reading delimited text fast, and refusing what is not text before much of it is read.
+"""Fast reading of delimited text that refuses other content before reading much of it.
 
-A file is first judged by its head (64 KiB, decompressed where it is gzip): emptiness, another
-encoding, binary content and missing columns are found there, so that a gigabyte of junk costs
-neither time nor memory. The table is then parsed by polars with every type declared (inference
-would read the virtual cluster ``6214e9`` as a number). Only when that fails is the file walked
-line by line to say which line is wrong.
+The head of a file (64 KiB, decompressed if it is gzip) shows emptiness, another encoding, binary
+content and missing columns, so that a gigabyte of other content costs neither time nor memory.
+Polars then parses the table with every type declared, because inference would read the virtual
+cluster ``6214e9`` as a number. Only if that fails, the file is read line by line to find the wrong
+line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from shadowprice.traces.registry import Reading
 HEAD_BYTES: Final = 1 << 16
 MOST_FAULTS: Final = 20
 LARGEST_NUMBER: Final = 10**15
-"""Largest number of a table: a time in microseconds, or bytes of memory, stay below it."""
+"""Largest number of a table, above any time in microseconds and any memory in bytes."""
 UNIQUE: Final = "job names must be unique within a trace"
 NO_DATE: Final = "is not of the years 1970 to 2128"
-"""What is said of a time that is below 0, or above the bound, in seconds since 1970."""
+"""Message for a time below 0 or above the limit, in seconds since 1970."""
 
 _GZIP: Final = b"\x1f\x8b"
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
@@ -48,7 +48,7 @@ def read_head(path: Path) -> str:
     Raises
     ------
     InputError
-        If there is no such file, or it is empty, binary, not UTF-8, or a broken gzip.
+        If the file is absent, empty, binary, not UTF-8, or a broken gzip.
     """
     if not path.exists():
         raise InputError(
@@ -93,7 +93,7 @@ def read_head(path: Path) -> str:
 
 
 def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
-    """Refuse a head without the end of a line, unless it may be JSON; ``cut``: there is more."""
+    """Refuse a head without a line end, unless it may be JSON; ``cut``: the file is longer."""
     if "\n" not in text and not text.lstrip().startswith(("[", "{")):
         if "\r" in text.strip():
             message = "ends in a carriage return alone"
@@ -109,7 +109,7 @@ def column_names(head: str, separator: str = ",") -> list[str]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes, unpacked where it is gzip.
+    """Return a file's bytes, decompressed if it is gzip.
 
     Raises
     ------
@@ -120,25 +120,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 class Table:
-    """Rows of a file, each with its line number, under checks.
+    """Rows of a file with their line numbers, under checks.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    frame : polars.DataFrame
-        Its rows, with a column ``line`` of whole numbers.
-    reading : Reading
-        How to treat wrong rows.
-    place : str
-        What faults call the place of a row, ``{}`` for its ``line``.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    frame : polars.DataFrame
-        The rows that passed so far.
+    ``frame`` are the rows that passed so far, with an integer column ``line``. ``place`` formats a
+    row's location in errors from its line, ``{}``.
     """
 
     def __init__(
@@ -152,7 +137,7 @@ class Table:
         self._wrong = 0
 
     def drop(self, condition: pl.Expr, reason: str) -> None:
-        """Leave out rows that meet a condition which the format is known for, counting them."""
+        """Leave out and count rows that meet a condition which is known of the format."""
         kept = self.frame.filter(~condition.fill_null(False))
         self._reading.tally.add("dropped", reason, self.frame.height - kept.height)
         self.frame = kept
@@ -160,21 +145,14 @@ class Table:
     def mend(
         self, condition: pl.Expr, reason: str, action: Literal["mended", "kept"] = "mended"
     ) -> None:
-        """Count rows that will be changed (or are kept although odd)."""
+        """Count rows that the caller repairs, or keeps although they are odd."""
         count = int(self.frame.select(condition.fill_null(False).sum()).item())
         self._reading.tally.add(action, reason, count)
 
     def check(self, valid: pl.Expr, column: str, message: str, mend: str = "") -> None:
-        """Refuse rows for which an expression is not true (null counts as not true).
+        """Refuse rows for which an expression isn't true; null isn't true.
 
-        Parameters
-        ----------
-        valid : polars.Expr
-            True for a good row.
-        column : str
-            Column whose value the fault shows.
-        message, mend : str
-            What is wrong and what to write instead.
+        Errors show the value of ``column``, with a message and a hint.
         """
         good = self.frame.select(valid.fill_null(False)).to_series()
         if good.all():
@@ -192,38 +170,24 @@ class Table:
         self.frame = self.frame.filter(good)
 
     def parse_times(self, column: str, pattern: str) -> None:
-        """Turn a column of times as text into seconds since 1970.
+        """Parse a column of times as text into seconds since 1970.
 
-        Parameters
-        ----------
-        column : str
-            Column of text.
-        pattern : str
-            ``strptime`` pattern; a pattern with ``%z`` gives UTC, one without the naive clock.
+        ``pattern`` is that of ``strptime``; with ``%z`` the result is UTC, without it the naive
+        clock.
         """
         text = pl.col(column)
         kind = pl.Datetime("us", "UTC") if "%z" in pattern else pl.Datetime("us")
         parsed = text.str.strptime(kind, pattern, strict=False)
         self.check(parsed.is_not_null(), column, "is not a time", f"write it as {pattern}")
-        # Before the clock is set to the first job's: it must not be set to a wrong row's.
+        # Checked before times restart at the first job, which must not be a wrong row.
         seconds = parsed.dt.epoch("us") / 1e6
         self.check(seconds.is_between(0, bounds.SECONDS.most), column, NO_DATE)
         self.frame = self.frame.with_columns(seconds.alias(column))
 
     def jobs(self, **columns: pl.Expr | str) -> pl.DataFrame:
-        """Return the jobs that the rows describe, after the checks that all formats share.
+        """Return columns of `records.SCHEMA`, given by expressions or names, after common checks.
 
         A job needs a name that no earlier row has, and numbers within `records.LARGEST`.
-
-        Parameters
-        ----------
-        **columns : polars.Expr or str
-            What of a row makes a column of `records.SCHEMA`.
-
-        Returns
-        -------
-        polars.DataFrame
-            Those columns, a row a job.
 
         Raises
         ------
@@ -235,7 +199,7 @@ class Table:
         self.check(
             pl.col("job").is_first_distinct(), "job", "is the name of an earlier row", UNIQUE
         )
-        # The clock, which starts at the first of the jobs that are left, comes last.
+        # Times are checked last, because they count from the first remaining job.
         for name in sorted(LARGEST.keys() & columns.keys(), key=ON_THE_CLOCK.__contains__):
             bound = LARGEST[name]
             value = pl.col(name)
@@ -244,12 +208,12 @@ class Table:
         return self.done().drop("line")
 
     def done(self) -> pl.DataFrame:
-        """Return the rows, or raise all faults found.
+        """Return the rows, or raise all problems found.
 
         Raises
         ------
         InputError
-            Listing up to 20 faults and how many more there are.
+            With up to 20 problems, and the number of further ones.
         """
         if self._faults:
             faults = [fault for _, fault in sorted(self._faults, key=lambda one: one[0])]
@@ -270,34 +234,16 @@ def read_table(
     optional: Sequence[str] = (),
     quoted: bool = True,
 ) -> Table:
-    """Read a delimited file with every type declared.
+    """Read a delimited file, plain or gzip, with every type declared.
 
-    Parameters
-    ----------
-    path : Path
-        The file, plain or gzip.
-    columns : mapping of str to polars type
-        Columns to read and what they hold. Without a header, all columns of the file, in order.
-    reading : Reading
-        How to treat wrong rows.
-    separator : str
-        Between fields.
-    header : bool
-        Whether the first line names the columns.
-    optional : sequence of str
-        Columns that may be absent; they are then null.
-    quoted : bool
-        Whether double quotes hold fields together; False where they are plain characters.
-
-    Returns
-    -------
-    Table
-        The rows; blank lines are dropped and counted.
+    ``columns`` are those to read, with their types; without a header, all columns of the file in
+    order. ``optional`` ones may be absent and are then null. If ``quoted``, double quotes enclose
+    fields; else they are plain characters. Blank lines are dropped and counted.
 
     Raises
     ------
     InputError
-        If the file is no such table.
+        If the file isn't such a table.
     """
     head = read_head(path)
     names = list(columns)
@@ -332,10 +278,10 @@ def read_table(
     absent = [
         pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
     ]
-    # "nan" is how a table says that a number is missing; as a number it would pass every check.
+    # "nan" means a missing number; as a number it would pass every check.
     floats = [name for name in present if columns[name].is_float()]
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
-    # A blank behind a comma is no part of a name: " vgg16" would be an unknown model.
+    # A blank after a comma doesn't belong to a name: " vgg16" would be an unknown model.
     texts = [name for name in present if columns[name] == pl.String()]
     stripped = pl.col(texts).str.strip_chars()
     frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
@@ -350,17 +296,15 @@ def read_table(
 
 
 def read_lines(path: Path, reading: Reading) -> Table:
-    """Read a file as lines, for formats whose fields stand between runs of blanks.
+    """Read a file as lines, for formats whose fields are separated by runs of blanks.
 
-    Returns
-    -------
-    Table
-        A column ``text``: the lines without blanks at their ends; blank lines are counted.
+    The table has one column ``text``, without blanks at the ends; blank lines are dropped and
+    counted.
 
     Raises
     ------
     InputError
-        If the file is no text.
+        If the file isn't text.
     """
     read_head(path)
     source: Path | bytes = read_bytes(path) if is_gzip(path) else path
@@ -390,7 +334,7 @@ def _parse(
     quoted: bool,
 ) -> pl.DataFrame:
     if isinstance(source, Path) and not is_text(str(source)):
-        source = source.read_bytes()  # polars takes no path that is no text
+        source = source.read_bytes()  # polars accepts only paths that are valid text
     return pl.read_csv(
         source,
         has_header=header,
@@ -410,9 +354,9 @@ def _parse_leniently(
     reading: Reading,
     cause: Exception,
 ) -> pl.DataFrame:
-    """Walk a file that would not parse: name its wrong lines, or leave them out and count them.
+    """Read a file that polars can't parse; report its wrong lines, or drop and count them.
 
-    What it takes stands, also where polars would not have: a blank behind a number, say.
+    It also accepts what polars refuses, such as a blank after a number.
     """
     faults: list[Fault] = []
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
@@ -452,7 +396,7 @@ def _lines(
 
 
 def _cells(row: str, separator: str) -> list[str]:
-    """Return the fields of a line; one that is no CSV is taken apart at its separators."""
+    """Return the fields of a line; one that isn't CSV is split at its separators."""
     try:
         return next(csv.reader([row], delimiter=separator), [])
     except csv.Error:  # such as a carriage return inside
@@ -480,9 +424,13 @@ def _value(text: str, kind: pl.DataType) -> object:
     if text == "":
         return None
     if kind.is_numeric() and ("_" in text or not text.isascii()):
-        raise ValueError(text)  # Python reads 1_000 and other scripts' digits; traces write neither
+        raise ValueError(
+            text
+        )  # Python also accepts 1_000 and digits of other scripts, which no trace contains
     if kind == pl.Int64():
-        number = int(text.removesuffix(".0"))  # what pandas makes of a column with a gap
+        number = int(
+            text.removesuffix(".0")
+        )  # pandas writes integers so if a value of the column is missing
         if abs(number) > LARGEST_NUMBER:
             raise OverflowError
         return number

@@ -1,7 +1,7 @@
-"""Measured training speeds: curves of mini-batches/s by number of workers.
+"""Measured training speeds: mini-batches/s by number of workers.
 
-Readers of the throughput tables that accompany public traces, and the small table of model
-families that ships with the package.
+Readers of the throughput tables that accompany public traces, and the table of model families that
+the package contains.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from shadowprice.traces.registry import Reading
 from shadowprice.traces.text import read_bytes, read_head, read_table
 
 Curve = Mapping[int, float]
-"""Mini-batches/s of the whole job by number of workers; numbers it cannot run with are absent."""
+"""Mini-batches/s of the whole job by number of workers; infeasible numbers are absent."""
 
 WARM_UP: Final = 0.1
-"""Share of the first samples of a Chronus series that are warm-up."""
+"""Share of a Chronus series that counts as warm-up."""
 
 _JOB_TYPE: Final = re.compile(r"(.+?)(?: \(batch size (\d+)\))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of model that jobs train."""
+    """A model and batch size that jobs train."""
 
     set: str
-    """Which measurements it belongs to: ``a100`` or ``v100``."""
+    """Set of measurements that it belongs to: ``a100`` or ``v100``."""
     model: str
     """Model name, as traces write it."""
     batch_size: int | None
-    """Samples in a mini-batch (the global batch in the set ``a100``)."""
+    """Samples of a mini-batch (the global batch in the set ``a100``)."""
     gradient: int
-    """Bytes of gradients."""
+    """Size of the gradients in bytes."""
     curve: Curve
     """Measured mini-batches/s by number of workers."""
 
@@ -64,17 +64,17 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class FamilyTable:
-    """The model families that ship with the package."""
+    """The model families that the package contains."""
 
     families: tuple[Family, ...]
-    """In the order of the data file."""
+    """Families in the order of the data file."""
     worker: Mapping[str, int]
-    """Amounts that a worker with one GPU (the GPU left out) and a parameter server ask for."""
+    """Request of a worker with one GPU, without the GPU."""
     ps: Mapping[str, int]
-    """Amounts that a worker with one GPU (the GPU left out) and a parameter server ask for."""
+    """Request of a parameter server."""
 
     def find(self, model: str, batch_size: int | None) -> Family | None:
-        """Return the family of a model and batch size, None if there is none."""
+        """Return the family of a model and batch size; None if there is none."""
         for family in self.families:
             if family.model == model and family.batch_size == batch_size:
                 return family
@@ -110,18 +110,8 @@ def _amounts(entry: Mapping[str, Any]) -> dict[str, int]:
 def at_workers(curve: Curve, workers: int) -> float | None:
     """Return a curve's rate at a number of workers.
 
-    Parameters
-    ----------
-    curve : mapping of int to float
-        Measured rates.
-    workers : int
-        Number of workers.
-
-    Returns
-    -------
-    float or None
-        The measured rate; between two measured numbers, interpolated on a straight line; None
-        outside what was measured (a curve is never extrapolated).
+    Between two measured numbers the rate is interpolated linearly; outside the measured range it is
+    None.
     """
     if workers in curve:
         return curve[workers]
@@ -134,22 +124,15 @@ def at_workers(curve: Curve, workers: int) -> float | None:
 
 
 def read_elasticflow(path: Path) -> dict[int, Curve]:
-    """Read an ElasticFlow table: iterations/s of a global batch size by number of GPUs.
+    """Read an ElasticFlow table: iterations/s by global batch size and number of GPUs.
 
-    Parameters
-    ----------
-    path : Path
-        CSV with a column ``global_batch_size`` and a column for each number of GPUs.
-
-    Returns
-    -------
-    dict of int to curve
-        By global batch size; blank, ``nan`` and ``0`` cells are infeasible and absent.
+    The file is CSV with a column ``global_batch_size`` and a column for each number of GPUs. Blank,
+    ``nan`` and ``0`` cells are infeasible, and absent from the curves.
 
     Raises
     ------
     InputError
-        If the file is no such table.
+        If the file isn't such a table.
     """
     header = [name.strip() for name in read_head(path).splitlines()[0].split(",")]
     counts = [name for name in header if name.isdecimal()]
@@ -173,26 +156,17 @@ def _feasible(rate: float | None) -> bool:
 def read_gavel(
     path: Path, gpu: str = "v100", *, consolidated: bool = True
 ) -> dict[tuple[str, int | None], Curve]:
-    """Read Gavel's throughputs of jobs that run alone.
+    """Read Gavel's throughputs of jobs that run alone, by model and batch size (or None).
 
-    Parameters
-    ----------
-    path : Path
-        ``simulation_throughputs.json`` or ``physical_cluster_throughputs.json``, plain or gzip.
-    gpu : str
-        k80, p100 or v100.
-    consolidated : bool
-        Whether the workers stand together.
-
-    Returns
-    -------
-    dict of (model, batch size or None) to curve
-        STEPS/s SUMMED over workers, so one worker makes curve[n] / n; 0.0 (did not fit) is absent.
+    The file is ``simulation_throughputs.json`` or ``physical_cluster_throughputs.json``, plain or
+    gzip; ``gpu`` is k80, p100 or v100; ``consolidated`` workers are on one machine. Rates are
+    steps/s SUMMED over the workers, so one worker makes curve[n] / n. A rate of 0.0 (didn't fit) is
+    absent.
 
     Raises
     ------
     InputError
-        If the file is no such table or has no such GPU.
+        If the file isn't such a table, or lacks the GPU.
     """
     data = _load_json(path)
     kind = gpu if consolidated else f"{gpu}_unconsolidated"
@@ -224,19 +198,11 @@ def _load_json(path: Path) -> Any:
 
 
 def read_pollux_placements(path: Path) -> pl.DataFrame:
-    """Read Pollux's measurements of step times by placement.
+    """Read Pollux's measurements of step times by placement (``placements.csv``).
 
-    Parameters
-    ----------
-    path : Path
-        ``placements.csv``; a placement's digits are GPUs per node, so it is text: ``112`` is three
-        nodes with 1, 1 and 2 GPUs.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns placement, nodes, replicas, local_bsz (per GPU), batch_size (local_bsz x replicas),
-        step_time, sync_time (seconds).
+    A placement's digits are GPUs per node, so it is text: ``112`` is three nodes with 1, 1 and 2
+    GPUs. The columns are placement, nodes, replicas, local_bsz (per GPU), batch_size (local_bsz x
+    replicas), and step_time and sync_time in seconds.
     """
     columns: dict[str, pl.DataType] = {
         "placement": pl.String(),
@@ -263,19 +229,10 @@ def read_pollux_placements(path: Path) -> pl.DataFrame:
 
 
 def pollux_curve(placements: pl.DataFrame, local_batch: int) -> Curve:
-    """Return mini-batches/s, of one GPU's batch each and summed over workers, by workers.
+    """Return mini-batches/s by workers: ``n / step_time``, summed over workers with a batch each.
 
-    Parameters
-    ----------
-    placements : polars.DataFrame
-        From `read_pollux_placements`.
-    local_batch : int
-        Samples per GPU and step.
-
-    Returns
-    -------
-    curve
-        ``n / step_time``, for the placement on the fewest nodes (the fastest of those).
+    The placement is the one on the fewest nodes, and the fastest of those. ``local_batch`` is in
+    samples per GPU and step.
     """
     rows = placements.filter(pl.col("local_bsz") == local_batch)
     best = rows.sort("replicas", "nodes", "step_time").group_by("replicas").first()
@@ -286,24 +243,15 @@ def pollux_curve(placements: pl.DataFrame, local_batch: int) -> Curve:
 
 
 def read_chronus(folder: Path, name: str) -> Curve:
-    """Read Chronus's samples of seconds per iteration of a model.
+    """Read Chronus's samples of seconds per iteration of a model, as iterations/s of the whole job.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds ``<name>_gpu_<n>.npy``, 500 to 1,000 samples each.
-    name : str
-        Such as ``imagenet_arch_resnet50``.
-
-    Returns
-    -------
-    curve
-        Iterations/s of the whole job: 1 over the median after the warm-up (the first tenth).
+    ``folder`` holds ``<name>_gpu_<n>.npy`` with 500 to 1,000 samples each, such as
+    ``imagenet_arch_resnet50``. The rate is 1 over the median after the warm-up, the first tenth.
 
     Raises
     ------
     InputError
-        If there is no such file or one holds no positive seconds.
+        If a file is absent, or has no positive seconds.
     """
     curve: dict[int, float] = {}
     for path in sorted(folder.glob(f"{name}_gpu_*.npy")):

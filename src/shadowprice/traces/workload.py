@@ -1,8 +1,8 @@
-"""Jobs by columns: what synthesis and generation produce, before a cluster resolves them.
+"""Jobs by columns: the result of synthesis and generation, before a cluster resolves it.
 
 A workload of 50,000 jobs becomes `Job` objects in well under a second, without a validation model
-a row; `to_records` writes the same jobs as a job file, which the file reader takes back to the
-same `Job` objects (a test holds the two to it).
+per row. `to_records` writes the same jobs as a job file, from which the file reader makes the same
+`Job` objects; a test compares them.
 """
 
 from __future__ import annotations
@@ -53,65 +53,62 @@ _DIMENSIONS: Final[Mapping[str, Dimension]] = {
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What jobs of one kind have in common; identical objects are resolved once."""
+    """Common properties of jobs of one kind; identical objects are resolved once."""
 
     worker: Mapping[str, int]
-    """Amounts of one worker."""
+    """Request of one worker."""
     ps: Mapping[str, int] | None
-    """Amounts of one parameter server; None for all-reduce."""
+    """Request of one parameter server; None for all-reduce."""
     gradient: int = 0
-    """Bytes of gradients; 0 where communication is not modelled."""
+    """Bytes of gradients; 0 if communication isn't modelled."""
     curve: Curve | None = None
-    """Measured mini-batches/s by number of workers, in place of the linear model."""
+    """Measured mini-batches/s by number of workers, instead of the linear model."""
     internal: int = 0
-    """Bandwidth of a job that stands on one machine, in bit/s; 0 where that is no faster."""
+    """Bandwidth of a job on one machine in bit/s; 0 if it isn't faster there."""
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Jobs by columns, ordered by arrival; every array has one entry a job."""
+    """Jobs by columns, in order of arrival; every array has one entry per job."""
 
     names: Sequence[str]
     """Unique names."""
     tenants: Sequence[str | None]
-    """Owners."""
+    """Tenant of each job."""
     arrival: NDArray[np.int64]
-    """Nanoseconds after time 0; a job that arrives inside a slot is taken in the next."""
+    """Nanoseconds after time 0; a job that arrives inside a slot is considered in the next one."""
     epochs: NDArray[np.int64]
-    """Mini-batches in all are their product."""
+    """Epochs; times ``chunks`` and ``minibatches`` they are all mini-batches."""
     chunks: NDArray[np.int64]
-    """Mini-batches in all are their product."""
+    """Chunks of the data."""
     minibatches: NDArray[np.int64]
-    """Mini-batches in all are their product."""
+    """Mini-batches per chunk."""
     minibatch_time: NDArray[np.int64]
-    """Nanoseconds of a mini-batch on one worker; 0 where the profile has a curve."""
+    """Nanoseconds of a mini-batch on one worker; 0 if the profile has a curve."""
     fewest: NDArray[np.int64]
-    """Workers in a slot in which the job runs."""
+    """Smallest number of workers in a slot."""
     most: NDArray[np.int64]
-    """Workers in a slot in which the job runs."""
+    """Largest number of workers in a slot."""
     profiles: Sequence[Profile]
-    """Demands and speed."""
+    """Demands and speed of each job."""
     kind: Sequence[Literal["sigmoid", "deadline", "reciprocal"]]
     """Family of the utility."""
     value: NDArray[np.float64]
-    """Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
-    ``d``), as far as the family has them."""
+    """Utility, if the family has a value."""
     decay: NDArray[np.float64]
-    """Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
-    ``d``), as far as the family has them."""
+    """Decay per slot, if the family has one."""
     target: NDArray[np.float64]
-    """Worth, decay per slot, and target (or deadline) in slots after the arrival slot (the papers'
-    ``d``), as far as the family has them."""
+    """Target or deadline in slots after the arrival slot (the papers' ``d``), if the family has
+    one."""
     labels: Sequence[Mapping[str, str]]
-    """Model family and utility class."""
+    """Model family and utility class of each job."""
     slot_seconds: Fraction
-    """Slot length that ``decay`` and ``target`` count in."""
+    """Slot length of ``decay`` and ``target``."""
     notes: tuple[str, ...] = field(default=())
-    """What was left out or assumed."""
+    """Everything left out or assumed."""
     within: NDArray[np.int64] | None = None
-    """Nanoseconds from the submission to the end of the last slot that keeps the target, where it
-    is one on the clock and takes the place of ``target``; -1 where ``target`` holds. None: it holds
-    for all."""
+    """Nanoseconds from the submission to the end of the last slot that meets a target in clock
+    time, which overrides ``target``; -1 if ``target`` holds. None: it holds for all jobs."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -122,21 +119,12 @@ class Workload:
         return self.epochs * self.chunks * self.minibatches
 
     def fitted_to(self, cluster: Cluster) -> Workload:
-        """Return the workload asking only for resources that a cluster counts.
+        """Return the workload with requests only for resources that a cluster has.
 
         A cluster that counts places (resources ``worker`` and ``ps``, as Astraea does) instead of
-        GPUs is asked for one place a worker and one a parameter server. Tenants that the cluster
-        does not know are mapped onto its tenants, in order of first arrival, round robin.
-
-        Parameters
-        ----------
-        cluster : Cluster
-            Where the jobs will run.
-
-        Returns
-        -------
-        Workload
-            With demands left out, or turned into places, and said so in ``notes``.
+        GPUs gets requests of one place per worker and one per parameter server. Tenants that the
+        cluster doesn't have are mapped onto its tenants, in order of first arrival, round robin.
+        ``notes`` list the changes.
 
         Raises
         ------
@@ -173,17 +161,9 @@ class Workload:
         )
 
     def to_jobs(self, cluster: Cluster) -> list[Job]:
-        """Resolve every job against a cluster.
+        """Resolve every job against a cluster, whose slot length must be that of the workload.
 
-        Parameters
-        ----------
-        cluster : Cluster
-            Where the jobs will run; its slot length must be the one the workload was made for.
-
-        Returns
-        -------
-        list of Job
-            Ordered by arrival, equal to what the written job file would give.
+        The jobs are in order of arrival, and equal to those of the written job file.
 
         Raises
         ------
@@ -204,7 +184,7 @@ class Workload:
             yield self.to_record(at)
 
     def to_record(self, at: int) -> dict[str, object]:
-        """Return a job, by its position, as a job file writes it."""
+        """Return the job at an index as a job file writes it."""
         name = self.names[at]
         profile = self.profiles[at]
         record: dict[str, object] = {"name": name}
@@ -252,15 +232,12 @@ class Workload:
     def write(self, path: Path) -> None:
         """Write a job file: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
 
-        Parameters
-        ----------
-        path : Path
-            Where to; written beside it first, so that a stop leaves no half a file.
+        It is written to a temporary file first, so that an interrupt leaves no partial file.
 
         Raises
         ------
         InputError
-            If the name ends otherwise, or the folder does not exist.
+            If the name has another suffix, or the folder doesn't exist.
         """
         check_job_file(path)
         with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
@@ -273,12 +250,12 @@ class Workload:
 
 
 def check_job_file(path: Path) -> None:
-    """Refuse a name that no job file has, or a place that `Workload.write` must not write to.
+    """Refuse a path that `Workload.write` can't or must not write to.
 
     Raises
     ------
     InputError
-        If the name ends otherwise, or something else stands there.
+        If the name has another suffix, or other content is there.
     """
     if path.suffix not in {".jsonl", ".yaml", ".yml"}:
         raise InputError(f"{path}: a job file ends in .jsonl or .yaml")
@@ -302,7 +279,7 @@ def _fit(profile: Profile, cluster: Cluster, places: bool) -> Profile:
 
 
 class _Resolver:
-    """Builds jobs, working out once what many of them share."""
+    """Builder of jobs that computes shared values once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -312,7 +289,7 @@ class _Resolver:
         self._shapes: dict[tuple[Profile, int, int], Job] = {}
 
     def job(self, workload: Workload, at: int) -> Job:
-        """Build one job: its shape comes from `build_job` once a (profile, worker range)."""
+        """Build one job; its shape comes from `build_job` once per profile and worker range."""
         profile = workload.profiles[at]
         fewest = int(workload.fewest[at])
         most = min(int(workload.most[at]), int(workload.chunks[at]))
@@ -330,7 +307,7 @@ class _Resolver:
             step = int(workload.minibatch_time[at]) * bandwidth + comm
             below = self._slot.numerator * NANO * bandwidth
             required = -(-work * step * self._slot.denominator // below)
-            # Fraction-to-float is correctly rounded, as in `build_job`; int / int is too.
+            # Fraction-to-float and int / int are correctly rounded, as in `build_job`.
             step_seconds = step / (NANO * bandwidth)
         else:
             required, step_seconds = work * MICRO, shape.step_seconds
@@ -364,7 +341,7 @@ class _Resolver:
         )
 
     def _target(self, workload: Workload, at: int, arrival: int) -> float:
-        """Return the target as the papers' ``d``, as `core.clock.slots_allowed` has it."""
+        """Return the target as the papers' ``d``, as `core.clock.slots_allowed` computes it."""
         if workload.within is None or workload.within[at] < 0:
             return float(workload.target[at])
         due = (int(workload.arrival[at]) + int(workload.within[at])) * self._slot.denominator
@@ -372,9 +349,9 @@ class _Resolver:
         return float(whole - arrival - 1) + rest / (self._slot.numerator * NANO)
 
     def _shape(self, profile: Profile, fewest: int, most: int, minibatch_time: int) -> Job:
-        """Return a job of this shape, with everything that its size does not change.
+        """Return a job of this shape, with everything that doesn't depend on its size.
 
-        The mini-batch time matters to jobs with an internal rate or a restart alone.
+        The mini-batch time matters only to jobs with an internal rate or a restart cost.
         """
         if profile not in self._demands:
             ps = None if profile.ps is None else self._cluster.demand(profile.ps)

@@ -146,7 +146,7 @@ def test_philly_machine_list_has_blanks_and_units(tmp_path):
     path.write_text("machineId, number of GPUs, single GPU mem\nm31,8, 24GB\nm32, 2,12GB\n")
     assert read_machine_list(path).rows() == [("m31", 8, 24 * 10**9), ("m32", 2, 12 * 10**9)]
     path.write_text("machineId, number of GPUs, single GPU mem\nm31,8, 24\n")
-    with pytest.raises(InputError, match="line 2: single GPU mem '24' is no memory"):
+    with pytest.raises(InputError, match="line 2: single GPU mem '24' isn't an amount of memory"):
         read_machine_list(path)
 
 
@@ -253,7 +253,7 @@ def test_itp_with_and_without_deadlines(tmp_path):
         "duration,iteration\n0,7,1282877,vgg16,771220,256,1,976570,976570,1282877\n",
     )
     assert philly.jobs["deadline"].to_list() == [771_213.0]
-    with pytest.raises(InputError, match="line 1: is no header of an ITP trace"):
+    with pytest.raises(InputError, match="line 1: isn't the header of an ITP trace"):
         read(tmp_path, "itp", "a,b\n1,2\n")
     with pytest.raises(InputError, match=r"line 2: deadline 5.0 is not after submission"):
         read(

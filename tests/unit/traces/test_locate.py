@@ -54,8 +54,8 @@ def test_selecting_tenants(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("philly", "is no trace; write format:path"),
-        ("philly:", "is no trace; write format:path"),
+        ("philly", "expected a trace, got .*; write format:path"),
+        ("philly:", "expected a trace, got .*; write format:path"),
         ("itpp:x", "did you mean 'itp'"),
         ("itp:{path}?limits=3", "did you mean 'limit'"),
         ("itp:{path}?limit=-3", "write a whole number above 0"),

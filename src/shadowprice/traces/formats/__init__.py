@@ -1,1 +1,1 @@
-"""One module a trace format; each registers itself with `trace_format`."""
+"""One module per trace format; each registers itself with `trace_format`."""

@@ -83,23 +83,16 @@ def read_helios(path: Path, reading: Reading) -> Trace:
 
 
 def read_vc_sizes(path: Path) -> pl.DataFrame:
-    """Read the daily GPU counts of a Helios cluster's virtual clusters (cluster_gpu_number.csv).
+    """Read the daily GPUs of a Helios cluster's virtual clusters (cluster_gpu_number.csv).
 
-    Parameters
-    ----------
-    path : Path
-        The file: a date, a column of GPUs for each virtual cluster, the total.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns date, tenant, gpus; a day on which a virtual cluster has 0 GPUs (it does not exist
-        then) has no row.
+    The file has a date, a column of GPUs per virtual cluster, and the total. The result has the
+    columns date, tenant and gpus, without rows of 0 GPUs: the virtual cluster doesn't exist on such
+    a day.
 
     Raises
     ------
     InputError
-        If the counts of a day do not add up to its total.
+        If the counts of a day don't add up to its total.
     """
     names = column_names(read_head(path))
     tenants = [name for name in names if name not in {"date", "total"}]

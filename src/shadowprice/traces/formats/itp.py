@@ -62,13 +62,15 @@ _ALIKE: Final = {"submit_time": "submission_time", "ddl": "deadline", "iteration
     ),
 )
 def read_itp(path: Path, reading: Reading) -> Trace:
-    """Read an ITP job trace, in whichever of its three layouts."""
+    """Read an ITP job trace, in any of its three layouts."""
     names = set(column_names(read_head(path)))
     layouts = (_ELASTICFLOW, _PHILLY, _RAW)
     layout = next((one for one in layouts if set(one) <= names), None)
     if layout is None:
         known = "; ".join(",".join(one) for one in layouts)
-        raise InputError(Fault(f"{path}: line 1", "is no header of an ITP trace", f"use {known}"))
+        raise InputError(
+            Fault(f"{path}: line 1", "isn't the header of an ITP trace", f"use {known}")
+        )
     table = read_table(path, layout, reading)
     table.frame = table.frame.rename({old: new for old, new in _ALIKE.items() if old in layout})
     table.check(pl.col("submission_time") >= 0, "submission_time", "is negative or missing")

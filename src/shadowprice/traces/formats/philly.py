@@ -55,7 +55,7 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
     options={"duplicates": "keep (default) or drop: exact duplicate rows of the flat CSV"},
 )
 def read_philly(path: Path, reading: Reading) -> Trace:
-    """Read either form of the Philly trace, whichever the file is."""
+    """Read the Philly trace in either of its forms."""
     head = read_head(path)
     if head.lstrip().startswith(("[", "{")):
         _check_log_head(path, head.lstrip())
@@ -66,15 +66,8 @@ def read_philly(path: Path, reading: Reading) -> Trace:
 def read_machine_list(path: Path) -> pl.DataFrame:
     """Read Philly's cluster_machine_list: machine, number of GPUs, memory of one.
 
-    Parameters
-    ----------
-    path : Path
-        The file; a blank follows its commas, and memory is text such as ``24GB``.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns machine, gpus, gpu_memory (bytes).
+    Commas of the file are followed by a blank, and memory is text such as ``24GB``. The columns of
+    the result are machine, gpus and gpu_memory in bytes.
     """
     columns: dict[str, pl.DataType] = {
         "machineId": pl.String(),
@@ -85,7 +78,7 @@ def read_machine_list(path: Path) -> pl.DataFrame:
     gpus = pl.col("number of GPUs").cast(pl.Int64, strict=False)
     memory = pl.col("single GPU mem").str.extract(r"^(\d+)GB$", 1).cast(pl.Int64)
     table.check(gpus > 0, "number of GPUs", "is not a number above 0")
-    table.check(memory > 0, "single GPU mem", "is no memory such as 24GB")
+    table.check(memory > 0, "single GPU mem", "isn't an amount of memory such as 24GB")
     return table.done().select(machine="machineId", gpus=gpus, gpu_memory=memory * 10**9)
 
 
@@ -150,7 +143,7 @@ def _read_log(path: Path, reading: Reading) -> Trace:
 
 
 def _check_log_head(path: Path, head: str) -> None:
-    """Refuse what does not begin as a list of jobs, before the whole of it is read."""
+    """Refuse a file that doesn't begin as a list of jobs, before all of it is read."""
     first = head[1:].lstrip()
     if head[0] != "[" or not first.startswith(("{", "]")):
         raise InputError(Fault(f"{path}: line 1", "is not a JSON list of jobs"))
@@ -159,7 +152,7 @@ def _check_log_head(path: Path, head: str) -> None:
     try:
         entry, _ = json.JSONDecoder().raw_decode(first)
     except json.JSONDecodeError as error:
-        # An error at the very end is the head's own end, inside a long first job.
+        # An error at the end of the head may only mean that the first job is longer.
         if error.pos < len(first) - 8 and not error.msg.startswith("Unterminated"):
             line = head[: len(head) - len(first) + error.pos].count("\n") + 1
             raise InputError(

@@ -87,7 +87,7 @@ def read_swf(path: Path, reading: Reading) -> Trace:
 
 
 def _check_first(path: Path, head: str) -> None:
-    """Refuse a file whose first line of data is none, before the whole of it is read."""
+    """Refuse a file whose first data line is wrong, before all of it is read."""
     for line, text in enumerate(head.splitlines(), start=1):
         if text.strip() and not text.lstrip().startswith(";"):
             if len(text.split()) != len(_FIELDS):
@@ -98,12 +98,12 @@ def _check_first(path: Path, head: str) -> None:
 
 
 def _split(path: Path, reading: Reading) -> Table:
-    """Split lines at any run of blanks; a line with another number of fields is refused."""
+    """Split lines at runs of blanks; a line with another number of fields is refused."""
     frame = _parse(read_bytes(path))
     if frame is None:
         return _split_lines(path, reading)
     blank = pl.all_horizontal(pl.col(name).is_null() for name in _FIELDS)
-    # A line that ends early, or says nan: the line-by-line reading names it.
+    # For a short line or a nan, reading line by line reports the location.
     if not frame.select((blank | _IN_RANGE.fill_null(False)).all()).item():
         return _split_lines(path, reading)
     table = Table(path, frame, reading)
@@ -112,7 +112,7 @@ def _split(path: Path, reading: Reading) -> Table:
 
 
 def _parse(data: bytes) -> pl.DataFrame | None:
-    """Parse clean logs at once: blanks made single, comments only at the head; else None."""
+    """Parse clean logs at once, with comments only at the head; None for any other log."""
     head = 0
     for line in data.split(b"\n", 10_000)[:-1]:
         if not line.startswith(b";"):
@@ -140,7 +140,7 @@ def _parse(data: bytes) -> pl.DataFrame | None:
 
 
 def _split_lines(path: Path, reading: Reading) -> Table:
-    """Parse any log line by line, naming what is wrong in each."""
+    """Parse any log line by line, and report what is wrong in each."""
     table = read_lines(path, reading)
     text = pl.col("text")
     table.frame = table.frame.filter(~text.str.starts_with(";"))

@@ -1,4 +1,4 @@
-"""Job files of Tiresias's simulator, as those who compare with it still use them."""
+"""Job files of Tiresias's simulator, as later work still uses them."""
 
 from __future__ import annotations
 
