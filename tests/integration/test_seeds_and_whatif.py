@@ -150,7 +150,7 @@ def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--add", "gp:1"), "there are no servers 'gp' in the cluster; did you mean 'gpu'?"),
+        (("--add", "gp:1"), "unknown servers 'gp'; did you mean 'gpu'?"),
         (("--add", "gpu"), "--add: 'gpu' names no servers; write gpu:2"),
         (("--add", "gpu:0"), "names no servers"),
         (("--add", "gpu:1000000000"), "--add: 1,000,000,000 is above the bound of 200,000 servers"),

@@ -1,1 +1,1 @@
-"""The driver on simulated time: execution models, scenarios and audits."""
+"""The driver in simulated time: execution models, scenarios and audits."""

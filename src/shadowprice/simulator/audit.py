@@ -1,4 +1,4 @@
-"""Trying out what a policy promises its tenants: that lying does not pay, and that sharing does."""
+"""Audits of a policy's promises to tenants: that misreports don't pay, and that sharing does."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from shadowprice.simulator.scenario import Scenario, run_policy
 Progress = Callable[[int, int], None]
 
 EPSILON = 1e-6
-"""Utility below which a gain is rounding."""
+"""Utility below which a gain is a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a misreport gained."""
+    """Gain of a misreport."""
 
     misreport: Misreport
-    """The misstatement."""
+    """The misreport."""
     revenue: float
-    """The tenant's true revenue, and true utility, with it."""
+    """The tenant's true revenue with it."""
     utility: float
-    """The tenant's true revenue, and true utility, with it."""
+    """The tenant's true utility with it."""
     gain: float
-    """Revenue less that of the honest report."""
+    """Revenue minus that of the honest report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truthfulness:
-    """What one tenant can gain by misstating its jobs, as far as was tried."""
+    """Gains of one tenant by misreports of its jobs, among those tried."""
 
     tenant: str
     """The tenant."""
     honest_revenue: float
-    """With its true report."""
+    """Revenue with the true report."""
     honest_utility: float
-    """With its true report."""
+    """Utility with the true report."""
     trials: int
-    """Misreports tried."""
+    """Number of misreports tried."""
     gained: Mapping[str, tuple[int, int]]
-    """By kind of misreport, how many gained and how many were tried."""
+    """Numbers of misreports that gained and that were tried, by kind."""
     best: Gain | None
-    """The largest gain found; None where none gained."""
+    """Misreport with the largest gain; None if none gained."""
 
     def record(self) -> dict[str, object]:
-        """Return it as plain values."""
+        """Return the result as plain values."""
         best = self.best
         return {
             "tenant": self.tenant,
@@ -84,27 +84,11 @@ def audit_truthfulness(
     latest: int = 8,
     progress: Progress | None = None,
 ) -> list[Truthfulness]:
-    """Run a workload again and again with one tenant's jobs misstated.
+    """Run a workload repeatedly with one tenant's jobs misreported; return one result per tenant.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        The true workload.
-    choice : PolicyChoice
-        Who decides.
-    tenants : sequence of str, optional
-        Who is tried; every tenant with jobs by default.
-    trials : int
-        Misreports tried for each of them.
-    latest : int
-        Most slots that an arrival is delayed.
-    progress : callable, optional
-        Called with (runs done, runs in all).
-
-    Returns
-    -------
-    list of Truthfulness
-        One a tenant. What was not found may still exist: a search proves gains, not their absence.
+    By default every tenant with jobs is tried, with ``trials`` misreports each, which delay
+    arrivals by up to ``latest`` slots. ``progress`` is called with (runs done, runs in total). The
+    search proves the gains that it finds, but not that there are no others.
 
     Raises
     ------
@@ -180,27 +164,27 @@ def _true_revenue(
 
 @dataclass(frozen=True, slots=True)
 class Incentive:
-    """What a tenant gets in the pool, and alone on servers of its own share."""
+    """Accounts of a tenant in the pool, and alone on servers of its share."""
 
     tenant: str
     """The tenant."""
     pooled: Account
-    """Its books under the policy, and under ``batchsche`` with the same settings."""
+    """Its accounts under the policy."""
     alone: Account
-    """Its books under the policy, and under ``batchsche`` with the same settings."""
+    """Its accounts under ``batchsche`` with the same settings."""
 
     @property
     def utility_kept(self) -> bool:
-        """Whether its jobs within its share earn at least what they would alone."""
+        """Whether the jobs within its share earn at least as much as alone."""
         return self.pooled.earned_own >= self.alone.earned - EPSILON
 
     @property
     def revenue_kept(self) -> bool:
-        """Whether all that it gets is at least what it would get alone."""
+        """Whether its revenue is at least that of being alone."""
         return self.pooled.revenue >= self.alone.revenue - EPSILON
 
     def record(self) -> dict[str, object]:
-        """Return it as plain values."""
+        """Return the result as plain values."""
         return {
             "tenant": self.tenant,
             "earned_in_share": self.pooled.earned_own,
@@ -215,16 +199,9 @@ class Incentive:
 def audit_sharing(
     scenario: Scenario, choice: PolicyChoice, alone: Mapping[str, Any]
 ) -> list[Incentive]:
-    """Compare every tenant's books with those of the same jobs on its share alone.
+    """Compare every tenant's accounts with those of the same jobs alone on its share.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        The workload.
-    choice : PolicyChoice
-        Who decides.
-    alone : mapping
-        Parameters of ``batchsche``, which keeps tenants apart.
+    ``alone`` are the parameters of ``batchsche``, which keeps tenants apart.
     """
     pooled = books_of(run_policy(scenario, choice))
     apart = books_of(run_policy(scenario, PolicyChoice("batchsche", alone)))

@@ -1,4 +1,4 @@
-"""How the copies of a bag's tasks run in the simulator: the first to finish wins."""
+"""Simulated execution of the copies of a bag's tasks: the first copy to finish counts."""
 
 from __future__ import annotations
 
@@ -17,35 +17,30 @@ Integers = NDArray[np.int64]
 
 @dataclass(eq=False)
 class _Attempt:
-    """The copies of one plan of a bag."""
+    """Copies of one plan of a bag."""
 
     plan: int
-    """Which of the bag's plans it is."""
+    """Number of the plan among the bag's."""
     start: int
-    """The slot in which all copies started."""
+    """Slot in which all copies started."""
     left: int
-    """Tasks that have not finished."""
+    """Number of unfinished tasks."""
     entry: Integers
-    """Entry of the plan's copies that each task belongs to."""
+    """Entry of the plan's copies of each task."""
     ends: Floats
-    """Slots after the start at which each copy would end; inf beyond a task's copies."""
+    """Slots after the start at which each copy would finish; inf beyond a task's copies."""
     alive: Integers
-    """Copies that run, the first so many of the task's; 0 for a finished task."""
+    """Number of running copies, which are the task's first ones; 0 for a finished task."""
 
 
 class BagExecution:
-    """Draws how long copies last, and lets tasks finish.
+    """Draws the durations of copies, and finishes tasks.
 
-    A copy that runs when a slot begins holds a worker for the slot. Where a slot has fewer workers
-    than copies still run, copies of the tasks that have most are stopped first, so that no task
-    loses its last copy before every task is down to one. A task that lost its last copy, and a task
-    that has not ended when its plan does, begins anew if it is planned again.
-
-    Parameters
-    ----------
-    seed : int
-        Seed; what a bag draws depends on the seed, its name and the number of its plan, and on no
-        other job.
+    A copy that runs at the start of a slot occupies a worker for the slot. If a slot has fewer
+    workers than running copies, the tasks with the most copies lose some first, so that no task
+    loses its last copy before every task has only one. A task that lost its last copy, or hasn't
+    finished when its plan ends, starts over if it is planned again. The draws of a bag depend on
+    the seed, its name and the number of its plan, but on no other job.
     """
 
     def __init__(self, seed: int) -> None:
@@ -53,7 +48,7 @@ class BagExecution:
         self._attempts: dict[str, _Attempt] = {}
 
     def copy(self) -> BagExecution:
-        """Return the same copies of tasks at work, to run on their own from now on."""
+        """Return an independent copy of the running tasks."""
         twin = BagExecution(self.seed)
         twin._attempts = {
             name: replace(attempt, alive=attempt.alive.copy())
@@ -62,21 +57,10 @@ class BagExecution:
         return twin
 
     def run(self, job: Job, order: Run, slot: int) -> tuple[int, ...]:
-        """Run a bag through one slot.
+        """Run a bag for one slot; ``order`` is its last command, with workers and copies.
 
-        Parameters
-        ----------
-        job : Job
-            The bag.
-        order : Run
-            What was ordered of it last: its workers, and the copies of the plan it follows.
-        slot : int
-            The slot.
-
-        Returns
-        -------
-        tuple of int
-            Tasks that finished in the slot and by the deadline, by entry of ``order.copies``.
+        Returns the number of tasks that finished in the slot and by the deadline, by entry of
+        ``order.copies``.
         """
         bag = job.bag
         assert bag is not None
@@ -107,7 +91,7 @@ class BagExecution:
         at = 0
         for entry in copies:
             law = law_of(bag.groups[entry.group].law)
-            # In (0, 1]: a law's inverse survival is finite there.
+            # In (0, 1], where the inverse survival is finite.
             survival = 1.0 - rng.random((entry.tasks, entry.copies))
             seconds = law.inverse_survival(survival)
             ends[at : at + entry.tasks, : entry.copies] = seconds / bag.slot_seconds
@@ -124,12 +108,12 @@ class BagExecution:
 
 
 def _stop_redundant(alive: Integers, workers: int) -> None:
-    """Stop copies until no more run than there are workers: those of tasks with most of them."""
+    """Stop copies of the tasks with the most, until no more run than there are workers."""
     excess = int(alive.sum()) - workers
     while excess > 0:
         most = int(alive.max())
         widest = np.flatnonzero(alive == most)
-        # From the last task on; a level at a time.
+        # One level at a time, from the last task on.
         stopped = widest[max(len(widest) - excess, 0) :]
         alive[stopped] -= 1
         excess -= len(stopped)

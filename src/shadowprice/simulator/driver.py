@@ -1,4 +1,4 @@
-"""The driver on simulated time: it sends events, models progress, and records what happens."""
+"""The driver in simulated time: it sends events, models progress, and calls observers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from shadowprice.simulator.machines import Machines
 Incident = ServerLost | ServerBack | JobCancelled
 
 _TOLD_EVERY: Final = 1024
-"""Slots after which a run tells where it is, whether or not anything came."""
+"""Slots between two progress reports, with or without events."""
 
 
 class RunProgress(Protocol):
-    """Called now and then to tell how far a run is."""
+    """Callback that is called at intervals with the progress of a run."""
 
     def __call__(self, arrived: int, jobs: int, slot: int | None = None, /) -> None:
-        """Take note of jobs that arrived, of jobs in all, and of the slot."""
+        """Receive the jobs that arrived, all jobs, and the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +51,30 @@ class Simulation:
     cluster: Cluster
     """The servers."""
     jobs: Sequence[Job]
-    """In file order; jobs of one arrival slot are considered in this order."""
+    """Jobs in file order, in which those of one arrival slot are considered."""
     policy: Policy
-    """Who decides."""
+    """The policy."""
     until: int | None = None
     """End of the timespan T; None runs until the last job is done."""
     execution: ExecutionModel = field(default_factory=ExactExecution)
-    """How fast placed jobs run."""
+    """Speed of placed jobs."""
     incidents: Sequence[Incident] = ()
-    """What else happens, in any order."""
+    """Lost and returned servers, and cancelled jobs, in any order."""
     seed: int = 0
     """Seed of the durations of tasks."""
     at_once: bool = False
-    """Whether each job is answered by itself in the middle of the slot in which it comes, as by a
-    service: what that slot yields is not known then. Otherwise those of a slot are answered
-    together, before the next begins."""
+    """Whether each job is decided alone in the middle of its arrival slot, as by a service, without
+    knowing what that slot yields. Otherwise the jobs of a slot are decided together before the next
+    slot begins."""
 
     def run(
         self,
         observers: Sequence[Observer] = (),
         progress: RunProgress | None = None,
     ) -> Engine:
-        """Run to the end.
+        """Run to the end; return the engine's final state, without jobs that an observer removes.
 
-        Parameters
-        ----------
-        observers : sequence of Observer
-            Who looks on.
-        progress : callable, optional
-            Called with (jobs arrived, jobs in all, slot) now and then.
-
-        Returns
-        -------
-        Engine
-            The engine in its final state, without the jobs that an observer keeps.
+        ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals.
         """
         course = Course(self, observers, progress)
         course.run()
@@ -92,23 +82,10 @@ class Simulation:
 
 
 class Course:
-    """A simulation on its way: it may pause before a slot, and go on from there in several ways.
+    """A simulation in progress: it can stop before a slot, and be forked there.
 
-    Parameters
-    ----------
-    simulation : Simulation
-        What is run.
-    observers : sequence of Observer
-        Who looks on.
-    progress : callable, optional
-        Called with (jobs arrived, jobs in all, slot) now and then.
-
-    Attributes
-    ----------
-    engine : Engine
-        The engine.
-    slot : int
-        The slot that comes next.
+    ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals. ``slot`` is the
+    next slot.
     """
 
     def __init__(
@@ -119,7 +96,7 @@ class Course:
     ) -> None:
         cluster, policy = simulation.cluster, simulation.policy
         timed = _Timed(policy, observers) if observers else policy
-        # An event that fails is the end of a simulation: nobody asks the policy again.
+        # A failed event ends a simulation, so the policy's state need not be restored.
         self.engine = Engine(cluster, timed, until=simulation.until, keeps_memory=False)
         self.slot = 0
         self._until = simulation.until
@@ -140,7 +117,7 @@ class Course:
         observers: Sequence[Observer],
         progress: RunProgress | None,
     ) -> None:
-        """Take note of what is to come from this slot on, and of who looks on."""
+        """Set the events from this slot on, and the observers."""
         slot = self.slot
         self._at_once = simulation.at_once
         jobs, incidents = simulation.jobs, simulation.incidents
@@ -149,21 +126,17 @@ class Course:
             incidents = [event for event in incidents if event.slot >= slot]
         self._agenda = _agenda(jobs, incidents, at_once=self._at_once)
         self._upcoming = next(self._agenda, None)
-        # Jobs of which word may come when they are long over.
+        # Incidents may name these jobs long after they are closed.
         self._awaited = {event.job for event in incidents if isinstance(event, JobCancelled)}
         self._jobs = len(simulation.jobs)
         self._observers = observers
         self._tell = progress or _tell_nobody
 
     def fork(self, simulation: Simulation, observers: Sequence[Observer] = ()) -> Course:
-        """Return a course that goes on from here by itself; this one stays where it is.
+        """Return an independent run that continues from here; this one stays unchanged.
 
-        Parameters
-        ----------
-        simulation : Simulation
-            What is run from this slot on: its jobs and incidents. The rest is as it was.
-        observers : sequence of Observer
-            Who looks on from now on; decisions are not timed.
+        ``simulation`` has the jobs and incidents from this slot on. The new observers receive no
+        timings of decisions.
         """
         twin = copy(self)
         twin.engine = clone(self.engine)
@@ -172,13 +145,10 @@ class Course:
         return twin
 
     def run(self, to: int | None = None) -> None:
-        """Go on up to before a slot, or to the end.
+        """Continue up to a slot, or to the end if ``to`` is None.
 
-        Parameters
-        ----------
-        to : int or None
-            A slot in which something is to come from who forks the course there: slots in which
-            nothing happens are passed over up to there only. None for the end.
+        Slots without events are skipped, but not beyond ``to``, where the caller will add events to
+        a fork.
         """
         engine, machines, observers = self.engine, self._machines, self._observers
         collectors = [observer for observer in observers if observer.collects]
@@ -203,9 +173,9 @@ class Course:
             if self._simulated % _TOLD_EVERY == 0:
                 self._tell(self._arrived, self._jobs, self.slot)
             bounds.SIMULATED.check(self._simulated, "the run", "give --until, or make slots longer")
-            # A policy may leave jobs queued for ever; a whole horizon of standstill, or as long as
-            # the policy says, is the end, or skipped where something is left to come. A slot in
-            # which all that ran came to its end is none.
+            # A policy may leave jobs queued for ever. After a horizon without progress, or the
+            # policy's own limit, the run ends or skips to the next event. A slot in which all
+            # running jobs finished isn't idle.
             self._still = self._still + 1 if idle and machines.idle else 0
             if self._still > self._patience:
                 self._resting, self._still = True, 0
@@ -214,7 +184,7 @@ class Course:
                 observer.finished(engine)
 
     def _take(self, event: DriverEvent) -> None:
-        """Let the engine take in what comes from outside."""
+        """Pass an external event to the engine."""
         if isinstance(event, JobsArrived):
             self._arrived += len(event.jobs)
             self._machines.submit(event)
@@ -223,7 +193,7 @@ class Course:
             self._machines.withdraw(event.job)
 
     def _answer_at_once(self, slot: int) -> None:
-        """Take in the jobs that come while a slot runs; they arrive with the next."""
+        """Pass on the jobs that arrive while a slot runs; they belong to the next one."""
         if self._upcoming is None or self._upcoming[0] != slot + 1:
             return
         later: list[DriverEvent] = []
@@ -235,7 +205,7 @@ class Course:
         self._upcoming = slot + 1, later
 
     def _go_to_next(self, to: int | None) -> bool:
-        """Pass over slots in which nothing happens; return whether there is one to go through."""
+        """Skip slots in which nothing happens; return whether there is another to run."""
         machines, upcoming = self._machines, self._upcoming
         come = to if upcoming is None or (to is not None and to < upcoming[0]) else upcoming[0]
         waiting = self._wakes and machines.waiting
@@ -265,7 +235,7 @@ def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> 
 
 
 def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:
-    """Let jobs that are over leave the engine."""
+    """Remove closed jobs from the engine."""
     gone = engine.collect(awaited) if collectors else ()
     for observer in collectors if gone else ():
         observer.left(gone)
@@ -274,7 +244,7 @@ def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]
 def _agenda(
     jobs: Sequence[Job], incidents: Sequence[Incident], *, at_once: bool = False
 ) -> Iterator[tuple[int, list[DriverEvent]]]:
-    """Yield, slot by slot, what comes from outside, in the engine's order."""
+    """Yield the external events of each slot, in the engine's order."""
     events: list[DriverEvent] = list(incidents)
     by_arrival = sorted(jobs, key=lambda job: job.arrival)  # stable: file order within a slot
     groups: Iterable[tuple[Job, ...]] = ((job,) for job in by_arrival)
@@ -287,7 +257,7 @@ def _agenda(
 
 
 class _Timed:
-    """A policy whose decisions are timed one by one."""
+    """Wrapper that times each decision of a policy."""
 
     def __init__(self, policy: Policy, observers: Sequence[Observer]) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""How fast placed jobs really run in the simulator."""
+"""True speed of placed jobs in the simulator."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from shadowprice.core.schedule import Placement
 
 
 class ExecutionModel(Protocol):
-    """What a slot of a placement yields.
+    """Progress that a placement makes per slot.
 
-    A model with a true attribute ``steady`` yields the same in every slot: it is asked once a
-    placement.
+    If a model has a true attribute ``steady``, the progress is the same in every slot, and is
+    computed once per placement.
     """
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
-        """Return the progress units that a job makes in a slot; ``moved``: it restarted first."""
+        """Return the progress units of a job in a slot; ``moved``: it restarted at its start."""
         ...
 
 
 class ExactExecution:
-    """Every job runs at the rate it declares: internal on one machine, else external."""
+    """Jobs run at their declared rate: the internal one on a single machine, else the other."""
 
     steady: ClassVar = True
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
-        """Return the declared gain of the placement, less what a restart costs."""
+        """Return the declared progress of the placement, less the restart cost."""
         del slot
         return job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)

@@ -1,4 +1,4 @@
-"""Stopping a simulation between two events, so that what was done is whole."""
+"""Stopping a simulation between two events, so that its results are consistent."""
 
 from __future__ import annotations
 
@@ -14,20 +14,15 @@ from shadowprice.core.events import Command, DriverEvent
 from shadowprice.results.observer import Observer
 
 PATIENCE: Final = 2.0
-"""Seconds that an event may still take after Ctrl-C before the run stops inside it."""
+"""Seconds that an event may take after Ctrl-C before the run stops inside it."""
 
 
 class StopSign(Observer):
-    """Raises `KeyboardInterrupt` after the event in hand once somebody asked to stop.
+    """Raises `KeyboardInterrupt` after the current event, if a stop is requested.
 
-    It must be the last observer: the others have then seen the event.
-
-    Attributes
-    ----------
-    asked : float or None
-        When somebody asked to stop.
-    status : int
-        Exit status of a run that was stopped: 128 and the signal's number.
+    It must be the last observer, so that the others have seen the event. ``asked`` is the time of
+    the request, None without one; ``status`` is the exit status of a stopped run: 128 plus the
+    signal's number.
     """
 
     def __init__(self) -> None:
@@ -35,13 +30,13 @@ class StopSign(Observer):
         self.status = 128 + signal.SIGINT
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Stop here if asked to."""
+        """Stop here if requested."""
         del event, commands
         if self.asked is not None:
             raise KeyboardInterrupt
 
     def decided(self, seconds: float) -> None:
-        """Stop inside a long event if asked to a while ago."""
+        """Stop inside a long event if the request is older than the grace period."""
         del seconds
         if self.asked is not None and time.monotonic() - self.asked > PATIENCE:
             raise KeyboardInterrupt
@@ -49,9 +44,9 @@ class StopSign(Observer):
 
 @contextmanager
 def stop_sign() -> Iterator[StopSign]:
-    """Give an observer that Ctrl-C or SIGTERM sets; a second signal interrupts at once.
+    """Yield an observer that Ctrl-C or SIGTERM sets; a second signal interrupts immediately.
 
-    Outside the main thread, where signals cannot be caught, the observer is never set.
+    Signals can be handled only in the main thread; elsewhere the observer is never set.
     """
     sign = StopSign()
     if threading.current_thread() is not threading.main_thread():

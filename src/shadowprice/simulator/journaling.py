@@ -1,4 +1,4 @@
-"""Writing the journal of a simulation as it happens."""
+"""Journal of a simulation, written while it runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from shadowprice.results.observer import Observer
 
 
 class JournalObserver(Observer):
-    """An observer that appends every event, with what was decided, to a journal.
-
-    Parameters
-    ----------
-    path : Path
-        The file; it is begun anew.
-    policy : str
-        Name of the policy.
-    """
+    """Observer that appends every event with its decisions to a new journal file."""
 
     def __init__(self, path: Path, policy: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""The simulated cluster: it runs what it is told to run, and knows nothing else of the engine."""
+"""The simulated cluster, which executes commands and knows nothing else of the engine."""
 
 from __future__ import annotations
 
@@ -31,25 +31,19 @@ from shadowprice.simulator.execution import ExecutionModel
 
 @dataclass(slots=True)
 class _Running:
-    """A generation of a job at work."""
+    """A running generation of a job."""
 
     job: Job
     order: Start | Resize
     restarts: bool
-    """Whether its start loses time, and it has not run through a slot yet."""
+    """Whether its start loses time and it hasn't run for a slot yet."""
 
 
 class Machines:
-    """What runs, and what it yields, by orders alone.
+    """Running generations and their progress, driven by commands alone.
 
-    Parameters
-    ----------
-    execution : ExecutionModel
-        How fast placed jobs run.
-    seed : int
-        Seed of the durations of tasks.
-    restart_first : bool
-        Whether a job's first start loses its restart as well.
+    ``restart_first`` says whether a job's first start costs its restart time too; the seed is that
+    of task durations.
     """
 
     def __init__(
@@ -62,24 +56,24 @@ class Machines:
         self._open: dict[str, Job] = {}
         self._promised: set[str] = set()
         self._running: dict[str, _Running] = {}
-        # What a slot yields, in the order of what runs, and those whose next slot is another.
+        # Progress of a slot in order of the running jobs, and the jobs whose next slot differs.
         self._gains: dict[str, int] = {}
         self._varying: dict[str, _Running] = {}
 
     def copy(self) -> Machines:
-        """Return machines in the same state, to run on their own from now on."""
+        """Return an independent copy in the same state."""
         twin = copy(self)
         twin._bags = self._bags.copy()
         twin._open, twin._promised = self._open.copy(), self._promised.copy()
         twin._running = {name: copy(running) for name, running in self._running.items()}
         twin._gains = self._gains.copy()
-        # Who varies runs as well: the same one.
+        # A job whose progress varies runs too: it is the same one.
         twin._varying = {name: twin._running[name] for name in self._varying}
         return twin
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or has been promised to."""
+        """Whether nothing runs or is about to start."""
         return not self._running and not self._promised
 
     @property
@@ -88,19 +82,19 @@ class Machines:
         return bool(self._open)
 
     def submit(self, event: JobsArrived) -> None:
-        """Take note of jobs that were submitted."""
+        """Record submitted jobs."""
         self._open.update((job.name, job) for job in event.jobs)
 
     def withdraw(self, name: str) -> None:
-        """Take note that a job was cancelled."""
+        """Record that a job was cancelled."""
         self._open.pop(name, None)
         self._promised.discard(name)
 
     def obey(self, commands: Iterable[Command]) -> None:
-        """Do what the engine says."""
+        """Execute commands of the engine."""
         command: Any
         for command in commands:
-            # By type, the most frequent first: a simulation of many jobs is mostly this.
+            # The most frequent types come first: large simulations spend most time here.
             kind = type(command)
             if kind is Decided:
                 self._heed(command.decision)
@@ -118,7 +112,7 @@ class Machines:
                 self._promised.discard(command.job)
 
     def run(self, slot: int) -> SlotEnded:
-        """Run everything through a slot; return what it made."""
+        """Run everything for a slot; return its progress."""
         gained = self._gains.copy()
         finished: dict[str, tuple[int, ...]] = {}
         over = []
@@ -148,7 +142,7 @@ class Machines:
                 self._varying.pop(job.name, None)
                 return
         else:
-            self._gains[job.name] = 0  # its place in the order; every slot tells anew
+            self._gains[job.name] = 0  # keeps its position; its progress is computed in every slot
         self._varying[job.name] = running
 
     def _heed(self, decision: Decision) -> None:

@@ -1,4 +1,4 @@
-"""Ways in which a tenant can misstate its jobs, and what it truly gets when it does."""
+"""Misreports: ways in which a tenant can misstate its jobs, and its true revenue then."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from shadowprice.simulator.execution import ExecutionModel
 KINDS: Final = (
     "workers", "work", "less work", "split", "value", "urgency", "arrival", "several", "sham",
 )  # fmt: skip
-"""What can be misstated, demands first."""
+"""Properties that can be misreported, demands first."""
 
 Lie = Callable[[Job], "Told | None"]
-"""Turns a job into its misstated form; None where the job has nothing to misstate that way."""
+"""Function that misstates a job; it returns None if the job has no such property."""
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
 _WORTH: Final[Mapping[type, tuple[str, ...]]] = {
@@ -53,44 +53,43 @@ _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
     Power: ("exponent",),
     Deadline: ("by",),
 }
-"""Parameters that say how much waiting costs."""
+"""Parameters that determine the cost of waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the policy is told of one job."""
+    """A misreported job, as the policy sees it."""
 
     jobs: tuple[Job, ...]
-    """The job as it is misstated, or the parts that it is split into."""
+    """The misstated job, or the parts that it is split into."""
     need: int
-    """Progress of all of them, in the units of what is told, at which the job is truly done."""
+    """Total progress, in units of the misreport, at which the true job is done."""
     most: int | None = None
-    """Most of it that counts in a slot: parts side by side go no faster than the job could."""
+    """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
     pace: Fraction = Fraction(1)
-    """Progress that a slot truly makes over what the stated work makes one expect; below 1 where
-    work was understated, as it takes as long as it takes."""
+    """True progress of a slot divided by the declared one; below 1 if work was understated."""
 
     @classmethod
     def of(cls, told: Job, truth: Job) -> Told:
-        """Return one job told, that is done when the true one would be."""
+        """Return one reported job that is done when the true one would be."""
         return cls((told,), truth.required)
 
 
 @dataclass(frozen=True, slots=True)
 class Misreport:
-    """A whole workload with one tenant's jobs misstated."""
+    """A workload with one tenant's jobs misreported."""
 
     kind: str
     """One of `KINDS`."""
     story: str
-    """What is misstated, for a person."""
+    """Description of the misreport for people."""
     jobs: tuple[Job, ...]
-    """What the policy is told."""
+    """Jobs that the policy sees."""
     told: Mapping[str, Told] = field(default_factory=dict)
-    """What is told of each misstated job, by its true name."""
+    """Report of each misreported job, by its true name."""
 
     def execution(self, true: ExecutionModel) -> ExecutionModel:
-        """Return how fast what is told runs: understated work does not go any faster."""
+        """Return the execution of the reported jobs: understated work isn't done any faster."""
         paces = {
             job.name: one.pace for one in self.told.values() for job in one.jobs if one.pace != 1
         }
@@ -98,14 +97,10 @@ class Misreport:
 
 
 class PacedExecution:
-    """Jobs whose stated work takes longer than stated.
+    """Execution of jobs whose work takes longer than reported.
 
-    Parameters
-    ----------
-    paces : mapping of str to Fraction
-        Progress of a slot over the declared one, in (0, 1].
-    true : ExecutionModel
-        How fast jobs would run if what is stated were true.
+    ``paces`` are true over declared progress of a slot, in (0, 1]; ``true`` is the execution if the
+    reports were true.
     """
 
     def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
@@ -113,26 +108,17 @@ class PacedExecution:
         self._true = true
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
-        """Return the progress at the job's pace, rounded up: nothing takes longer than it does."""
+        """Return the progress at the job's pace, rounded up."""
         gain = self._true.progress(job, placement, slot, moved=moved)
         return math.ceil(gain * self._paces.get(job.name, 1))
 
 
 class TrueRevenue(Observer):
-    """Counts what a tenant truly gets from a run, whatever was reported.
+    """True revenue of a tenant in a run, whatever was reported.
 
-    A job counts as done in the slot in which its progress, or that of the parts that it was told
-    in, reaches what it truly needs, and earns its true utility from its true arrival; payments and
-    incomes are what was charged.
-
-    Parameters
-    ----------
-    truth : mapping of str to Job
-        The tenant's true jobs.
-    tenant : str
-        The tenant.
-    told : mapping of str to Told, optional
-        What was told of them, where that is something else.
+    A job is done in the slot in which its progress, or that of its parts, reaches its true need. It
+    earns its true utility from its true arrival. Payments are those that were charged. ``truth``
+    are the tenant's true jobs, and ``told`` the reports of those that were misreported.
     """
 
     def __init__(
@@ -149,7 +135,7 @@ class TrueRevenue(Observer):
         self.balance = 0
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Take note of progress and of payments."""
+        """Record progress and payments."""
         if isinstance(event, SlotEnded):
             gained: Counter[str] = Counter()
             for part, progress in event.progress.items():
@@ -171,7 +157,7 @@ class TrueRevenue(Observer):
 
     @property
     def utility(self) -> float:
-        """True utility of what was truly done."""
+        """True utility of the jobs that are truly done."""
         return sum(
             utility_value(self._truth[name].utility, slot - self._truth[name].arrival)
             for name, slot in self.done.items()
@@ -179,27 +165,17 @@ class TrueRevenue(Observer):
 
     @property
     def revenue(self) -> float:
-        """Utility, less what was paid, plus what was received."""
+        """Utility, minus payments, plus income."""
         return self.utility + self.balance / 1_000_000
 
 
 def misreports(
     jobs: Sequence[Job], tenant: str, trials: int, seed: int, latest: int
 ) -> Iterator[Misreport]:
-    """Yield misstated workloads: a lie about all jobs, about one, then mixtures.
+    """Yield workloads with misreports by a tenant: of all jobs, of one job, then mixtures.
 
-    Parameters
-    ----------
-    jobs : sequence of Job
-        The true workload.
-    tenant : str
-        Who lies.
-    trials : int
-        How many.
-    seed : int
-        Seed of the choice among single lies, and of the mixtures.
-    latest : int
-        Most slots that an arrival is delayed.
+    The seed draws the single misreports and the mixtures; ``latest`` limits the delay of an arrival
+    in slots.
     """
     rng = np.random.default_rng(seed)
     mine = [at for at, job in enumerate(jobs) if job.tenant == tenant]
@@ -207,7 +183,7 @@ def misreports(
     everything = list(_about_all(jobs, mine, lies))
     singles = list(_singles(jobs, mine, lies))
     singles = [singles[at] for at in rng.permutation(len(singles))]
-    # A third each, as far as there are so many.
+    # A third of each, if there are enough.
     third = trials // 3
     kept = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
     yield from kept[:trials]
@@ -268,7 +244,7 @@ def _misreport(kind: str, story: str, jobs: Sequence[Job], told: Mapping[int, To
 
 
 def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
-    # Demands first: they are what Astraea's definition of strategy-proofness is about.
+    # Demands come first, because Astraea's strategy-proofness is about them.
     yield "workers", "one worker", _width_lie(lambda counts: counts == counts[0])
     yield "workers", "exactly its most workers", _width_lie(lambda counts: counts == counts[-1])
     yield (
@@ -325,9 +301,9 @@ def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float)
 
 def _factor(utility: Utility, name: str, factor: float) -> float:
     if isinstance(utility, Power) and name == "scale":
-        # It counts to the power of the exponent; where that is 0, all is worth 1.
+        # The scale counts to the power of the exponent; with exponent 0, every job is worth 1.
         return float(factor ** (1 / utility.exponent)) if utility.exponent else 1.0
-    # More hurry is an earlier target or deadline.
+    # A more urgent job has an earlier target or deadline.
     return 1 / factor if name in {"target", "by"} else factor
 
 
@@ -353,7 +329,7 @@ def _work_lie(factor: float) -> Lie:
 
 
 def _less_work_lie(factor: Fraction) -> Lie:
-    """Understate work: the job runs short of its plan, and the policy plans again for the rest."""
+    """Understate work: the job runs past its plan, and the policy plans the rest again."""
 
     def lie(job: Job) -> Told | None:
         required = math.ceil(job.required * factor)
@@ -366,7 +342,7 @@ def _less_work_lie(factor: Fraction) -> Lie:
 
 
 def _split_lie(parts: int, *, whole: bool) -> Lie:
-    """Submit a job in parts of equal work, that may run side by side as far as the job could."""
+    """Submit a job in parts of equal work, which may run in parallel as far as the job could."""
 
     def lie(job: Job) -> Told | None:
         required = -(-job.required // parts)

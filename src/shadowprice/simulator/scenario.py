@@ -1,4 +1,4 @@
-"""Running a workload under a policy and keeping all that a reader may ask about it."""
+"""Runs of a workload under a policy, with a record of everything about them."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from shadowprice.simulator.interrupt import StopSign, stop_sign
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is run, apart from the policy."""
+    """Everything of a run except the policy."""
 
     cluster: Cluster
     """The servers."""
     jobs: Sequence[Job]
-    """In file order."""
+    """Jobs in file order."""
     until: int | None = None
     """End of the timespan T."""
     seed: int = 0
-    """Seed of the policy's and the execution model's randomness."""
+    """Seed of the policy and of the execution model."""
     incidents: Sequence[Incident] = ()
-    """What else happens."""
+    """Lost and returned servers, and cancelled jobs."""
     inputs: Sequence[Input] = ()
-    """Where it came from."""
+    """Files that it was read from."""
     execution: ExecutionModel = field(default_factory=ExactExecution)
-    """How fast placed jobs run."""
+    """Speed of placed jobs."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """How the inputs were read, by the name of the option."""
+    """Options with which the inputs were read."""
     entry: Callable[[int], Mapping[str, Any]] | None = None
-    """Returns a job as its file writes it, by its position; None where there is no file."""
+    """Function that returns the job at an index as its file writes it; None without a file."""
 
     @property
     def has_bags(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a run is made of as a user names it, and the scenario that this makes with a seed."""
+"""Files and options of a run, and the scenario that they give with a seed."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ SIZED = "the cluster sized to the trace"
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Files and options that make a scenario."""
+    """Files and options that give a scenario."""
 
     cluster: Path | Document | None = None
-    """Cluster file, or what one holds."""
+    """Cluster file, or its content."""
     jobs: Path | Sequence[Document] | None = None
-    """Job file, or the jobs that one holds."""
+    """Job file, or its jobs."""
     trace: str | None = None
-    """A trace in place of jobs, as ``--trace`` names it; without a cluster, one is sized to it."""
+    """Trace instead of jobs, as in ``--trace``; without a cluster, one is sized to it."""
     incidents: Path | Sequence[Document] | None = None
-    """Incident file, or the incidents that one holds."""
+    """Incident file, or its incidents."""
     params: Path | None = None
-    """A file that is only noted."""
+    """File of parameters that is only recorded."""
     until: str | None = None
     """Timespan, such as ``300 slots``."""
     slot: str = "20min"
-    """Slot length of the cluster that a trace brings."""
+    """Slot length of the cluster that is sized to a trace."""
     load: float = 1.0
-    """GPU-time asked for over GPU-time there is, of that cluster (core-time without GPUs)."""
+    """Requested over available GPU-time of that cluster (core-time without GPUs)."""
     skip_invalid: bool = False
-    """Leave faulty jobs out."""
+    """Leave invalid jobs out."""
     _traces: dict[str, Traced] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -68,24 +68,15 @@ class Source:
     def scenario(
         self, seed: int = 0, added: Mapping[str, int] | None = None
     ) -> tuple[Scenario, list[str]]:
-        """Read everything and return what to run.
+        """Read everything; return the scenario, and remarks on what was left out or assumed.
 
-        Parameters
-        ----------
-        seed : int
-            Seed of everything drawn: what a trace lacks, the policy's draws, durations of tasks.
-        added : mapping of str to int, optional
-            Servers added (or, below 0, taken away), by the name of their entry in the cluster.
-
-        Returns
-        -------
-        (Scenario, list of str)
-            What to run, and remarks on what was left out or assumed.
+        The seed draws what a trace lacks, the policy's draws, and durations of tasks. ``added``
+        servers, or removed ones if negative, are by the name of their entry in the cluster.
 
         Raises
         ------
         InputError
-            If a file is wrong, or the cluster has no such server.
+            If a file is wrong, or the cluster has no such servers.
         """
         inputs: list[Input] = []
         document: Document | None = None
@@ -124,10 +115,10 @@ class Source:
         return scenario, remarks
 
     def kinds(self, seed: int = 0) -> list[str]:
-        """Return the names of the cluster's entries of servers, in order."""
+        """Return the names of the cluster's server entries, in order."""
         if self.cluster is not None:
             document = self._document()[0]
-            resolve_cluster(document, self._document()[1])  # a fault of the file comes first
+            resolve_cluster(document, self._document()[1])  # report a problem of the file first
         else:
             document = self._sized(seed)
         return [str(entry["name"]) for entry in document["servers"]]
@@ -156,7 +147,7 @@ class Source:
     # ------------------------------------------------------------ traces
 
     def _traced(self) -> Traced:
-        # A run of a job file needs none of it.
+        # Runs of job files don't need it.
         from shadowprice.simulator.traced import Traced  # noqa: PLC0415
 
         assert self.trace is not None
@@ -190,7 +181,7 @@ class Source:
 
 
 def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) -> Document:
-    """Return a job as it was given; some may have been left out."""
+    """Return the record of a job; invalid jobs may have been left out."""
     name = workload[at].name
     if isinstance(jobs, Path):
         return read_entry(jobs, name)
@@ -198,34 +189,26 @@ def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) ->
 
 
 def altered(document: Document, added: Mapping[str, int], place: str) -> Document:
-    """Return the content of a cluster file with servers added or taken away.
+    """Return the content of a cluster file with servers added or removed.
 
-    Equal servers follow those that are there (``gpu-50`` after ``gpu-49``); beside an entry without
-    a count they are called ``NAME-more-0`` and so on. The last ones are taken away.
-
-    Parameters
-    ----------
-    document : mapping
-        What the file holds.
-    added : mapping of str to int
-        How many, by the name of the entry.
-    place : str
-        What faults are prefixed with.
+    Added servers continue the numbers of the entry (``gpu-50`` after ``gpu-49``); those of an entry
+    without a count are called ``NAME-more-0`` and so on. The last servers are removed first. Errors
+    begin with ``place``.
 
     Raises
     ------
     InputError
-        If there is no such entry, or fewer servers than are taken away.
+        If there is no such entry, or it has fewer servers than are removed.
     """
     entries = document.get("servers") if isinstance(document, Mapping) else None
     if not added or not isinstance(entries, list):
-        return document  # a malformed file is told by its reader
+        return document  # its reader reports a malformed file
     names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
     for name in added:
         if name not in names:
             close = closest(name, [str(known) for known in names])
             mend = f"did you mean {close!r}?" if close else f"it has {', '.join(map(str, names))}"
-            raise InputError(Fault(place, f"there are no servers {name!r} in the cluster", mend))
+            raise InputError(Fault(place, f"unknown servers {name!r}", mend))
     changed: list[Any] = []
     for entry in entries:
         more = added.get(str(entry.get("name")), 0) if isinstance(entry, Mapping) else 0
@@ -252,7 +235,7 @@ def _input(kind: str, given: Path | object) -> Input:
 
 
 def _timespan(text: str | None, cluster: Cluster) -> int | None:
-    """Return T: the slots that are over by then, since nothing may run later."""
+    """Return the end of the timespan in whole slots, rounded down: nothing may run later."""
     if text is None:
         return None
     try:

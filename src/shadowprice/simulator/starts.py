@@ -1,4 +1,4 @@
-"""Schedules of a whole job set as `rolling` leaves them: where a search for better ones begins."""
+"""Schedules of a job set from runs of `rolling`, as initial solutions of a search."""
 
 from __future__ import annotations
 
@@ -21,22 +21,19 @@ from shadowprice.simulator.scenario import Scenario
 
 _SETTINGS: Final[tuple[dict[str, Any], ...]] = (
     {},
-    # No promise is worth its price: everybody waits, and the densest go first.
+    # Promises cost more than any utility: all jobs wait, and the densest go first.
     {"prices": "given", "price": 1e12},
 )
 
 
-class _Stopped(Exception):  # noqa: N818  # it is no error
-    """Ends a run in the middle."""
+class _Stopped(Exception):  # noqa: N818  # it isn't an error
+    """Ends a run early."""
 
 
 class Placements(Observer):
-    """Notes where jobs stand in every slot, and which complete.
+    """Records the placements of every slot, and the jobs that complete.
 
-    Parameters
-    ----------
-    stop : callable
-        Asked after every event whether to end the run.
+    ``stop`` is called after every event, and returns whether to end the run.
     """
 
     def __init__(self, stop: Callable[[], bool]) -> None:
@@ -47,7 +44,7 @@ class Placements(Observer):
         self._entries = array("q")
 
     def slot_running(self, engine: Engine, slot: int) -> None:
-        """Note where everybody stands."""
+        """Record all placements."""
         for name, placement in engine.running.items():
             row = self._rows.setdefault(name, len(self._rows))
             entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
@@ -55,7 +52,7 @@ class Placements(Observer):
                 self._entries.extend((row, slot, server, workers, ps))
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Note who completed; end the run if asked to."""
+        """Record completed jobs; end the run if requested."""
         del event
         self._completed.update(
             command.job for command in commands if isinstance(command, Completed)
@@ -64,7 +61,7 @@ class Placements(Observer):
             raise _Stopped
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the schedules of all jobs that completed."""
+        """Return the schedules of all completed jobs."""
         table = np.array(self._entries, dtype=np.int64).reshape(-1, 5)
         table = table[np.argsort(table[:, 0], kind="stable")]
         bounds = np.searchsorted(table[:, 0], np.arange(len(self._rows) + 1))
@@ -80,16 +77,9 @@ class Placements(Observer):
 def schedules_of(
     scenario: Scenario, policy: Policy, stop: Callable[[], bool]
 ) -> dict[str, Schedule]:
-    """Run a policy; return the schedules of the jobs that it completes before it is stopped.
+    """Run a freshly built policy; return the schedules of the jobs that complete before ``stop``.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What is run.
-    policy : Policy
-        The policy, freshly built.
-    stop : callable
-        Asked after every event whether to end the run.
+    ``stop`` is called after every event, and returns whether to end the run.
     """
     placements = Placements(stop)
     simulation = Simulation(
@@ -99,7 +89,7 @@ def schedules_of(
         until=scenario.until,
         seed=scenario.seed,
     )
-    with suppress(_Stopped):  # what was done until then counts
+    with suppress(_Stopped):  # jobs that completed before the stop count
         simulation.run((placements,))
     return placements.schedules()
 
@@ -107,12 +97,8 @@ def schedules_of(
 def starts(scenario: Scenario, stop: Callable[[], bool]) -> Iterator[Mapping[str, Schedule]]:
     """Yield schedules of a job set, each from another run.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What is run; without what happens to servers, and exactly as fast as stated.
-    stop : callable
-        Asked often whether to end a run; no further one is begun then.
+    Servers aren't lost in these runs, and jobs are exactly as fast as declared. If ``stop`` returns
+    True, the run ends and no further one starts.
     """
     undisturbed = replace(scenario, incidents=())
     for settings in _SETTINGS:

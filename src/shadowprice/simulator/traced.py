@@ -1,4 +1,4 @@
-"""The part of a source that reads a trace; what draws what traces lack is slow to import."""
+"""Traces as sources; in a module of its own because synthesis is slow to import."""
 
 from __future__ import annotations
 
@@ -15,23 +15,8 @@ from shadowprice.traces.workload import Workload
 class Traced:
     """A trace, read once for all seeds.
 
-    Parameters
-    ----------
-    spec : str
-        As ``--trace`` names it.
-    skip_invalid : bool
-        Leave faulty rows out.
-
-    Attributes
-    ----------
-    path : Path
-        Where it was found.
-    format : TraceFormat
-        Its format.
-    start : float or None
-        Moment of its first submission, where it tells.
-    remarks : list of str
-        What was left out or mended, and why.
+    ``path`` is its file, ``format`` its format, ``start`` the time of its first submission (None if
+    unknown), and ``remarks`` the rows left out or repaired, with reasons.
     """
 
     def __init__(self, spec: str, *, skip_invalid: bool) -> None:
@@ -45,7 +30,7 @@ class Traced:
         ]
 
     def workload(self, slot_seconds: Fraction, seed: int) -> Workload:
-        """Return its jobs, with what the trace lacks drawn from the seed."""
+        """Return its jobs; the seed draws what the trace lacks."""
         return synthesize(self._trace, slot_seconds, self._options, seed=seed)
 
     @staticmethod

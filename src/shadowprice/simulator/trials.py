@@ -1,4 +1,4 @@
-"""The same comparison from several seeds."""
+"""A comparison from several seeds."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ Measured = tuple[str, int, Mapping[str, Any]]
 """A policy's label, a seed, and the ``run.json`` of its run."""
 
 TIMES: Final = frozenset({"decision_p99"})
-"""Measures taken by the clock, which no two runs share."""
+"""Metrics of elapsed time, which differ in every run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """Measures of every policy from every seed."""
+    """Metrics of every policy from every seed."""
 
     frame: pl.DataFrame
-    """A row a policy and seed: ``policy``, ``seed``, and the measures by key."""
+    """One row per policy and seed: ``policy``, ``seed``, and the metrics by key."""
 
     @property
     def policies(self) -> list[str]:
-        """Labels of the policies, in the order given."""
+        """Labels of the policies, in the given order."""
         return self.frame["policy"].unique(maintain_order=True).to_list()
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that all policies ran from."""
+        """Seeds from which all policies ran."""
         return self.frame["seed"].unique(maintain_order=True).to_list()
 
     @property
     def measures(self) -> list[Measure]:
-        """The measures that any run has."""
+        """Metrics that any run has."""
         return [one for one in OVER_SEEDS if self.frame[one.key].null_count() < len(self.frame)]
 
     @cached_property
     def varied(self) -> frozenset[str]:
-        """The policies with which the seed changed anything but times."""
+        """Policies for which the seed changed anything but times."""
         keys = [one.key for one in self.measures if one.key not in TIMES]
         distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique())
         return frozenset(policy for policy, *counts in distinct.iter_rows() if max(counts) > 1)
 
     @property
     def remark(self) -> str:
-        """Why several seeds show no more than one; empty where they do."""
+        """Reason why further seeds add nothing; empty if they do."""
         if self.varied or len(self.seeds) == 1:
             return ""
         return (
@@ -68,14 +68,13 @@ class Trials:
         )
 
     def values(self, policy: str, key: str) -> list[float | None]:
-        """Return a measure of a policy, seed by seed."""
+        """Return a metric of a policy, seed by seed."""
         return self.frame.filter(pl.col("policy") == policy)[key].to_list()
 
     def interval(self, policy: str, key: str) -> Interval | None:
-        """Return the mean of a measure of a policy, None where no run has it.
+        """Return the mean of a metric of a policy; None if no run has it.
 
-        Where no seed changes a policy's runs they are one run, and one value: the ends of its
-        interval are not known.
+        If no seed changes a policy's runs, they count as one run, and the interval has no ends.
         """
         known = [value for value in self.values(policy, key) if value is not None]
         if key not in TIMES and policy not in self.varied:
@@ -83,10 +82,10 @@ class Trials:
         return interval(known) if known else None
 
     def against_first(self, key: str) -> dict[str, Paired]:
-        """Return what each policy has beyond the first, by paired tests over the seeds.
+        """Return each policy's difference from the first, with paired tests over the seeds.
 
-        Empty where a run has no such measure, or there is one policy. Without a policy of which, as
-        of the first, no seed changes the runs: the same two over and over are no sample.
+        Empty if a run lacks the metric, or there is one policy. A policy is left out if the seeds
+        change neither its runs nor those of the first: equal pairs aren't a sample.
         """
         first, *others = self.policies
         others = [name for name in others if not self.varied.isdisjoint((first, name))]
@@ -97,7 +96,7 @@ class Trials:
         return dict(zip(others, against(reference, rest), strict=True))
 
     def record(self) -> Fields:
-        """Return it as plain values: values by seed, means, and tests against the first."""
+        """Return plain values: values by seed, means, and tests against the first policy."""
         told: Fields = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
         if self.remark:
             told["remark"] = self.remark
@@ -120,22 +119,22 @@ class Trials:
 
 
 def seeds_from(seed: int, seeds: int) -> range:
-    """Return so many seeds from a first one on.
+    """Return consecutive seeds.
 
     Raises
     ------
     InputError
-        If the last is above the bound.
+        If the last one is above the limit.
     """
     bounds.SEED.check(seed + seeds - 1, "the last seed", "begin with a smaller one")
     return range(seed, seed + seeds)
 
 
 def trials_of(runs: Sequence[Measured]) -> Trials:
-    """Return the measures of runs, given as (label, seed, ``run.json``).
+    """Return the metrics of runs, given as (label, seed, ``run.json``).
 
-    Times of all jobs are counted up to the latest end of a seed's runs: up to its own, a policy
-    that refuses much, and so ends early, would look fast.
+    Times of all jobs are counted up to the latest end of a seed's runs. Counted up to its own end,
+    a policy that refuses many jobs and ends early would look fast.
     """
     latest: dict[int, int] = {}
     for _, seed, info in runs:
@@ -157,27 +156,11 @@ def run_all(
     bar: Bar = lambda _: nullcontext(None),
     each: Callable[[Run], None] = lambda _: None,
 ) -> list[Run]:
-    """Run a scenario under every policy.
+    """Run a scenario under every policy, in order; the list ends with the first partial run.
 
-    All policies are built before any runs: a wrong parameter of the last must not cost the others.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        What is run.
-    choices : sequence of PolicyChoice
-        The policies.
-    stop : StopSign, optional
-        What stops it early.
-    bar : callable
-        Called with a label; the context it returns surrounds the run and gives its progress hook.
-    each : callable
-        Called with each run as it ends.
-
-    Returns
-    -------
-    list of Run
-        In the order of the choices; it ends with the first that is partial.
+    All policies are built before any runs, so that a wrong parameter of the last one doesn't waste
+    the others. ``bar`` is called with a label; its context surrounds the run and gives its progress
+    callback. ``each`` is called with every run as it ends.
     """
     built = [choice.build(scenario.context()) for choice in choices]
     built.reverse()
@@ -208,14 +191,9 @@ def further_seeds(
     stop: StopSign | None = None,
     bar: Bar = lambda _: nullcontext(None),
 ) -> tuple[list[Measured], Run | None]:
-    """Run every policy from every seed and keep what is measured.
+    """Run every policy from every seed; return the metrics, and the run that was stopped, if any.
 
-    Returns
-    -------
-    list of (label, seed, ``run.json``)
-        Of seeds from which all policies ran to their end.
-    Run or None
-        The run that was stopped, if one was.
+    The metrics are (label, seed, ``run.json``) of the seeds from which all policies ran to the end.
     """
     kept: list[Measured] = []
     for seed in seeds:

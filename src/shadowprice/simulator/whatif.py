@@ -1,4 +1,4 @@
-"""What other clusters would have earned on the same workload."""
+"""Utility of other clusters on the same workload."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from shadowprice.simulator.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Servers added to a cluster, or taken away."""
+    """Servers added to a cluster, or removed."""
 
     added: tuple[tuple[str, int], ...] = ()
-    """How many, by the name of their entry in the cluster; empty for the cluster as it is."""
+    """Numbers by the name of their entry in the cluster; empty for the cluster as it is."""
 
     @classmethod
     def parse(cls, text: str, sign: int = 1, place: str = "--add") -> Change:
-        """Read ``gpu:2`` or ``gpu:2,net:1``.
+        """Parse ``gpu:2`` or ``gpu:2,net:1``.
 
         Raises
         ------
         InputError
-            If it is neither.
+            If the text has another form.
         """
         added: dict[str, int] = {}
         for part in text.split(","):
@@ -47,12 +47,12 @@ class Change:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return " ".join(f"{count:+d} {name}" for name, count in self.added) or "as it is"
 
     @property
     def servers(self) -> int:
-        """How many servers it adds, in all."""
+        """Total number of servers added."""
         return sum(count for _, count in self.added)
 
 
@@ -61,33 +61,33 @@ AS_IT_IS = Change()
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """Measures of every changed cluster, policy and seed."""
+    """Metrics of every changed cluster, policy and seed."""
 
     changes: tuple[Change, ...]
-    """The cluster as it is, then what was changed."""
+    """The cluster as it is, then the changed ones."""
     frame: pl.DataFrame
-    """A row a change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``, the
-    measures by key, and what each has beyond the cluster as it is under the same policy and seed:
-    ``gain`` of utility, ``gain_per_server``, and where servers have prices ``gain_per_cost``, per
-    money that the whole cluster costs more (less, with fewer servers); null where the run ended so
-    much earlier that more servers cost less, or the other way."""
+    """One row per change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``,
+    and the metrics by key. ``gain`` is the utility beyond that of the cluster as it is, under the
+    same policy and seed; ``gain_per_server`` divides it by the servers. If servers have costs,
+    ``gain_per_cost`` divides it by the additional cost of the cluster (saved, with fewer servers).
+    It is null if a run ended so much earlier that more servers cost less, or fewer cost more."""
 
     def of(self, change: Change, policy: str) -> pl.DataFrame:
         """Return the rows of a change under a policy, seed by seed."""
         return self.frame.filter((pl.col("change") == change.label) & (pl.col("policy") == policy))
 
     def interval(self, change: Change, policy: str, key: str) -> Interval | None:
-        """Return the mean of a column over the seeds, None where no run has it."""
+        """Return the mean of a column over the seeds; None if no run has it."""
         known = self.of(change, policy)[key].drop_nulls().to_list()
         return interval(known) if known else None
 
     @property
     def policies(self) -> list[str]:
-        """Labels of the policies, in the order given."""
+        """Labels of the policies, in the given order."""
         return self.frame["policy"].unique(maintain_order=True).to_list()
 
     def record(self) -> Fields:
-        """Return it as plain values."""
+        """Return plain values."""
         return {
             "changes": [dict(change.added) for change in self.changes],
             "policies": self.policies,
@@ -105,35 +105,24 @@ def whatif(
     stop: StopSign | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> WhatIf:
-    """Run a workload on a cluster as it is and with servers added or taken away.
+    """Run a workload on a cluster as it is, and with servers added or removed.
 
-    Parameters
-    ----------
-    source : Source
-        The cluster and the workload.
-    choices : sequence of PolicyChoice
-        Policies.
-    changes : sequence of Change
-        What to change, one at a time; empty for one more server of every kind.
-    seeds : sequence of int
-        Seeds; the same for every cluster, so that gains are of pairs.
-    stop : StopSign, optional
-        What stops it early.
-    progress : callable, optional
-        Called with (label of the change and policy, seed) before each run.
+    Each change is tried alone; without any, one more server of every kind. The seeds are the same
+    for every cluster, so that gains are those of pairs. ``progress`` is called with (label of the
+    change and policy, seed) before each run.
 
     Raises
     ------
     InputError
         If the cluster has no such servers, or a job can never run on a changed one.
     KeyboardInterrupt
-        If it was stopped: half a comparison says nothing.
+        If it was stopped, because a partial comparison is useless.
     """
     if not changes:
         changes = [Change(((name, 1),)) for name in source.kinds(seeds[0])]
     every = (AS_IT_IS, *dict.fromkeys(changes))
     for change in every:
-        # A wrong name must not cost the runs before it.
+        # A wrong name must not waste the runs before it.
         source.scenario(seeds[0], dict(change.added))
     rows: list[dict[str, Any]] = []
     for seed in seeds:

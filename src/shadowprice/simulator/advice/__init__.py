@@ -1,4 +1,4 @@
-"""What would have had a refused job admitted, each answer verified before it is given."""
+"""Changes that would have admitted a refused job; every answer is verified."""
 
 from shadowprice.simulator.advice.advisor import advise, advise_together, repeats_once
 from shadowprice.simulator.advice.many import with_advice

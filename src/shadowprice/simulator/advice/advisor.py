@@ -1,4 +1,4 @@
-"""Working out what would have had a job admitted, way by way."""
+"""Search for the changes that would have admitted a job."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from shadowprice.simulator.advice.ways import Entry, Way, later, plain, ways_of
 from shadowprice.simulator.scenario import Scenario
 
 MOST_ARRIVALS: Final = 20_000
-"""Arrivals replayed for one job where changes must be verified by running again."""
+"""Arrivals replayed for one job, if changes must be verified by running again."""
 
 
 _FLAT: Final = 0.01
-"""Slope of what a job pays over its worth from which on more worth does not help."""
+"""Slope of price over utility from which on a higher utility doesn't help."""
 _LARGEST: Final = 700.0
-"""Largest number that has an exponential."""
+"""Largest number whose exponential is finite."""
 
 
 class _TooDearError(Exception):
@@ -52,35 +52,21 @@ def advise(
     *,
     most_arrivals: int = MOST_ARRIVALS,
 ) -> Counsel:
-    """Return what would have had a refused job admitted.
+    """Return the changes that would have admitted a refused job.
 
-    Every change is verified before it is advised. A policy that answers at once is asked again, at
-    the prices of the moment at which it refused the job: the run is repeated up to there. Where
-    another job set changes what the policy does from the beginning (price constants over all jobs,
-    say), or where its last word comes later, everything is run again with the change.
+    Every change is verified. A policy that answers at once is queried again, at the prices at which
+    it refused the job; the run is repeated up to that point. Everything is run again with the
+    change if another job set changes the policy from the start (such as price constants over all
+    jobs), or if its final answer comes later.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What was run.
-    choice : PolicyChoice
-        Who decided.
-    position : int
-        Position of the refused job among the scenario's.
-    entry : mapping
-        The job as its file writes it.
-    most_arrivals : int
-        What runs for verification may cost, in arrivals replayed; ways beyond are left out.
-
-    Returns
-    -------
-    Counsel
-        Changes, each as small as it can be to 1 %, and ways in which none helps.
+    ``position`` is the job's index in the scenario, and ``entry`` its record in the file.
+    ``most_arrivals`` limits the cost of verification, in arrivals replayed; changes beyond it are
+    left out. Each change is minimal to 1 %.
 
     Raises
     ------
     InputError
-        If the job is not refused when asked again: the scenario is another one.
+        If the job isn't refused again, because the scenario is another one.
     """
     (counsel,) = advise_together(scenario, choice, {position: entry}, most_arrivals=most_arrivals)
     if isinstance(counsel, InputError):
@@ -96,26 +82,12 @@ def advise_together(
     most_arrivals: int = MOST_ARRIVALS,
     known: Known | None = None,
 ) -> list[Counsel | InputError]:
-    """Return what would have had each of several refused jobs admitted.
+    """Return the changes that would have admitted each of several refused jobs, in order.
 
-    What `advise` does, but that the run is repeated once for all of them where the policy lets that
-    make no difference (`Capabilities.forgets_refused`).
-
-    Parameters
-    ----------
-    scenario, choice
-        What was run.
-    entries : mapping of int to mapping
-        Positions of the refused jobs among the scenario's, and each as its file writes it.
-    most_arrivals : int
-        What runs for verification may cost a job.
-    known : Known, optional
-        What was found out about the scenario under this policy when other jobs were advised on.
-
-    Returns
-    -------
-    list of Counsel or InputError
-        For each of them in order; an error where it is not refused when asked again.
+    As `advise`, but the run is repeated once for all jobs if refused jobs don't change what the
+    policy does (`Capabilities.forgets_refused`). ``entries`` are the records by index, and
+    ``known`` caches decisions of earlier advice on the scenario. A result is an error if the job
+    isn't refused again.
     """
     known = known or Known(scenario)
     with remembered(Remembered(next(iter(entries), 0), known.measures)):
@@ -137,18 +109,18 @@ def advise_together(
 
 
 def repeats_once(policy: Policy) -> bool:
-    """Whether one run, repeated, tells about all refused jobs: none of them left a trace in it."""
+    """Whether one repeated run suffices for all refused jobs, because they change nothing in it."""
     can = policy.capabilities
     return can.forgets_refused and can.quotes and can.answers_at_once
 
 
 def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, foresees: bool) -> None:
-    """Ask the policy again at the moments of the arrivals, and at later ones."""
+    """Query the policy again at the arrivals of the jobs, and at later decision points."""
     policy = advisors[0].policy()
     for advisor in advisors:
         advisor.begin(policy, foresees=foresees)
     visit_moments(scenario, policy, [advisor.visitor() for advisor in advisors], known)
-    # A job could be taken in earlier, in a slot that was passed over.
+    # The job could be admitted earlier, in a slot that was skipped.
     again = [visitor for advisor in advisors if (visitor := advisor.visitor_between()) is not None]
     if again:
         visit_moments(scenario, advisors[0].policy(), again, known)
@@ -158,7 +130,7 @@ def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, fore
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What was found about a way."""
+    """Result of one kind of change."""
 
     way: Way
     found: Found[Admission] | Nothing
@@ -167,9 +139,9 @@ class _Outcome:
 
 
 def _worth_its_price(way: Way, step: int, found: Admission) -> int:
-    """Return the step at which a job is worth a little more than what an admitted one pays.
+    """Return the step at which a job is worth slightly more than an admitted one pays.
 
-    Dinkelbach's step: a job that is worth so much would still do with the schedule of that one.
+    Dinkelbach's step: a job with this utility would still be admitted with the same schedule.
     """
     if not found.price or not found.utility:
         return step
@@ -178,14 +150,14 @@ def _worth_its_price(way: Way, step: int, found: Admission) -> int:
 
 
 def _is_size(way: Way) -> bool:
-    """Whether a way leaves a job as it is but for the room that it takes."""
-    return way.name == "size" and way.key[-1] != BANDWIDTH  # less of it makes the work longer
+    """Whether a change only reduces the resources that the job needs."""
+    return way.name == "size" and way.key[-1] != BANDWIDTH  # less of it makes the work take longer
 
 
 def _as_much_work(way: Way, work: float) -> int:
-    """Return the step that leaves a job about a part of its work; 0 for no guess.
+    """Return the step that leaves about a share of the job's work; 0 for no guess.
 
-    Fewer minibatches are the same work as fewer epochs, with which it was admitted.
+    Fewer mini-batches are the same work as fewer epochs, with which the job was admitted.
     """
     if way.key != ("minibatches",) or not work:
         return 0
@@ -193,10 +165,10 @@ def _as_much_work(way: Way, work: float) -> int:
 
 
 def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
-    """Return the step at which a job would be worth what it pays; 0 where nothing tells.
+    """Return the step at which a job's utility would equal its price; 0 if unknown.
 
-    What a job pays rises with its worth where prices depend on that: the ratio of both is taken for
-    a power of the worth, through the two steps that are nearest to 1.
+    The price rises with the utility if prices depend on it. Their ratio is taken as a power of the
+    utility, through the two steps with ratios nearest to 1.
     """
     near = sorted(
         (abs(math.log(paid / worth)), step, math.log(paid / worth))
@@ -207,7 +179,7 @@ def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, floa
         return 0
     _, step, gap = near[0]
     at = math.log(values[step - 1])
-    slope = -1.0  # as long as prices stand
+    slope = -1.0  # as long as prices don't change
     if len(near) == 2 and near[1][1] != step:
         _, other, far = near[1]
         slope = (gap - far) / (at - math.log(values[other - 1]))
@@ -217,13 +189,7 @@ def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, floa
 
 
 class _Advisor:
-    """One refused job, and what was found about it so far.
-
-    Attributes
-    ----------
-    error : InputError or None
-        That the job is not refused when asked again.
-    """
+    """Search for one refused job; ``error`` says that the job isn't refused again."""
 
     def __init__(
         self,
@@ -244,7 +210,7 @@ class _Advisor:
         self._outcomes: list[_Outcome] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
-        if scenario.until is not None:  # later than that, no server could complete it
+        if scenario.until is not None:  # from then on no server could complete it
             last = min(last, scenario.until - self._job.fastest_slots)
         self._later = later(self._job, last)
         self._delays = Delays(self._variants, self._later)
@@ -252,20 +218,20 @@ class _Advisor:
         self._held = ""
         self.error: InputError | None = None
 
-    # ------------------------------------------------------------ asking again
+    # ------------------------------------------------------------ queries
 
     def policy(self) -> Policy:
-        """Return the policy that knows the jobs as they are, built anew."""
+        """Return a newly built policy that knows the original jobs."""
         policy = self._rerun.policy(self._job)
         assert policy is not None
         return policy
 
     def begin(self, policy: Policy, *, foresees: bool) -> None:
-        """Take note of what the policy starts with, and whether the job set has a say in it."""
+        """Record the policy's initial parameters, and whether the job set affects them."""
         self._in_force = repr(policy.parameters_in_force()) if foresees else None
 
     def visitor(self) -> Visitor:
-        """Return who asks in the slot of the arrival, and in later ones."""
+        """Return the probe for the arrival slot and later ones."""
         arrival, delays = self._job.arrival, self._delays
 
         def visit(moment: Moment) -> bool:
@@ -274,13 +240,13 @@ class _Advisor:
         return Visitor(self._position, [arrival, *delays.slots(delays.spread())], visit)
 
     def visitor_between(self) -> Visitor | None:
-        """Return who asks in the slots that were passed over, None where none is of interest."""
+        """Return the probe for the slots that were skipped; None if none matters."""
         delays = self._delays
         slots = delays.slots(delays.between())
         return Visitor(self._position, slots, delays.visit) if slots else None
 
     def finish(self) -> None:
-        """Judge later arrivals, once all is asked."""
+        """Evaluate later arrivals, once all answers are there."""
         if self.error is not None:
             return
         fate = None if self._in_force is None else self._later_true(self._in_force, self._delays)
@@ -296,7 +262,7 @@ class _Advisor:
             )
 
     def _ask_now(self, moment: Moment) -> bool:
-        """Ask about all ways but a later arrival; return whether that is of interest."""
+        """Query all changes except a later arrival; return whether that is worth a query."""
         try:
             self._check(moment.ask(self._job))
         except InputError as error:
@@ -304,7 +270,7 @@ class _Advisor:
             return False
         ways = [*self._ways(moment.end)]
         in_vain = self._smaller_in_vain(ways, moment.ask)
-        work = 0.0  # part of the work with which it was admitted
+        work = 0.0  # share of the work with which it was admitted
         for way in ways:
             vain = in_vain and _is_size(way)
             start = _as_much_work(way, work)
@@ -314,17 +280,17 @@ class _Advisor:
         return True
 
     def _smaller_in_vain(self, ways: Sequence[Way], ask: Ask) -> bool:
-        """Whether the job is refused even with the least of everything that it asks for."""
+        """Whether the job is refused even with the smallest request of every resource."""
         least = self._variants.least([way for way in ways if _is_size(way)])
         return least is None or ask(least) is None
 
     def _ask_about(
         self, way: Way, moment: Moment, in_force: str | None, start: int, *, vain: bool
     ) -> Found[Admission] | Nothing:
-        """Ask about a way; in ``vain``, it is known, at the prices of that moment.
+        """Query the steps of a change; ``vain``: it is known to fail at the prices of this point.
 
-        Where the change moves the policy's parameters, that says nothing yet: it is run all the
-        same.
+        If the change also changes the policy's parameters, that proves nothing, and it is run in
+        any case.
         """
 
         def answer(step: int) -> Admission | None:
@@ -351,11 +317,11 @@ class _Advisor:
         gaps: dict[int, tuple[float, float]],
         answered: Callable[[int], bool] = lambda _: True,
     ) -> Callable[[int], Admission | None]:
-        """Return what tells a step's fate where the policy knows the job set.
+        """Return a function that gives a step's true result if the policy knows the job set.
 
-        As long as the change leaves all its parameters as they were, the policy decides on the
-        other jobs as it did, and its answer at the moment holds, where it was asked there. In
-        ``gaps`` is kept what the job was worth and was to pay, by step.
+        As long as the change leaves all parameters unchanged, the policy decides on the other jobs
+        as before, and its answer at the decision point holds if it was queried there. ``gaps``
+        receives the utility and the price of the job, by step.
         """
 
         def fate(step: int) -> Admission | None:
@@ -388,7 +354,7 @@ class _Advisor:
         fate: Callable[[int], Admission | None] | None,
         aim: Callable[[], int] | None = None,
     ) -> None:
-        """Keep what was found by asking; where ``fate`` may tell another story, what that finds."""
+        """Record the result of the queries; verify it with ``fate`` if it may differ."""
         if fate is None:
             self._outcomes.append(_Outcome(way, asked, "asked"))
             return
@@ -432,8 +398,8 @@ class _Advisor:
             found: Found[Admission] | Nothing = Nothing(1)
             try:
                 if not (in_vain and _is_size(way)):
-                    # Less room is not in the way; of all else too much may be: in the last slot,
-                    # or with one worker, there is least time.
+                    # A smaller request never hurts, but too large a step of another change may: in
+                    # the last slot, or with one worker, there is least time.
                     evenly = 0 if _is_size(way) else EVENLY
                     start = _as_much_work(way, work)
                     found = smallest(fate, len(way.values), start, evenly=evenly)
@@ -471,7 +437,7 @@ class _Advisor:
             raise _TooDearError
 
     def counsel(self) -> Counsel:
-        """Return all that was found; of several keys that shorten the work, the gentlest."""
+        """Return all results; of several keys that reduce the work, only the smallest change."""
         advice, hopeless = [], []
         for outcome in self._outcomes:
             way, found = outcome.way, outcome.found

@@ -1,4 +1,4 @@
-"""Asking about a later arrival: slot by slot at first, then in slots ever farther apart."""
+"""Queries about a later arrival: in every slot at first, then in slots ever farther apart."""
 
 from __future__ import annotations
 
@@ -13,30 +13,18 @@ from shadowprice.simulator.advice.variants import Variants
 from shadowprice.simulator.advice.ways import Way
 
 _EVERY: Final = 100
-"""So many delays are asked about one by one: those of up to 100 slots, slot by slot."""
+"""Number of delays that are queried one by one: slot by slot up to 100 slots."""
 _GAP: Final = 6
-"""Beyond, between slots that are asked about lies at most one in so many of the delay so far."""
+"""Beyond them, the gap between queried slots is at most this fraction (1 / _GAP) of the delay."""
 
 
 class Delays:
-    """What is answered on arriving later, by how much later.
+    """Answers on a later arrival, by delay.
 
-    A run goes forward only, and over a long horizon a question in every slot that is left would
-    make up most of what advice on a hopeless job costs. So some of the later ones are passed over;
-    where one behind them is admitted, `between` tells those to go back to, so that the slot before
-    the one found is refused for certain.
-
-    Parameters
-    ----------
-    variants : Variants
-        The job.
-    way : Way
-        The way of arriving later.
-
-    Attributes
-    ----------
-    told : dict of int to Admission or None
-        What was answered, by step of the way.
+    A run only goes forward, and over a long horizon a query in every slot would be most of the cost
+    of advice on a job that is never admitted. Some later slots are therefore skipped. If one after
+    them is admitted, `between` gives the skipped slots to go back to, so that the slot before the
+    result is certainly refused. ``told`` are the answers by step of the change.
     """
 
     def __init__(self, variants: Variants, way: Way) -> None:
@@ -48,7 +36,7 @@ class Delays:
         self.told: dict[int, Admission | None] = {}
 
     def spread(self) -> Sequence[int]:
-        """Return the steps to ask about first: the last of them is the largest."""
+        """Return the steps to query first; the last one is the largest."""
         steps, step, last = [], 1, len(self._slots)
         while step < last:
             steps.append(step)
@@ -60,20 +48,20 @@ class Delays:
         return [self._slots[step - 1] for step in steps]
 
     def visit(self, moment: Moment) -> bool:
-        """Ask in a slot; return whether later ones are of interest."""
+        """Query in a slot; return whether later slots matter."""
         step = self._steps[moment.slot]
         job = self._job_from(step)
         self.told[step] = None if job is None else moment.ask(job)
         return self.told[step] is None
 
     def _job_from(self, step: int) -> Job | None:
-        """Return the job with a later arrival: they differ in nothing else, as all are in slots."""
+        """Return the job with a later arrival, which differs in nothing else."""
         if self._first is None:
             self._first = self._variants.job(self._way, step)
         return None if self._first is None else replace(self._first, arrival=self._slots[step - 1])
 
     def between(self) -> Sequence[int]:
-        """Return the steps that were passed over right before the one that is admitted."""
+        """Return the skipped steps right before the one that is admitted."""
         found = self.found()
         if isinstance(found, Nothing):
             return ()

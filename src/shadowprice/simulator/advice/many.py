@@ -1,4 +1,4 @@
-"""Advice on the refused jobs of a run: those worth most first, as many as a time allows."""
+"""Advice on the refused jobs of a run: the most valuable first, as many as the time allows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario
 
 _MOMENT: Final = 2.0
-"""Seconds that a part of the jobs may take, or twice what the first of them takes alone: so much
-longer than allowed it takes, and to stop."""
+"""Seconds that a group of jobs may take, or twice the time of its first one. Advice exceeds its
+time by at most this, and so long a stop takes."""
 
 
 def with_advice(
@@ -30,29 +30,14 @@ def with_advice(
     progress: Callable[[int, int], None] | None = None,
     stop: StopSign | None = None,
 ) -> Run:
-    """Return a run with advice on its refused jobs, and on those given up as good as refused.
+    """Return a run with advice on its refused jobs, and on abandoned ones that count as refused.
 
-    Parameters
-    ----------
-    run : Run
-        The run.
-    scenario : Scenario
-        What it was of; with the entries of its jobs.
-    choice : PolicyChoice
-        Who decided.
-    seconds : float
-        Time after which no other job is begun with, but for a few.
-    progress : callable, optional
-        Called with (jobs advised on, jobs to advise on) now and then.
-    stop : StopSign, optional
-        Ends it behind the jobs in hand; asked once more, at once.
+    The scenario must have its jobs' records. After ``seconds`` no further job is started, except a
+    few. ``progress`` is called with (jobs with advice, jobs in total). A first ``stop`` request
+    ends it after the current jobs, a second one immediately.
 
-    Returns
-    -------
-    Run
-        The same with ``advice``, and with ``info["advice"]``: how many jobs were ``refused`` (or
-        given up, see `advised_outcomes`), on how many of them there is advice (``told``), and the
-        ``seconds`` that were given.
+    ``info["advice"]`` has the number of ``refused`` jobs (or abandoned, see `advised_outcomes`),
+    the number of those with advice (``told``), and the allowed ``seconds``.
     """
     refused = run.jobs.filter(run.jobs["outcome"].is_in(advised_outcomes(run.info)))
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
@@ -74,13 +59,13 @@ def with_advice(
         try:
             entries = {position[job]: scenario.entry(position[job]) for job in part}
             counsels = advise_together(scenario, choice, entries, known=known)
-        except KeyboardInterrupt:  # asked twice: the run, and the advice so far, are kept
+        except KeyboardInterrupt:  # after a second request the run and the advice so far are kept
             break
-        # A policy that searches under a limit of time may admit one when asked again.
+        # A policy with a time limit may admit a job when it is queried again.
         told_on = zip(part, counsels, strict=True)
         found |= {job: counsel for job, counsel in told_on if isinstance(counsel, Counsel)}
         tried += len(part)
-        # Several at a time repeat the run once, which may take long itself.
+        # A group of jobs repeats the run once, which may take long.
         took = time.monotonic() - asked
         moment = max(moment, 2.0 * took) if some == 1 else moment
         if several and 2.0 * took <= moment:

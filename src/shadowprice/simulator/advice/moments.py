@@ -1,4 +1,4 @@
-"""Asking again: at the moment of a job's arrival, or by running everything again."""
+"""Queries at the decision point of a job's arrival, or by running everything again."""
 
 from __future__ import annotations
 
@@ -43,31 +43,23 @@ class Admission:
     """What an admitted job would be promised."""
 
     completion: int | None = None
-    """Slot in which it would complete, where that is promised."""
+    """Completion slot, if it is promised."""
     utility: float | None = None
-    """What that is worth, and what is asked for it."""
+    """Utility of that completion."""
     price: float | None = None
-    """What that is worth, and what is asked for it."""
+    """Price of the resources."""
 
 
 Ask = Callable[[Job], Admission | None]
-"""What would become of a job: None where it would be refused."""
+"""Function that returns the admission of a job, None if it would be refused."""
 
 
 class _Enough(BaseException):
-    """Ends a run that has told what it was to tell; no error, so nobody mends it."""
+    """Ends a run that has given its result; it isn't an error."""
 
 
 class Moment:
-    """The moment at which a job would be considered in a slot: what comes before it has happened.
-
-    Parameters
-    ----------
-    view : View
-        The state.
-    policy : Policy
-        Who would decide.
-    """
+    """Decision point at which a job would be considered in a slot, after all earlier events."""
 
     def __init__(self, view: View, policy: Policy) -> None:
         self._view = view
@@ -78,7 +70,7 @@ class Moment:
 
     @property
     def slot(self) -> int:
-        """The slot."""
+        """Slot of the decision point."""
         return self._view.slot
 
     @property
@@ -87,7 +79,7 @@ class Moment:
         return self._view.end
 
     def ask(self, job: Job) -> Admission | None:
-        """Return what the job would be promised if it came next, None if it would be refused."""
+        """Return the admission of the job if it came next; None if it would be refused."""
         can = self._policy.capabilities
         if job.bag is not None and not can.runs_bags:
             return None
@@ -100,38 +92,31 @@ class Moment:
 
 
 Visit = Callable[[Moment], bool]
-"""Called at a moment; whether later ones are of interest, too."""
+"""Function called at a decision point; it returns whether later ones matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who wants to ask about a job of the file at moments at which it could come."""
+    """Probe of a refused job at the decision points at which it could arrive."""
 
     position: int
-    """Position of the job among the scenario's. It was refused."""
+    """Index of the job in the scenario."""
     slots: Sequence[int]
     """Slots to visit, ascending."""
     visit: Visit
-    """Called in each of them, after the jobs of the slot that stand before it in the file, until it
-    returns False."""
+    """Function called in each slot, after the jobs of the slot that precede it in the file, until
+    it returns False."""
 
 
 def visit_moments(
     scenario: Scenario, policy: Policy, visitors: Sequence[Visitor], known: Known | None = None
 ) -> None:
-    """Run a scenario, and visit the moments at which refused jobs of it could come.
+    """Run a scenario, and visit the decision points of probes.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What was run.
-    policy : Policy
-        Freshly built, knowing all jobs.
-    visitors : sequence of Visitor
-        A single one meets a run without its job. Several meet the run with all of theirs, which is
-        for a policy on which refused jobs leave no trace (`Capabilities.forgets_refused`).
-    known : Known, optional
-        What was decided in other runs of the scenario.
+    ``policy`` is freshly built and knows all jobs. With one probe, the run has all jobs but the
+    probe's. With several, it has all of them, which requires a policy on which refused jobs have no
+    effect (`Capabilities.forgets_refused`). ``known`` caches decisions of other runs of the
+    scenario.
     """
     alone = visitors[0].position if len(visitors) == 1 else None
     incidents: list[Any] = list(scenario.incidents)
@@ -149,7 +134,7 @@ def visit_moments(
                 if visits.over:
                     return
         return
-    # Nobody arrives with these: but the driver does not skip the slots.
+    # These events have no jobs, but with them the driver doesn't skip the slots.
     incidents += [JobsArrived(slot, ()) for one in visitors for slot in one.slots]
     others = [other for at, other in enumerate(scenario.jobs) if at != alone]
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
@@ -160,16 +145,9 @@ def visit_moments(
 
 
 class _Visits:
-    """A policy that is interrupted where jobs of the file would be considered.
+    """Wrapper of a policy that stops at the decision points of probes.
 
-    Parameters
-    ----------
-    policy : Policy
-        Who decides.
-    positions : mapping of str to int
-        Where each job stands in the file.
-    visitors : sequence of Visitor
-        Who asks.
+    ``positions`` are the indices of jobs in the file.
     """
 
     def __init__(
@@ -189,7 +167,7 @@ class _Visits:
 
     @property
     def over(self) -> bool:
-        """Whether nobody wants to visit anything any more."""
+        """Whether no probe wants further visits."""
         return not self._left
 
     def parameters_in_force(self) -> Mapping[str, object]:
@@ -203,7 +181,7 @@ class _Visits:
         if not isinstance(event, JobsArrived) or not due:
             yield from self.policy.decide(view, event)
             return
-        # One event as ever: what a policy does about all of its jobs at once, it does.
+        # The jobs stay one event, because a policy may decide on all of them at once.
         undecided = {job.name: self._positions[job.name] for job in event.jobs}
         decisions = iter(self.policy.decide(view, event))
         for one in due:
@@ -216,12 +194,12 @@ class _Visits:
         yield from decisions
 
     def reach(self, view: View) -> None:
-        """Visit the moments of a slot in which nobody arrived."""
+        """Visit the decision points of a slot without arrivals."""
         for one in self._due.pop(view.slot, ()):
             self._call(one, view)
 
     def pass_by(self, view: View, position: int) -> None:
-        """Visit the moments of a slot before a job of the file is considered."""
+        """Visit the decision points of a slot that precede a job of the file."""
         due = self._due.get(view.slot)
         while due and due[0].position <= position:
             self._call(due.pop(0), view)
@@ -235,7 +213,7 @@ class _Visits:
 
 
 class _Slots(Observer):
-    """Reaches the slots in which nobody arrives, and ends the run when it is over."""
+    """Reaches slots without arrivals, and ends the run when no probe remains."""
 
     def __init__(self, visits: _Visits) -> None:
         self._visits = visits
@@ -248,29 +226,13 @@ class _Slots(Observer):
 
 
 class Rerun:
-    """Runs a scenario again with a job changed, up to where its fate is known.
+    """Repeated runs of a scenario with a changed job, up to its final decision.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What was run.
-    choice : PolicyChoice
-        Who decided.
-    position : int
-        Position of the job among the scenario's.
-    known : Known, optional
-        What was decided in other runs of the scenario.
-
-    Attributes
-    ----------
-    arrivals : int
-        Jobs that arrived in all runs so far: what they cost.
-    head : int
-        Jobs that arrive in every run before the changed one does; 0 where they are gone through
-        once only.
-    short : (float, float) or None
-        What the job was worth at best when it was last refused for its price, and what it was to
-        pay; None where it was admitted, or refused for another reason.
+    ``known`` caches decisions of other runs of the scenario. ``arrivals`` counts the jobs that
+    arrived in all runs so far: their cost. ``head`` counts the jobs that arrive before the changed
+    one in every run, 0 if they are simulated only once. ``short`` is the utility and the price of
+    the job when it was last refused for its price; None if it was admitted, or refused for another
+    reason.
     """
 
     def __init__(
@@ -283,7 +245,7 @@ class Rerun:
         self._scenario = scenario
         self._choice = choice
         self._position = position
-        # The other jobs are the same each time: what constants take from them is worked out once.
+        # The other jobs never change, so their part of the price constants is computed once.
         self._known = known or Known(scenario)
         self._others = Remembered(position, self._known.measures)
         self._others_only: Pauses | None = None
@@ -298,7 +260,7 @@ class Rerun:
         self.short: tuple[float, float] | None = None
 
     def policy(self, job: Job) -> Policy | None:
-        """Return the policy that knows the changed job set, None if it would refuse to run it."""
+        """Return the policy that knows the changed job set; None if it refuses to run."""
         try:
             with remembered(self._others):
                 return self._choice.build(self._with(job).context(explained=False))
@@ -306,20 +268,15 @@ class Rerun:
             return None
 
     def ask(self, job: Job, policy: Policy | None = None) -> Admission | None:
-        """Return what the job is promised when all is run with it, None if it is refused.
+        """Return the admission of the changed job in a full run; None if it is refused.
 
-        Parameters
-        ----------
-        job : Job
-            The changed job.
-        policy : Policy, optional
-            What `policy` gave for it, where that has decided nothing yet.
+        ``policy`` is the result of `policy` for the job, if it hasn't decided anything yet.
         """
         self.short = None
         if policy is None:
             policy = self.policy(job)
         if policy is None or any(event.slot <= job.arrival for event in self._cancellations):
-            return None  # a file in which a job is cancelled before it arrives is refused
+            return None  # a file that cancels a job before its arrival is refused
         scenario = self._with(job)
         if not scenario.incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
             return self._retraced(scenario, policy)
@@ -340,14 +297,9 @@ class Rerun:
         return fate.admission
 
     def _before(self, slot: int, policy: Policy) -> Course:
-        """Return the run paused before a slot in which the job comes, of which it is no part yet.
+        """Return the run stopped before a slot in which the job arrives, without the job.
 
-        Parameters
-        ----------
-        slot : int
-            The slot: that of its arrival, or a later one.
-        policy : Policy
-            A policy that has decided nothing yet.
+        The slot is that of its arrival or a later one; ``policy`` hasn't decided anything yet.
         """
         scenario, known = self._scenario, self._known
         job = scenario.jobs[self._position]
@@ -357,7 +309,7 @@ class Rerun:
         if slot == job.arrival:
             return known.pauses.before(slot)
         if self._others_only is None:
-            # What is said of the job alone comes only with it.
+            # Incidents of the job itself occur only with it.
             own = [
                 e for e in scenario.incidents if isinstance(e, JobCancelled) and e.job == job.name
             ]
@@ -370,7 +322,7 @@ class Rerun:
         return self._others_only.before(slot)
 
     def _retraced(self, scenario: Scenario, policy: PricedAdmission) -> Admission | None:
-        """Return what the changed job is promised, going through the arrivals alone."""
+        """Return the admission of the changed job by replaying only the arrivals."""
         course = Retracing(scenario, policy, self._known, self._position)
         for position, decision in course.run(scenario.jobs[self._position]):
             if decision is None:
@@ -395,11 +347,11 @@ class Rerun:
 
 
 class _Fate(Observer):
-    """Ends a run as soon as the last word on a job's admission is spoken.
+    """Ends a run as soon as the decision on a job is final.
 
-    A policy whose first word need not be its last may let a job run in what is left over, promise
-    nothing, and give it up later: a place alone is no admission there, a promise is, and so is to
-    complete.
+    A policy whose first decision need not be final may run a job on spare capacity without a
+    promise, and abandon it later. For such a policy a placement isn't an admission; a promise and a
+    completion are.
     """
 
     def __init__(self, name: str, capabilities: Capabilities, *, faults: bool) -> None:
@@ -427,7 +379,7 @@ class _Fate(Observer):
                 raise _Enough
             case Promise(_, int() as completion):
                 self.admission = Admission(completion, decision.utility, decision.cost)
-                if not self._faults:  # nothing else takes a promise back
+                if not self._faults:  # nothing else withdraws a promise
                     raise _Enough
             case Promise():
                 self.admission = None
@@ -435,7 +387,7 @@ class _Fate(Observer):
                 self.admission = Admission()
                 raise _Enough
             case Place() if self.admission is None:
-                self.admission = Admission()  # unless it is given up
+                self.admission = Admission()  # unless it is abandoned
             case Reject(_, refusal) | Drop(_, refusal):
                 self.admission = None
                 if refusal.value is not None and refusal.cost is not None:

@@ -1,8 +1,8 @@
-"""Running again from where a job comes, not from the beginning: what is before it stays as it was.
+"""Checkpoints of a run: a repeated run starts where a job arrives, not at the beginning.
 
-A policy that foresees nothing knows a job from its arrival on. All runs in which only that job is
-another are one run until then: it is gone through once and pauses before slots in which a job
-comes, for each change to go on from there by itself.
+A policy that foresees nothing knows a job only from its arrival on. Until then, all runs that
+differ only in that job are equal. That part is simulated once, with checkpoints before the slots in
+which a job arrives; the run of each change continues from there.
 """
 
 from __future__ import annotations
@@ -13,18 +13,13 @@ from typing import Final
 from shadowprice.simulator.driver import Course, Simulation
 
 _MOST: Final = 64
-"""Pauses of one run that are kept."""
+"""Number of checkpoints of one run that are kept."""
 
 
 class Pauses:
-    """A run, paused before slots in which something may come that is no part of it.
+    """A run with checkpoints before slots in which events of forks may occur.
 
-    Parameters
-    ----------
-    simulation : Simulation
-        The run.
-    begun : Course, optional
-        Where it goes on from, before any slot that is asked for; from its beginning, if not given.
+    It continues from ``begun``, which is before any requested slot, or from the start.
     """
 
     def __init__(self, simulation: Simulation, begun: Course | None = None) -> None:
@@ -34,7 +29,7 @@ class Pauses:
         self._begun = Course(simulation) if begun is None else begun
 
     def before(self, slot: int) -> Course:
-        """Return the run as it is before a slot. It is to be forked, not to be gone on with."""
+        """Return the run in its state before a slot; only fork it, don't continue it."""
         at = bisect_right(self._slots, slot)
         if at and self._slots[at - 1] == slot:
             return self._courses[at - 1]
@@ -43,6 +38,6 @@ class Pauses:
         self._slots.insert(at, slot)
         self._courses.insert(at, course)
         if len(self._slots) > _MOST:
-            # Between those that stay, a part of the run is gone through again where need be.
+            # The part between two kept checkpoints is simulated again if needed.
             del self._slots[1::2], self._courses[1::2]
         return course

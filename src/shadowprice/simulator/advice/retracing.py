@@ -1,10 +1,10 @@
-"""Going through the arrivals of a run again without an engine, where nothing else happens in it.
+"""Replay of a run's arrivals without an engine, if nothing else happens in it.
 
-A policy that decides each job on arrival, by prices, looks at nothing but reservations, the clock
-and its prices. Where plans hold (no incidents, no restarts, exact execution) all that an engine
-would do between two arrivals is to let time pass. And most arrivals need not be decided again:
-with the same reservations and the same prices the decision is the same, and at prices that moved a
-little a job that was far too dear still is (`policies.pricing.terms.Shortfall`).
+A policy that decides each job on arrival, by prices, reads only reservations, the slot and its
+prices. If plans hold (no incidents, no restarts, exact execution), an engine only lets time pass
+between two arrivals. Most arrivals need no new decision either. With the same reservations and
+prices the decision is the same. At slightly different prices, a job that was far too expensive
+still is (`policies.pricing.terms.Shortfall`).
 """
 
 from __future__ import annotations
@@ -33,49 +33,38 @@ from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
 _MOST_KNOWN: Final = 100_000
-"""Decisions that are remembered; then all are forgotten."""
+"""Number of cached decisions; above it, the cache is cleared."""
 _MOST_PROOFS: Final = 8
-"""Refusals of one job with the same reservations that are kept to conclude from."""
+"""Number of cached refusals of a job with the same reservations."""
 
 
 def can_retrace(scenario: Scenario) -> bool:
-    """Whether plans hold in a scenario: arrivals are all that matters in it, but for incidents."""
+    """Whether plans hold in a scenario, so that arrivals are the only events."""
     return type(scenario.execution) is ExactExecution and all(
         job.bag is None and not job.restart for job in scenario.jobs
     )
 
 
 Arrival = tuple[int, Job]
-"""A job, and its position in the file."""
+"""A job with its index in the file."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was decided about a job with certain reservations."""
+    """Decisions on a job with certain reservations."""
 
     decisions: dict[bytes, Decision] = field(default_factory=dict)
     refused: list[tuple[Terms, Shortfall]] = field(default_factory=list)
 
 
 class Known:
-    """What was decided about the jobs of a scenario, as they are, with which reservations.
+    """Cache of decisions on the jobs of a scenario, by reservations.
 
-    Reservations are named by a number: that of no reservations is 0, and that of those with one
-    more plan follows from theirs, the job and the plan.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-
-    Attributes
-    ----------
-    arriving : dict of int to list of (int, Job)
-        Jobs that policies are asked about, with their positions, by slot, in file order.
-    measures : dict
-        What each of the jobs adds to the constants of prices (`Remembered`).
-    pauses : Pauses or None
-        The run as it was, paused before the arrivals of jobs, for a policy that foresees nothing.
+    Reservations are identified by a number: 0 for none, and with one more plan a number that
+    follows from the previous one, the job and the plan. ``arriving`` are the jobs that policies
+    decide on, with their indices, by slot in file order. ``measures`` are each job's contributions
+    to the price constants (`Remembered`). ``pauses`` are checkpoints before the arrivals of jobs,
+    for a policy that foresees nothing.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -91,11 +80,11 @@ class Known:
         self._count = 0
 
     def fits(self, job: Job) -> bool:
-        """Whether a job would run on the empty cluster: no policy is asked about others."""
+        """Whether a job fits the empty cluster; no policy decides on others."""
         return self._check(job) is None
 
     def about(self, reservations: int, position: int) -> _Known:
-        """Return what is known about a job."""
+        """Return the cached decisions on a job."""
         known = self._at.get((reservations, position))
         if known is None:
             if len(self._at) >= _MOST_KNOWN:
@@ -104,7 +93,7 @@ class Known:
         return known
 
     def behind(self, reservations: int, position: int, plan: Schedule) -> int:
-        """Return the number of reservations with those of a job added."""
+        """Return the number of the reservations with those of a job added."""
         digest = b"".join(
             part.tobytes() for part in (plan.slots, plan.servers, plan.workers, plan.ps)
         )
@@ -112,13 +101,13 @@ class Known:
         if key not in self._numbers:
             if len(self._numbers) >= _MOST_KNOWN:
                 self._numbers.clear()
-            self._count += 1  # never given twice: what is forgotten cannot come back as another
+            self._count += 1  # never reused, so a cleared entry can't be confused with a new one
             self._numbers[key] = self._count
         return self._numbers[key]
 
 
 class _View:
-    """The state as policies see it, between two arrivals; see `core.policy.View`."""
+    """State between two arrivals, as policies see it; see `core.policy.View`."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.cluster: Cluster = scenario.cluster
@@ -149,18 +138,10 @@ _REFUSED: Final = Reject("", Refusal(Reason.PRICE, "as it was at other prices"))
 
 
 class Retracing:
-    """A run of arrivals under a policy.
+    """Replay of arrivals under a freshly built policy.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What was run.
-    policy : PricedAdmission
-        Freshly built.
-    known : Known
-        What was decided in other runs, and where this one adds to it.
-    changed : int or None
-        Position of the job that changes, or is left out: nothing is remembered of it.
+    ``known`` caches decisions of all replays. ``changed`` is the index of the job that is changed
+    or left out, about which nothing is cached.
     """
 
     def __init__(
@@ -182,20 +163,10 @@ class Retracing:
         changed: Job | None = None,
         slots: Iterable[int] = (),
     ) -> Iterator[tuple[int, Decision | None]]:
-        """Decide all arrivals in order, but for that of the job that changes, or with it changed.
+        """Decide all arrivals in order, with the changed job or, if it is None, without it.
 
-        Parameters
-        ----------
-        changed : Job or None
-            What that job is now; None leaves it out.
-        slots : iterable of int
-            Slots to stop in beside those of arrivals.
-
-        Yields
-        ------
-        (int, Decision or None)
-            Before a job is decided its position, and None; and the same with what was decided about
-            it. In the end of a slot, a position behind all others and None.
+        Before a decision, yields the job's index and None; after it, the index and the decision. At
+        the end of a slot of an arrival, or of ``slots``, yields an index above all others and None.
         """
         until = self._scenario.until
         arriving = self._known.arriving
@@ -228,14 +199,14 @@ class Retracing:
             yield position, decision
 
     def _pass_time(self, slot: int) -> None:
-        """Let a slot begin: what completed before its plan was over gave the rest of it back."""
+        """Begin a slot: jobs that completed before the end of their plan release the rest of it."""
         self.view.books.advance(slot)
         for over in [one for one in self._early if one[0] <= slot]:
             self._early.remove(over)
             self.view.books.release(over[1])
 
     def _decide(self, position: int, job: Job) -> Decision:
-        """Return what is decided about a job, from what is known where that tells."""
+        """Return the decision on a job, from the cache if possible."""
         policy = self._policy
         if position == self._changed:
             return policy.weigh(self.view, job)[0]
@@ -253,7 +224,7 @@ class Retracing:
         return decision
 
     def _notice_terms(self) -> None:
-        """Begin with other terms where prices were learnt."""
+        """Start new terms if prices were learnt."""
         terms = self._policy.terms
         if (
             any(
@@ -280,7 +251,7 @@ class Retracing:
 
 
 def _completion(job: Job, plan: Schedule) -> int:
-    """Return the slot in which a plan has done all of a job's work, at the declared rates."""
+    """Return the slot in which a plan completes the job's work, at the declared rates."""
     workers, _, colocated = plan.totals()
     choices = np.searchsorted(job.worker_counts, workers)
     gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])

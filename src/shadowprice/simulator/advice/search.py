@@ -1,4 +1,4 @@
-"""The smallest step of a way that is admitted, found with few questions."""
+"""Search for the smallest step of a change that is admitted, with few queries."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 EVENLY: Final = 3
-"""Steps asked about, spread evenly, where the largest is refused."""
+"""Number of evenly spaced steps that are queried if the largest is refused."""
 
 _NEAR: Final = 4
-"""Stride at which a first step is given up, unless the largest is admitted."""
+"""Stride at which the search near a first step ends, unless the largest step is admitted."""
 
 _AIMS: Final = 6
-"""Steps that are aimed at before halving does the rest."""
+"""Number of estimated steps before bisection."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[Answer]):
-    """The step found."""
+    """Smallest admitted step."""
 
     step: int
     """The step; the one before it is refused."""
     answer: Answer
-    """What was answered on it."""
+    """Answer to its query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No step that was asked about is admitted."""
+    """No queried step is admitted."""
 
     tried: int
-    """How many were."""
+    """Number of queried steps."""
 
 
 def smallest(
@@ -46,26 +46,16 @@ def smallest(
 ) -> Found[Answer] | Nothing:
     """Return a step that is admitted while the step before it is refused.
 
-    Where more is never worse, this is the smallest step that is admitted. Where it may be, it is
-    the end of a run of refused steps: every smaller step that was asked about is refused, and the
-    one right before it for certain.
+    If a larger step is never worse, this is the smallest admitted step. Otherwise it is the end of
+    a run of refused steps: every smaller step that was queried is refused, and the previous one
+    certainly.
 
-    Parameters
-    ----------
-    ask : callable
-        What is answered on a step, None where it is refused. Step 0, no change, is refused.
-    steps : int
-        Number of the largest step.
-    start : int
-        A step near which the answer may lie, 0 where nothing is known of it.
-    evenly : int
-        Steps asked about, spread evenly, where the largest is refused.
-    guess : callable, optional
-        Given an admitted step and what was answered, a smaller step that may be admitted as well:
-        good guesses save questions, bad ones cost a few.
-    aim : callable, optional
-        Where the answer lies, to judge by what was answered so far; 0 where that tells nothing. For
-        questions that cost as much as running everything again.
+    ``ask`` returns the answer to a step, None if it is refused; step 0, no change, is refused.
+    ``steps`` is the largest step, and ``start`` a step near which the result may be, or 0.
+    ``evenly`` steps are queried if the largest one is refused. ``guess`` returns, for an admitted
+    step and its answer, a smaller step that may be admitted; a bad guess costs a few queries.
+    ``aim`` estimates the result from the answers so far, 0 for no estimate; it is for queries that
+    cost a full run each.
     """
     known: dict[int, Answer | None] = {0: None}
 
@@ -104,7 +94,7 @@ def smallest(
 def _around(
     answer: Callable[[int], object], step: int, steps: int, aim: Callable[[], int] | None
 ) -> tuple[int, int]:
-    """Return a refused and an admitted step about one, in doubling strides; (0, 0) without any."""
+    """Return a refused and an admitted step near another, by doubling strides; (0, 0) if none."""
     stride = 1
     if answer(step) is not None:
         high = step
@@ -136,7 +126,7 @@ def _guessed(
     high: int,
     guess: Callable[[int, Answer], int],
 ) -> tuple[int, int]:
-    """Return closer bounds: guesses are followed down while they are admitted."""
+    """Return closer bounds, by following guesses while they are admitted."""
     while high - low > 1:
         found = answer(high)
         assert found is not None
@@ -144,7 +134,7 @@ def _guessed(
         if not low < step < high:
             return low, high
         if answer(step) is None:
-            # Nearly: what lies right above is more likely than the middle.
+            # The result is more likely right above the estimate than in the middle.
             stride = 1
             while step + stride < high:
                 if answer(step + stride) is not None:
@@ -156,7 +146,7 @@ def _guessed(
 
 
 def _spread(answer: Callable[[int], object], steps: int, evenly: int) -> int:
-    """Return the first admitted of the smallest and some steps spread evenly, 0 if none is."""
+    """Return the first admitted of the smallest and evenly spaced steps, 0 if none is."""
     if steps > 0 and evenly and answer(1) is not None:
         return 1
     for part in range(1, evenly + 1):

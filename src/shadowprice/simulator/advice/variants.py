@@ -1,4 +1,4 @@
-"""A job with one key of its entry changed, resolved as its file would be."""
+"""Variants of a job with one key of its record changed, resolved as from its file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,9 @@ _UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
 
 
 class Variants:
-    """A job with one key of its entry changed, resolved as its file would be.
+    """Variants of a job with one key of its record changed, resolved as from its file.
 
-    Parameters
-    ----------
-    entry : mapping
-        The job as its file writes it.
-    job : Job
-        The same, resolved.
-    cluster : Cluster
-        The servers.
+    ``entry`` is the record in the file, and ``job`` the same resolved.
     """
 
     def __init__(self, entry: Entry, job: Job, cluster: Cluster) -> None:
@@ -38,20 +31,20 @@ class Variants:
         self._cluster = cluster
         self._spec = JobSpec.model_validate(entry)
         self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
-        # Utilities are resolved alone where that is known to give the same.
+        # Utilities are resolved alone if that gives the same result.
         self._alone = self._utility(entry) == job.utility
         self._made: dict[tuple[Key, Any], Job | None] = {}
 
     def job(self, way: Way, step: int) -> Job | None:
-        """Return the job of a step of a way, None if a file with it would be refused."""
-        # Many a step is asked about at the moment, and again where everything is run with it.
+        """Return the job of a step of a change, None if a file with it would be refused."""
+        # Many steps are queried at the decision point, and again in a full run.
         key = way.key, way.values[step - 1]
         if key not in self._made:
             self._made[key] = self.with_value(*key)
         return self._made[key]
 
     def least(self, ways: Iterable[Way]) -> Job | None:
-        """Return the job with the last step of several ways at once, None without any."""
+        """Return the job with the last steps of several changes combined; None without any."""
         entry: Entry | None = None
         for way in ways:
             entry = changed(entry or self.entry, way.key, way.values[-1])
@@ -59,8 +52,8 @@ class Variants:
         return None if spec is None else spec.resolve(self._cluster)
 
     def with_value(self, key: Key, value: Any) -> Job | None:
-        """Return the job with a value in a place of its entry, None if it cannot stand there."""
-        # Most questions change one number, and need not read the whole entry again.
+        """Return the job with a value of its record replaced; None if the value is invalid."""
+        # Most queries change one number, so the whole record need not be resolved again.
         if len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH:
             demand = getattr(self._job, str(key[0])).copy()
             demand[self._cluster.column[str(key[1])]] = parse_amount(value).value
@@ -72,7 +65,7 @@ class Variants:
         spec: JobSpec | None
         if key in (("epochs",), ("minibatches",)):
             spec = self._spec.model_copy(update={str(key[0]): value})
-        elif key == ("arrival",):  # asked about in every slot that is left
+        elif key == ("arrival",):  # queried in every remaining slot
             spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
         else:
             spec, _ = validate(JobSpec, changed(self.entry, key, value), "job")

@@ -1,8 +1,8 @@
-"""The ways in which the owner of a job can change it, each as steps from small to large.
+"""Changes that the owner of a job can make, each as steps from small to large.
 
-A way changes one key of the job's entry in its file. Its steps are values as a file writes them,
-about 1 % apart, or whole units where the key counts in units, so that the smallest step that is
-admitted is the smallest change to 1 %.
+A change replaces one key of the job's record in its file. Its steps are values as a file writes
+them, about 1 % apart, or whole units if the key counts units. The smallest admitted step is
+therefore the smallest change to 1 %.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from shadowprice.core.job import Job
 
 Key = tuple[str | int, ...]
 Entry = Mapping[str, Any]
-"""A job as its file writes it."""
+"""Record of a job in its file."""
 
 STEP: Final = 1.009
-"""Ratio of neighbouring steps: below 1 %, so that digits may be rounded."""
+"""Ratio of successive steps: below 1 %, so that digits may be rounded."""
 MOST_WORTH: Final = 1000.0
-"""Largest factor on what a job is worth."""
+"""Largest factor on a job's utility."""
 LEAST_SIZE: Final = 100
-"""Part of what a job asks for, 1 in so many, that is the least it is cut down to."""
+"""A request is reduced to this fraction (1 / LEAST_SIZE) at most."""
 
 _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _RATES: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
 _FINE: Final = 1000
-"""A size is written in a unit of which it has so many at least."""
+"""A size is written in a unit of which it has at least this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One key of a job's entry and the values that it could have instead."""
+    """One key of a job's record, and its possible values."""
 
     name: str
     """``value``, ``work``, ``size``, ``workers``, ``arrival`` or ``deadline``."""
     key: Key
-    """Where the value stands in the entry."""
+    """Path of the value in the record."""
     before: str
-    """What stands there."""
+    """Present value."""
     values: Sequence[Any]
-    """What could stand there, from the smallest change to the largest."""
+    """Possible values, from the smallest change to the largest."""
     change: Callable[[Any], str]
-    """Tells how much a change is, for a person."""
+    """Function that describes the amount of a change for people."""
 
     @property
     def label(self) -> str:
-        """The key as a path: ``utility.value``, ``tasks[0].count``."""
+        """Key as text: ``utility.value``, ``tasks[0].count``."""
         return "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.key
         ).removeprefix(".")
 
 
 def changed(entry: Entry, key: Key, value: Any) -> dict[str, Any]:
-    """Return a job's entry with another value in one place."""
+    """Return a job's record with one value replaced."""
     result: Any = deepcopy(dict(entry))
     inner = result
     for part in key[:-1]:
@@ -71,18 +71,10 @@ def changed(entry: Entry, key: Key, value: Any) -> dict[str, Any]:
 
 
 def ways_of(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]:
-    """Yield the ways to change a job, but for its arrival.
+    """Yield the possible changes of a job, except its arrival.
 
-    Parameters
-    ----------
-    entry : mapping
-        The job as its file writes it.
-    job : Job
-        The same, resolved.
-    cluster : Cluster
-        The servers.
-    end : int
-        First slot that no plan may use.
+    ``entry`` is the record in the file, ``job`` the same resolved, and ``end`` the first slot that
+    no plan may use.
     """
     yield from _worth(entry)
     yield from _patience(entry, job, cluster, end)
@@ -100,7 +92,7 @@ def ways_of(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]
 
 
 def later(job: Job, last: int) -> Way:
-    """Return the way of arriving later, up to a slot."""
+    """Return the change to a later arrival, up to a slot."""
     delays = _up(0, last - job.arrival)
 
     def told(text: str) -> str:
@@ -110,7 +102,7 @@ def later(job: Job, last: int) -> Way:
     return Way("arrival", ("arrival",), _slots(job.arrival), values, told)
 
 
-# ---------------------------------------------------------------- the ways
+# ---------------------------------------------------------------- changes
 
 
 def _worth(entry: Entry) -> Iterator[Way]:
@@ -119,7 +111,7 @@ def _worth(entry: Entry) -> Iterator[Way]:
     if name is None:
         return
     now = float(utility[name])
-    # What is worth nothing has no size: begin at a thousandth.
+    # A utility of 0 has no scale, so the values start at a thousandth.
     steps = _grid(now, now * MOST_WORTH) if now > 0 else _grid(1e-3, MOST_WORTH)
 
     def told(value: float) -> str:
@@ -129,23 +121,23 @@ def _worth(entry: Entry) -> Iterator[Way]:
 
 
 def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]:
-    """Later deadlines and targets, and a gentler slope."""
+    """Yield later deadlines and targets, and a smaller slope."""
     utility = entry["utility"]
-    # Later than the last slot of any plan, nothing changes any more.
+    # Beyond the last slot of any plan, a later value has no effect.
     most = max(end - job.arrival, cluster.horizon) + 1
     keys: tuple[Key, ...] = (("utility", "by"), ("utility", "target"), ("deadline",))
     for key in keys:
         text = entry.get("deadline") if len(key) == 1 else utility.get(key[1])
         if text is None:
             continue
-        # Counted in slots, whatever the unit of the file: that is what they are compared in.
+        # Deadlines and targets are compared in slots, whatever the unit of the file.
         now = job.bag.deadline if len(key) == 1 and job.bag else getattr(job.utility, str(key[-1]))
         if key[-1] == "target":
-            # Worth falls over some slots around a target: so much later it makes no difference.
+            # The utility falls within some slots around the target, so a later one has no effect.
             spread = 40.0 / max(float(utility.get("decay", 1.0)), 40.0 / most)
             steps = [f"{value!r} slots" for value in _grid(max(float(now), 0.1), most + spread)]
         else:
-            # A deadline falls at the end of a slot.
+            # A deadline is at the end of a slot.
             steps = [_slots(value) for value in _up(math.floor(now), most)]
 
         def told(value: str, now: float = float(now)) -> str:
@@ -165,7 +157,7 @@ def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Wa
 
 
 def _fewer(name: str, key: Key, now: int) -> Iterator[Way]:
-    """Smaller whole numbers, down to 1."""
+    """Yield smaller integers, down to 1."""
     values = _down(now, 1)
     if values:
 
@@ -205,11 +197,11 @@ def _chances(entry: Entry) -> Iterator[Way]:
 
 
 def _smaller(key: Key, amount: object) -> Iterator[Way]:
-    """Less of one resource for each worker or parameter server."""
+    """Yield smaller requests of one resource per worker or parameter server."""
     parsed = parse_amount(amount)
     if parsed.dimension is Dimension.COUNT:
         whole, rest = divmod(parsed.value, 1000)
-        # Parts of a GPU are for those to use who use them already.
+        # Only jobs that already use fractions of a GPU get other fractions.
         values: list[Any] = [*_down(whole, 1)]
         if rest:
             values = [value / 1000 for value in _down(parsed.value, 1)]
@@ -237,7 +229,7 @@ def _smaller(key: Key, amount: object) -> Iterator[Way]:
 
 
 def _grid(now: float, most: float) -> list[float]:
-    """Return numbers above one, each about 1 % above the one before, of four digits."""
+    """Return numbers above another, each about 1 % above the previous one, with four digits."""
     if most <= now:
         return []
     count = math.ceil(math.log(most / now) / math.log(STEP))
@@ -246,7 +238,7 @@ def _grid(now: float, most: float) -> list[float]:
 
 
 def _up(now: int, most: int) -> list[int]:
-    """Return whole numbers above one, at most 1 % apart where that is more than 1."""
+    """Return integers above another, at most 1 % apart if that is more than 1."""
     values = []
     while now < most:
         now += max(1, now // 100)
@@ -255,7 +247,7 @@ def _up(now: int, most: int) -> list[int]:
 
 
 def _down(now: int, least: int) -> list[int]:
-    """Return whole numbers below one, at most 1 % apart where that is more than 1."""
+    """Return integers below another, at most 1 % apart if that is more than 1."""
     values = []
     while now > least:
         now -= max(1, now // 100)
@@ -263,7 +255,7 @@ def _down(now: int, least: int) -> list[int]:
     return values
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- text
 
 
 def _slots(number: int) -> str:
@@ -275,7 +267,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def plain(value: object) -> str:
-    """Return a value as one would type it into a file."""
+    """Format a value as it would be written in a file."""
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-")
     return str(value)
