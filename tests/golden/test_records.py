@@ -24,6 +24,7 @@ from shadowprice.core.events import (
     Charge,
     Commit,
     Decision,
+    Displace,
     DriverEvent,
     Drop,
     JobCancelled,
@@ -123,6 +124,7 @@ DECISIONS: Final[tuple[Decision, ...]] = (
     Place("training", PLACEMENT, COPIES),
     Pause("training"),
     Drop("training", REFUSAL),
+    Displace("training", "a running job keeps its place"),
     Charge("training", 1, "vision", "speech", {"worker": 3}),
 )
 ORDERS: Final = (

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import JobCancelled, Place, Promise, ServerBack, ServerLost
+from shadowprice.core.events import Commit, JobCancelled, Place, Promise, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import utility_value
@@ -107,6 +107,8 @@ def plain(value: Any) -> Any:
     decided = sorted(set(fields) - TOLD)
     if isinstance(value, Place | Promise) and not value.copies:  # no bag: as before there were any
         decided.remove("copies")
+    if isinstance(value, Commit):  # why a job is planned again is not part of what is decided
+        decided.remove("message")
     return [type(value).__name__, *(plain(getattr(value, name)) for name in decided)]
 
 

@@ -81,6 +81,9 @@ class Job:
         The tasks of a job that does not train; see `bag_job` for what the rest then means.
     restart : Fraction
         Share of a slot that is lost when the placement changes, in [0, 1].
+    resumable : bool or None
+        Whether the job continues from saved progress after it is stopped; None if that is not
+        known yet. Only a job that is known to continue is stopped to be moved.
     priority : float
         What its owner states; for policies that queue by priority.
     walltime : int or None
@@ -111,6 +114,7 @@ class Job:
     restart: Fraction = NO_RESTART
     priority: float = 0.0
     walltime: int | None = None
+    resumable: bool | None = True
 
     @property
     def work(self) -> int:
@@ -194,6 +198,18 @@ class Job:
             return self.bag.shortest_slots
         return -(-self.required // int(self.internal_gains.max()))
 
+    def differs_only(self, name: str, other: Job) -> bool:
+        """Return whether two jobs are equal but for one field of `record`."""
+        mine, others = self.record(), other.record()
+        return {**mine, name: None} == {**others, name: None}
+
+    def same_demand(self, other: Job) -> bool:
+        """Return whether a worker and a parameter server of both jobs need the same."""
+        if (self.ps is None) != (other.ps is None):
+            return False
+        same = bool((self.worker == other.worker).all())
+        return same and (self.ps is None or bool((self.ps == other.ps).all()))
+
     def record(self) -> dict[str, object]:
         """Return the job as plain values, for the journal."""
         return {
@@ -221,6 +237,7 @@ class Job:
             "restart": str(self.restart),
             "priority": self.priority,
             "walltime": self.walltime,
+            **({} if self.resumable is True else {"resumable": self.resumable}),
         }
 
     @classmethod

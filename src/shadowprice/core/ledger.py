@@ -321,6 +321,21 @@ class Ledger:
         self._changes += 1
         holding.standing, holding.taken = placement, taken
 
+    def can_stand(
+        self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None
+    ) -> bool:
+        """Return whether `stand` would succeed."""
+        holding = Holding(worker, self._nothing if ps is None else ps)
+        servers, added = self._standing_amounts(placement, holding)
+        amounts = self.used[:, servers] + added
+        held = self.holdings.get(job)
+        if held is not None and held.standing is not None:
+            own = np.zeros_like(self.capacity)
+            at, taken = self._taken(held)
+            own[at] += taken
+            amounts = amounts - own[servers]
+        return bool((amounts <= self.capacity[servers]).all())
+
     def lose(self, server: int) -> tuple[str, ...]:
         """Take a server out; return the jobs that hold something on it, in name order.
 

@@ -126,6 +126,14 @@ class View(Protocol):
         """Whether a server is out."""
         ...
 
+    def pinned(self, job: str) -> bool:
+        """Whether what runs of a job must keep its placement, because it has saved nothing."""
+        ...
+
+    def running(self, job: str) -> Placement | None:
+        """Return the placement that a job runs in, and keeps unless another one is decided."""
+        ...
+
     def runs(self, job: str) -> bool:
         """Whether a slot is under way in which a job runs: not all that it yields is counted."""
         ...

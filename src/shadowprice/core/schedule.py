@@ -167,6 +167,16 @@ class Schedule:
             moved[0] = False
         return moved
 
+    def without(self, placement: Placement) -> Schedule:
+        """Return the slots that have another placement than this one."""
+        slots = [slot for slot, other in self.placements() if other != placement]
+        kept = np.isin(self.slots, slots)
+        return Schedule(self.slots[kept], self.servers[kept], self.workers[kept], self.ps[kept])
+
+    def leaves(self, placement: Placement) -> bool:
+        """Return whether any slot has another placement than this one."""
+        return any(other != placement for _, other in self.placements())
+
     def from_slot(self, slot: int) -> Schedule:
         """Return the part that lies in ``slot`` and later."""
         at = int(np.searchsorted(self.slots, slot))

@@ -103,6 +103,24 @@ class Books:
         """Whether a job ran in the slot that runs."""
         return name in self.running or name in self._ran
 
+    def pinned(self, name: str) -> bool:
+        """Return whether the running generation of a job must keep its placement; see `pinning`.
+
+        Simulated jobs save whenever they move: only a driver that acknowledges commands has jobs
+        that may not.
+        """
+        if not self.acknowledges or name not in self.running:
+            return False
+        record = self.jobs[name]
+        if record.job.bag is not None:
+            return False
+        return record.job.resumable is not True or 0 < record.measured <= record.resumed_at
+
+    def has_capacity(self, name: str, placement: Placement) -> bool:
+        """Return whether a job can have a placement from now on, in place of its present one."""
+        job = self.jobs[name].job
+        return self.ledger.can_stand(name, placement, job.worker, job.ps)
+
     def check_skip(self, slot: int) -> None:
         """Refuse to skip slots in which something runs or is planned.
 
@@ -381,6 +399,8 @@ class Books:
         planned = len(record.plan) or record.job.bag is not None
         plan = record.plans if planned else 0
         before = self.running.get(name)
+        record.resumed_before = record.resumed_at if record.generation else -1
+        record.resumed_at = record.measured
         record.generation = record.generation + 1
         record.following = plan
         undo.put(self.running, name, placement)

@@ -16,6 +16,8 @@ from shadowprice.core.events import (
     Commit,
     Decided,
     Decision,
+    Displace,
+    Displaced,
     Drop,
     Pause,
     Place,
@@ -29,6 +31,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.books import Books
 from shadowprice.engine.memory import Kept, recall, remember
+from shadowprice.engine.pinning import without_stops
 from shadowprice.engine.state import JobRecord
 from shadowprice.engine.validation import EmptyClusterCheck, check_commitment, check_placement
 from shadowprice.engine.view import EngineView
@@ -104,6 +107,8 @@ class Decider(Books):
         else:
             self._asked = True
             decisions = self.policy.decide(self._view, event)
+            if any(map(self.pinned, self.running)):
+                decisions = without_stops(self, decisions)
         for decision in decisions:
             commands += self._apply(decision)
             taken.append(decision)
@@ -150,6 +155,10 @@ class Decider(Books):
             raise
         self._settle_memory()
         self._undo.clear()
+
+    def resync_policy(self) -> None:
+        """Resync the policy with the state within the event that it decides on."""
+        unwrapped(self.policy).resume(self._view)
 
     def _resume_policy(self) -> None:
         """Let the policy begin anew on what it sees, where it is there to see it."""
@@ -210,6 +219,9 @@ class Decider(Books):
             known = self.jobs.get(decision.job)
             story = f"job {decision.job!r} is unknown" if known is None else known.story()
             raise PolicyError(f"{story}: {decision.tag} came too late")
+        if isinstance(decision, Displace):
+            self._displace([decision.job])
+            return [Displaced(self.slot, decision.job, decision.reason)]
         ran = self.running.get(decision.job)
         try:
             self._change(record, decision)
@@ -236,8 +248,8 @@ class Decider(Books):
                 self._reject(record, decision)
             case Drop():
                 self._drop(record, decision)
-            case Charge():
-                pass  # it changes no job
+            case Charge() | Displace():
+                pass  # applied before
             case _:
                 assert_never(decision)
 

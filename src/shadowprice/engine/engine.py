@@ -363,9 +363,13 @@ class Engine(JobEvents):
         if finished:
             commands += self._consult(JobsFinished(slot + 1, tuple(finished)))
         # A plan that is over, or no longer enough, without completing the job breaks its promise.
-        short = [name for name in self._planned if self._fell_short(name, slot, behind)]
+        short = [
+            name
+            for name in self._planned
+            if self._fell_short(name, slot, behind) or self._must_stay(name, slot + 1)
+        ]
         if short:
-            commands += self._replan(short, None, "its plan falls short of the work that remains")
+            commands += self._extend(short)
         return commands
 
     def _count(
@@ -440,6 +444,12 @@ class Engine(JobEvents):
             if slot >= self.slot:
                 self._undo.put(self._agenda[slot], name, placement)
         self._touch(record).plan = smaller
+
+    def _must_stay(self, name: str, slot: int) -> bool:
+        """Return whether a plan moves a pinned job in a slot, which it cannot."""
+        if name not in self.open_jobs or not self.pinned(name):
+            return False
+        return self._agenda.get(slot, {}).get(name) != self.running[name]
 
     def _fell_short(self, name: str, slot: int, behind: set[str]) -> bool:
         record = self.open_jobs.get(name)

@@ -84,6 +84,8 @@ class JobEvents(ServerEvents):
         before = record.job
         done = record.progress * before.work // before.required
         self._touch(record).job = job
+        if job.resumable and job.differs_only("resumable", before):
+            return []  # no plan depends on it
         record.progress = min(job.required, done * job.required // job.work)
         if record.measured:
             record.progress = min(job.required, record.units(record.measured))
@@ -103,7 +105,10 @@ class JobEvents(ServerEvents):
         self._resume_policy()
         commands = self._consult(event)
         if broken and job.name in self.open_jobs:
-            commands += self._replan([job.name], None, "it was revised")
+            if len(record.plan) and record.job.same_demand(before):
+                commands += self._extend([job.name])
+            else:
+                commands += self._replan([job.name], None, "it was revised")
         return commands
 
     def _fail(self, event: JobFailed) -> list[Command]:

@@ -26,7 +26,7 @@ def revised_plan_holds(
     Restarts are taken off where they are ``charged``, that of the first start if it is one as well.
     """
     job, ahead = record.job, record.plan.from_slot(now)
-    if not _same_demand(job, old):
+    if not job.same_demand(old):
         return False
     workers, ps, _ = ahead.totals()
     at = np.searchsorted(job.worker_counts, workers)
@@ -36,6 +36,8 @@ def revised_plan_holds(
     if (ps < job.ps_counts[at]).any():
         return False
     ran = first or record.started is not None
+    if job.resumable is False and before is not None and ahead.leaves(before):
+        return False
     return potential(job, ahead, before, charged=charged and ran) >= record.remaining
 
 
@@ -46,14 +48,7 @@ def standing_holds(record: JobRecord, old: Job) -> bool:
         return True
     choice = job.choice_of(placement.total_workers)
     return (
-        _same_demand(job, old)
+        job.same_demand(old)
         and choice is not None
         and placement.total_ps >= int(job.ps_counts[choice])
     )
-
-
-def _same_demand(job: Job, old: Job) -> bool:
-    if (job.ps is None) != (old.ps is None):
-        return False
-    same = bool((job.worker == old.worker).all())
-    return same and (job.ps is None or old.ps is None or bool((job.ps == old.ps).all()))

@@ -18,6 +18,7 @@ from shadowprice.core.events import (
     Charge,
     Commit,
     Decision,
+    Displace,
     DriverEvent,
     Drop,
     JobCancelled,
@@ -257,11 +258,15 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Fields:
                 record["payoff_bound"] = decision.payoff_bound
             if decision.slot_costs:
                 record["slot_costs"] = list(decision.slot_costs)
+            if decision.message:
+                record["message"] = decision.message
         case Place():
             record["on"] = placement_record(decision.placement, names)
             record |= _copies_record(decision)
         case Reject() | Drop():
             record["refusal"] = decision.refusal.record()
+        case Displace():
+            record["reason"] = decision.reason
         case Queue():
             if decision.message:
                 record["message"] = decision.message
@@ -301,11 +306,14 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
             worth = record["payoff"], record["utility"], record["cost"]
             bounds = record.get("charged"), record.get("payoff_bound")
             costs = tuple(float(cost) for cost in record.get("slot_costs", ()))
-            return Commit(job, plan, *worth, copies, *bounds, slot_costs=costs)
+            message = record.get("message", "")
+            return Commit(job, plan, *worth, copies, *bounds, slot_costs=costs, message=message)
         case Place.tag:
             return Place(job, placement_of(record["on"], index), copies)
         case Reject.tag:
             return Reject(job, refusal_of(record["refusal"]))
+        case Displace.tag:
+            return Displace(job, record["reason"])
         case Drop.tag:
             return Drop(job, refusal_of(record["refusal"]))
         case Queue.tag:

@@ -13,6 +13,7 @@ from shadowprice.core.events import (
     Command,
     Displaced,
     JobsDisplaced,
+    PlansFellShort,
     ServerBack,
     ServerLost,
     TimespanChanged,
@@ -169,9 +170,25 @@ class ServerEvents(Decider):
         """Take note that what runs of a job has ended by itself."""
         self._undo.keep(self._ran)
         self._ran[name] = None
+        self._touch(self.jobs[name]).resumed_at = -1
         self._undo.drop(self.running, name, self._start)
         self._digest.changed.add(name)
         self._move(name)
+
+    def _extend(self, names: Sequence[str]) -> list[Command]:
+        """Consult the policy about plans that fell short; displace the jobs that it passes over."""
+        jobs = self.jobs
+        ordered = tuple(sorted(names, key=self._arrival))
+        plans = {name: jobs[name].plans for name in ordered}
+        commands = self._consult(PlansFellShort(self.slot, ordered))
+        left = [
+            name
+            for name in ordered
+            if name in self.open_jobs and jobs[name].plans == plans[name] and len(jobs[name].plan)
+        ]
+        if left:
+            commands += self._replan(left, None, "its plan falls short of the work that remains")
+        return commands
 
     def _replan(self, names: Sequence[str], row: int | None, why: str) -> list[Command]:
         displaced = self._displace(names)

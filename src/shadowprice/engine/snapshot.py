@@ -268,6 +268,8 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
         "began": record.began,
         "committed": record.committed,
         "following": record.following,
+        "resumed_at": record.resumed_at,
+        "resumed_before": record.resumed_before,
     }
     if len(record.plan) and record.status.open:
         told["plan"] = schedule_record(record.plan, names)
@@ -296,6 +298,8 @@ def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record.began = told["began"]
     record.committed = told["committed"]
     record.following = told["following"]
+    record.resumed_at = told["resumed_at"]
+    record.resumed_before = told["resumed_before"]
     if "plan" in told:
         record.plan = schedule_of(told["plan"], index)
     if "placement" in told:

@@ -57,6 +57,10 @@ class JobRecord:
         Number of the plan in force among all plans of the engine; slots are ordered by it.
     following : int
         Number of the plan that the newest generation follows.
+    resumed_at : int
+        ``measured`` when the newest generation began; -1 once that generation ended by itself.
+    resumed_before : int
+        ``resumed_at`` of the generation before, if an order stopped that one; otherwise -1.
     """
 
     job: Job
@@ -79,6 +83,8 @@ class JobRecord:
     began: int = 0
     committed: int = 0
     following: int = 0
+    resumed_at: int = 0
+    resumed_before: int = -1
 
     @property
     def tasks_left(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import JobState
+from shadowprice.core.schedule import Placement
 
 if TYPE_CHECKING:
     from shadowprice.engine.books import Books
@@ -53,6 +54,14 @@ class EngineView:
     def lost(self, server: int) -> bool:
         """Whether a server is out."""
         return server in self._engine.lost
+
+    def pinned(self, job: str) -> bool:
+        """Whether what runs of a job must keep its placement, because it has saved nothing."""
+        return self._engine.pinned(job)
+
+    def running(self, job: str) -> Placement | None:
+        """Return the placement that a job runs in, and keeps unless another one is decided."""
+        return self._engine.running.get(job)
 
     def runs(self, job: str) -> bool:
         """Whether a slot is under way in which a job runs: not all that it yields is counted."""

@@ -1,8 +1,9 @@
 """What a job says of itself: one form, whether it comes by POST or by file.
 
-``{"generation": 3, "minibatches": 1250, "metrics": {"loss": 0.31}}``: mini-batches since the job's
-very beginning, not since the generation's. Who asks the engine leaves what goes back, or is of an
-old generation, to `core.events.ProgressMeasured`, which ignores it.
+``{"generation": 3, "minibatches": 1250, "metrics": {"loss": 0.31}, "checkpoints": true}``:
+mini-batches since the job's very beginning, not since the generation's; ``checkpoints`` says that
+the job continues from a checkpoint after it was stopped. The engine ignores a report that goes
+back or belongs to an old generation (`core.events.ProgressMeasured`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest, escaped, shown
 from shadowprice.executors.contract import Progressed
 
-_FIELDS = ("generation", "minibatches", "metrics")
+_FIELDS = ("generation", "minibatches", "metrics", "checkpoints")
 _MICRO = 1_000_000
 _SHOWN = 50
 _MOST_TOLD = 500
@@ -68,11 +69,15 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
             faults.append(Fault(f"progress.metrics.{shown(name)}", f"{shown(value)} is no number"))
         elif number is not None:  # a loss that is NaN is news for a log, not for a chart
             kept[name] = number
+    checkpoints = body.get("checkpoints", False)
+    if not isinstance(checkpoints, bool):
+        hint = "write true if the job continues from checkpoints, otherwise false"
+        faults.append(Fault("progress.checkpoints", "expected true or false", hint))
     if faults:
         raise InputError(faults[:_SHOWN])
     assert isinstance(generation, int)
     assert done is not None
-    return Progressed(job, generation, round(done * _MICRO), kept, at)
+    return Progressed(job, generation, round(done * _MICRO), kept, at, checkpoints)
 
 
 def told_fault(why: str) -> str:

@@ -153,7 +153,12 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     if _change is not None:
         _change.reached(minibatches)
         numbers = {**_change.metrics(), **numbers}
-    body = {"generation": job.generation, "minibatches": float(minibatches), "metrics": numbers}
+    body = {
+        "generation": job.generation,
+        "minibatches": float(minibatches),
+        "metrics": numbers,
+        "checkpoints": _checkpoints,
+    }
     content = json.dumps(body).encode()
     file = os.environ.get("SHADOWPRICE_PROGRESS_FILE")
     try:
@@ -246,6 +251,9 @@ _told: float | None = None
 _change: Change | None = None
 """What is known of the change that this generation began with."""
 
+_checkpoints = False
+"""Whether this process has loaded, or looked for, a checkpoint: then its job can be moved."""
+
 
 def note_saved(step: int) -> None:
     """Note that the job, told to stop, is on disk; `save` does so, for checkpoints of its own.
@@ -268,7 +276,8 @@ def note_restored(step: int) -> None:
     step : int
         The step from which it goes on; 0 where there was no checkpoint.
     """
-    global _change  # noqa: PLW0603  # of the process, which is of one generation
+    global _change, _checkpoints  # noqa: PLW0603  # of the process, which is of one generation
+    _checkpoints = True
     job = current()
     if job.generation:
         _change = Change.measured(job.checkpoint_dir, job.generation, step)

@@ -25,6 +25,7 @@ from shadowprice.core.events.decisions import (
     Charge,
     Commit,
     Decision,
+    Displace,
     Drop,
     Pause,
     Place,
@@ -50,7 +51,12 @@ from shadowprice.core.events.driver_events import (
     StartFailed,
     TimespanChanged,
 )
-from shadowprice.core.events.policy_events import JobsDisplaced, JobsFinished, PolicyEvent
+from shadowprice.core.events.policy_events import (
+    JobsDisplaced,
+    JobsFinished,
+    PlansFellShort,
+    PolicyEvent,
+)
 
 __all__ = [
     "Acknowledged",
@@ -61,6 +67,7 @@ __all__ = [
     "Completed",
     "Decided",
     "Decision",
+    "Displace",
     "Displaced",
     "DriverEvent",
     "Drop",
@@ -74,6 +81,7 @@ __all__ = [
     "Order",
     "Pause",
     "Place",
+    "PlansFellShort",
     "PolicyEvent",
     "ProgressMeasured",
     "Promise",

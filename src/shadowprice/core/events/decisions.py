@@ -33,6 +33,8 @@ class Commit:
     slot_costs : tuple of float
         What each active slot of the schedule costs, where the policy was asked to say so
         (`PolicyContext.itemised`) and admits the job; they make up the cost.
+    message : str
+        Why an admitted job is planned again.
     """
 
     tag: ClassVar[str] = "Commit"
@@ -46,6 +48,7 @@ class Commit:
     charged: float | None = None
     payoff_bound: float | None = None
     slot_costs: tuple[float, ...] = ()
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,26 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Displace:
+    """Release the plan of an admitted job, so that another one can have its place.
+
+    The policy plans the job again, or drops it, with a later decision on the same event.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    reason : str
+        Why, for its history.
+    """
+
+    tag: ClassVar[str] = "Displace"
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Give up an admitted job that cannot be kept."""
 
@@ -169,4 +192,4 @@ class Charge:
     amounts: Mapping[str, int]
 
 
-Decision = Commit | Reject | Queue | Promise | Place | Pause | Drop | Charge
+Decision = Commit | Reject | Queue | Promise | Place | Pause | Displace | Drop | Charge

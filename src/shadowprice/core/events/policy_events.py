@@ -49,11 +49,33 @@ class JobsDisplaced:
     server: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PlansFellShort:
+    """Plans of admitted jobs ended, or cannot complete the work that remains.
+
+    The jobs still hold what is left of their plans. The policy extends each plan, moves the job, or
+    drops it.
+
+    Parameters
+    ----------
+    slot : int
+        First slot that can still be decided.
+    jobs : tuple of str
+        The jobs, in order of arrival.
+    """
+
+    tag: ClassVar[str] = "PlansFellShort"
+
+    slot: int
+    jobs: tuple[str, ...]
+
+
 PolicyEvent = (
     JobsArrived
     | SlotBegan
     | JobsFinished
     | JobsDisplaced
+    | PlansFellShort
     | JobCancelled
     | JobRevised
     | ServerLost

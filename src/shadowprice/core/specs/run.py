@@ -50,6 +50,7 @@ class RunSpec(Spec):
     workdir: Annotated[str, at_most_long(bounds.PATH)] | None = None
     retries: Annotated[NonNegativeInt, at_most(bounds.RETRIES)] = 0
     grace: DurationField | None = None
+    checkpoints: bool | None = None
     tolerates: Literal["nothing", "workers"] = "nothing"
     user: str | None = None
     image: Annotated[str, at_most_long(bounds.PATH)] | None = None

@@ -117,6 +117,8 @@ class Progressed:
         What it measures: losses, accuracies, rates.
     at : float
         When it was reported, seconds since 1970.
+    checkpoints : bool
+        Whether the process says that it continues from checkpoints.
     """
 
     job: str
@@ -124,6 +126,7 @@ class Progressed:
     progress: int
     metrics: Mapping[str, float]
     at: float
+    checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,4 +167,5 @@ class VirtualGeneration:
             }
         self.first_report = False
         progress = int(self.reached(now)) * MICRO
-        return Progressed(*self.key, progress, metrics, wall)
+        saves = self.job.save_seconds is not None or self.job.save_every is not None
+        return Progressed(*self.key, progress, metrics, wall, checkpoints=saves)

@@ -16,9 +16,11 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import (
     Commit,
     Decision,
+    Displace,
     Drop,
     JobsArrived,
     JobsDisplaced,
+    PlansFellShort,
     PolicyEvent,
     Queue,
     Reject,
@@ -30,6 +32,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Statu
 from shadowprice.core.quote import Answer
 from shadowprice.core.quote import Quote as Answered
 from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.pricing.charged import Charged
 from shadowprice.policies.pricing.constants import (
@@ -37,13 +40,19 @@ from shadowprice.policies.pricing.constants import (
     PriceConstants,
     given_constants,
 )
+from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
+from shadowprice.policies.pricing.overruns import Extension, extension_of
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
 from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.pricing.terms import Shortfall, Terms
+
+SHORT: Final = "its plan falls short of the work that remains"
+TIMESPAN: Final = "the end of the timespan changed"
+OVERRUN: Final = "a running job takes longer than stated and keeps its place"
 
 _NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
 
@@ -91,7 +100,7 @@ class PricedAdmission(ABC):
         )
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Decide each arriving job once; plan displaced jobs anew."""
+        """Decide each arriving job once; extend plans that fell short, replan displaced jobs."""
         match event:
             case JobsArrived(_, jobs):
                 self.expect(jobs)
@@ -99,8 +108,9 @@ class PricedAdmission(ABC):
                     self.learn(job, view.ledger)
                     yield self.weigh(view, job)[0]
             case JobsDisplaced(_, names, server):
+                reason = _fell_short(view, server)
                 for name in self._dearest_first(view, names):
-                    yield self._keep(view, view.open_jobs[name], server)
+                    yield self._keep(view, view.open_jobs[name], reason, lost=server is not None)
             case TimespanChanged():
                 waiting = [
                     name
@@ -108,7 +118,14 @@ class PricedAdmission(ABC):
                     if state.status is Status.QUEUED and not len(state.plan)
                 ]
                 for name in self._dearest_first(view, waiting):
-                    yield self._keep(view, view.open_jobs[name], None)
+                    yield self._keep(view, view.open_jobs[name], TIMESPAN)
+            case PlansFellShort(_, names):
+                plans = {name: view.open_jobs[name].plan for name in names}
+                for name in sorted(names, key=lambda name: not view.pinned(name)):
+                    state = view.open_jobs.get(name)
+                    # The extension of another plan may have changed this one, or dropped its job.
+                    if state is not None and state.plan is plans[name]:
+                        yield from self._extend(view, state)
             case _:
                 return
 
@@ -283,29 +300,60 @@ class PricedAdmission(ABC):
             payoffs[name] = -np.inf if offer is None else offer.payoff
         return sorted(names, key=lambda name: -payoffs[name])
 
-    def _keep(self, view: View, state: JobState, server: int | None) -> Decision:
+    def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
+        """Extend a plan that fell short in place, or move its job if that displaces less."""
+        name = state.job.name
+        charged = self.capabilities.charges_restarts
+        longer = None if state.job.bag is not None else extension_of(view, state, charged=charged)
+        if longer is None or not self._is_worth(view, state, longer):
+            yield Displace(name, SHORT)
+            yield self._keep(view, state, SHORT)
+            return
+        for other in longer.displaced:
+            yield Displace(other, OVERRUN)
+        job, plan = state.job, longer.plan
+        self._planner.follow(view.ledger)
+        quote = self._planner.quote(view, job, state.remaining)
+        cost = float(quote.slot_costs(plan).sum())
+        value = utility_value(job.utility, plan.completion - job.arrival)
+        yield Commit(name, plan, value - cost, value, cost, message=SHORT)
+        for other in filter(view.pinned, longer.displaced):
+            yield from self._extend(view, view.open_jobs[other])
+        moved = [other for other in longer.displaced if not view.pinned(other)]
+        for other in self._dearest_first(view, moved):
+            yield self._keep(view, view.open_jobs[other], OVERRUN)
+
+    def _is_worth(self, view: View, state: JobState, longer: Extension) -> bool:
+        """Return whether an extension displaces no more than stopping the job would lose."""
+        if not longer.displaced or view.pinned(state.job.name):
+            return True
+        self._planner.follow(view.ledger)
+        job, offer = state.job, self._again(view, state).best()
+        in_place = utility_value(job.utility, longer.plan.completion - job.arrival)
+        return longer.loss <= in_place - (0.0 if offer is None else offer.utility)
+
+    def _keep(self, view: View, state: JobState, reason: str, *, lost: bool = False) -> Decision:
         """Plan the work that remains of an admitted job: kept whatever it costs, if it fits."""
         self._planner.follow(view.ledger)
         job = state.job
         quote = self._again(view, state)
         offer = quote.best()
         if offer is not None:
-            return _commitment(job, quote, offer)
-        why = "its plan fell short" if server is None else f"{view.cluster.names[server]} was lost"
+            return _commitment(job, quote, offer, message=reason)
         detail = explain(quote, view, job, None, state.remaining)
         if detail.reason is Reason.DEADLINE:
             return Drop(job.name, detail)
         if view.end == view.until:  # an end can be moved: admitted work is not thrown away for it
             return Queue(
                 job.name,
-                f"{why}, and the rest of the job does not fit before the timespan ends: "
+                f"{reason}, and the rest of the job does not fit before the timespan ends: "
                 f"{detail.message}",
             )
         return Drop(
             job.name,
             Refusal(
-                Reason.SERVER_LOST if server is not None else detail.reason,
-                f"{why} and the rest of the job does not fit: {detail.message}",
+                Reason.SERVER_LOST if lost else detail.reason,
+                f"{reason}, and the rest of the job does not fit: {detail.message}",
                 bottleneck=detail.bottleneck,
             ),
         )
@@ -317,11 +365,20 @@ class PricedAdmission(ABC):
         its price without them is not with them.
         """
         offer = quote.best()
+        if job.resumable is False and job.bag is None and offer is not None and offer.payoff > 0:
+            fixed = self._fixed(quote, view, job, job.required, begun=view.cluster.restart_first)
+            return fixed, fixed.best()
         charges = self.capabilities.charges_restarts and bool(job.restart) and job.bag is None
         if not charges or offer is None or offer.payoff <= 0:
             return quote, offer
         charged = Charged(quote, view, job, job.required, begun=view.cluster.restart_first)
         return charged, charged.lengthened(offer)
+
+    def _fixed(
+        self, quote: Quote, view: View, job: Job, remaining: int, *, begun: bool
+    ) -> FixedPlacement:
+        boards = self._planner.boards
+        return FixedPlacement(quote, boards, view, job, remaining, begun=begun)
 
     def _again(self, view: View, state: JobState) -> Quote:
         """Return the quote of a job whose plan is made anew.
@@ -330,6 +387,9 @@ class PricedAdmission(ABC):
         enough and moves in every slot, would fall short by them again, for ever.
         """
         quote = self._planner.quote(view, state.job, state.remaining)
+        if state.job.resumable is False and state.job.bag is None:
+            begun = restarts(view, state)
+            return self._fixed(quote, view, state.job, state.remaining, begun=begun)
         if not state.job.restart or state.job.bag is not None:
             return quote
         begun = restarts(view, state)
@@ -348,7 +408,13 @@ def _short(offer: Offer | None) -> Refusal:
     return replace(_NO_REASON, value=offer.utility, cost=offer.cost)
 
 
-def _commitment(job: Job, quote: Quote, offer: Offer, *, itemised: bool = False) -> Commit:
+def _fell_short(view: View, server: int | None) -> str:
+    return SHORT if server is None else f"{view.cluster.names[server]} was lost"
+
+
+def _commitment(
+    job: Job, quote: Quote, offer: Offer, *, itemised: bool = False, message: str = ""
+) -> Commit:
     schedule = quote.schedule(offer)
     costs = tuple(quote.slot_costs(schedule).tolist()) if itemised else ()
     return Commit(
@@ -360,6 +426,7 @@ def _commitment(job: Job, quote: Quote, offer: Offer, *, itemised: bool = False)
         copies=offer.copies,
         payoff_bound=offer.bound,
         slot_costs=costs,
+        message=message,
     )
 
 

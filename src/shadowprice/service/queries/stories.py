@@ -76,6 +76,10 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
             return f"failed with {generation}{because}"
         case "misreported":
             return f"{generation} reports what is no progress, and is not counted{because}"
+        case "repeated":
+            steps = f"{data['steps']:.6g} mini-batches are done again"
+            why = "those since the last checkpoint" if data["saved"] else "nothing was saved"
+            return f"{generation} begins before what was reported: {steps}, {why}"
         case "foreign":
             return f"{generation} is none of this job{because}"
         case "lost":

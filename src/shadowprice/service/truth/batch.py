@@ -163,6 +163,8 @@ class Batch(Transaction):
             return
         match decision:
             case Commit(_, _, payoff, utility, cost):
+                if decision.message:
+                    messages[name] = decision.message
                 self.billing.decided(decision)
                 self.change(name, payoff=payoff, utility=utility, cost=cost, reason=None)
             case Promise():

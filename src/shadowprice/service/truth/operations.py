@@ -158,10 +158,20 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
     job = resolved(spec, cluster, batch.calendar, moment)
     if spec.tasks is not None:
         return job
+    if not batch.truth.virtual:
+        job = replace(job, resumable=_is_resumable(batch, spec))
     said = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if said else None
     share = batch.truth.restarts.expected(stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
+
+
+def _is_resumable(batch: Batch, spec: JobSpec) -> bool | None:
+    """Return what a job states of its checkpoints, else what its processes have shown so far."""
+    if spec.run is not None and spec.run.checkpoints is not None:
+        return spec.run.checkpoints
+    record = batch.engine.open_jobs.get(spec.name)
+    return None if record is None else record.job.resumable
 
 
 def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:

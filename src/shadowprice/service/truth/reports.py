@@ -16,6 +16,7 @@ from shadowprice.core.events import (
     Acknowledged,
     JobEnded,
     JobFailed,
+    JobRevised,
     ProgressMeasured,
     Resize,
     Start,
@@ -338,6 +339,11 @@ class TakeProgress:
         # Last: what was measured is remembered beside the batch, which could not take it back.
         for name in behind:
             speeds.unknown(name)
+            self._went_back(batch, name)
+        for report, _ in running:
+            record = batch.engine.jobs[report.job]
+            if report.checkpoints and record.job.resumable is None:
+                _set_resumable(batch, record, resumable=True)
         noted = [_note_change(batch, report, lost) for report, lost in running]
         if any(noted):
             batch.put("restarts", json.dumps(restarts.record()))
@@ -358,6 +364,21 @@ class TakeProgress:
                 ],
             )
 
+    def _went_back(self, batch: Batch, name: str) -> None:
+        """Record that a generation repeats work; one that saved nothing makes its job unmovable.
+
+        Called with each report that is behind; the first one of a generation counts.
+        """
+        record, report = batch.engine.jobs[name], self.newest[name]
+        generation, _ = batch.truth.furthest.get(name, (0, 0))
+        if generation >= report.generation:
+            return
+        repeated = (record.measured - report.progress) / MICRO
+        saved = record.resumed_before < 0 or report.progress > record.resumed_before
+        batch.tell("repeated", name, generation=report.generation, steps=repeated, saved=saved)
+        if not saved and record.job.resumable is not False:
+            _set_resumable(batch, record, resumable=False)
+
     @staticmethod
     def _follow(batch: Batch, point: Progressed) -> None:
         """Tell once of a generation that what it reports went back: that is not counted.
@@ -371,6 +392,17 @@ class TakeProgress:
                 furthest[point.job] = point.generation, point.progress
         elif point.generation == generation:
             TakeReports.misreported(batch, Misreported(point.job, generation, point.at, _WENT_BACK))
+
+
+def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
+    """Record whether a job continues from saved progress, as its processes showed."""
+    job = replace(record.job, resumable=resumable)
+    try:
+        batch.take(JobRevised(batch.truth.coming, job))
+    except ShadowpriceError as error:
+        if error.code == "storage":
+            raise
+        log.error("failed to record whether job %r saves its progress: %s", job.name, error)
 
 
 def _stated(batch: Batch, name: str) -> float:

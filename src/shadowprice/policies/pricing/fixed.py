@@ -1,0 +1,203 @@
+"""Offers of plans with one placement, for jobs that cannot continue from saved progress.
+
+The papers' plans change a job's placement from slot to slot. A job that loses its work whenever it
+is stopped needs one placement, without a pause, from its start to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.job import Job
+from shadowprice.core.policy import View
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.core.utility import utility_value
+from shadowprice.policies.pricing.board import PriceBoard
+from shadowprice.policies.pricing.offers import Offer, Outpriced, Quote, Scarcity
+
+_MAX_COUNTS: Final = 12
+"""Numbers of workers that are tried; between the smallest and the largest they grow evenly."""
+
+
+class FixedPlacement:
+    """A quote whose offers keep one placement from the first slot to the last.
+
+    Parameters
+    ----------
+    quote : Quote
+        The job at the prices of the moment, for prices and explanations.
+    boards : sequence of PriceBoard
+        The pool of workers and the pool of parameter servers, or one pool for both.
+    view : View
+        The state it was made on.
+    job : Job
+        The job; not a bag.
+    remaining : int
+        Progress units to make.
+    begun : bool
+        Whether the first slot of a plan loses a restart.
+    """
+
+    def __init__(
+        self,
+        quote: Quote,
+        boards: Sequence[PriceBoard],
+        view: View,
+        job: Job,
+        remaining: int,
+        *,
+        begun: bool,
+    ) -> None:
+        self._quote = quote
+        self._view = view
+        self._job = job
+        self._remaining = remaining
+        self._begun = begun
+        self._hosts = tuple(np.zeros(view.cluster.servers, dtype=np.bool_) for _ in range(2))
+        for hosts, board in zip(self._hosts, (boards[0], boards[-1]), strict=True):
+            hosts[board.servers] = True
+        self._hosts[0][:] &= view.cluster.hosts_workers
+        self._hosts[1][:] &= view.cluster.hosts_ps
+
+    def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
+        """Return the offer of largest payoff among the earliest of each number of workers."""
+        offers = self._offers(factor, self._remaining + more)
+        return max(offers, key=lambda offer: offer.payoff, default=None)
+
+    def _offers(self, factor: float, remaining: int) -> Iterator[Offer]:
+        job, view = self._job, self._view
+        counts = np.linspace(0, len(job.worker_counts) - 1, _MAX_COUNTS).round().astype(int)
+        for choice in np.unique(counts).tolist():
+            plan = self._earliest(int(choice), remaining)
+            if plan is None:
+                continue
+            value = factor * utility_value(job.utility, plan.completion - job.arrival)
+            cost = float(self._quote.slot_costs(plan).sum())
+            none = np.full(view.end - view.slot, -1, dtype=np.int64)
+            yield Offer(plan.completion, value, cost, value - cost, none, plan=plan)
+
+    def _earliest(self, choice: int, remaining: int) -> Schedule | None:
+        """Return the plan with a number of workers that ends first, None if nothing fits."""
+        job, view = self._job, self._view
+        workers = int(job.worker_counts[choice])
+        # A placement on one server may be faster: both lengths are tried, the faster one first.
+        for colocated in (True, False):
+            first = job.gain(workers, colocated=colocated, moved=self._begun)
+            gain = job.gain(workers, colocated=colocated)
+            if not gain:
+                continue
+            slots = 1 + max(0, -(-(remaining - first) // gain))
+            for start in range(view.slot, view.end - slots + 1):
+                placement = self._fit(start, slots, choice, colocated=colocated)
+                if placement is not None:
+                    return _constant(placement, start, start + slots)
+        return None
+
+    def _fit(self, start: int, slots: int, choice: int, *, colocated: bool) -> Placement | None:
+        """Return a placement that is free in all of some slots, on one server if asked for."""
+        job, ledger = self._job, self._view.ledger
+        at = start - ledger.start
+        free = ledger.capacity - ledger.used[at : at + slots].max(axis=0)
+        workers, ps = int(job.worker_counts[choice]), int(job.ps_counts[choice])
+        room = np.where(self._hosts[0], _fit_count(free, job.worker), 0)
+        if colocated:
+            return self._on_one(free, room, workers, ps)
+        # The servers with the most room first: the fewer servers, the less traffic.
+        order = np.argsort(-room, kind="stable")
+        on_workers = _fill(room, order, workers)
+        if on_workers is None:
+            return None
+        on_ps = np.zeros_like(on_workers)
+        if ps and job.ps is not None:
+            left = free - on_workers[:, None] * job.worker
+            ps_room = np.where(self._hosts[1], _fit_count(left, job.ps), 0)
+            filled = _fill(ps_room, np.argsort(-ps_room, kind="stable"), ps)
+            if filled is None:
+                return None
+            on_ps = filled
+        used = np.flatnonzero(on_workers + on_ps)
+        if len(used) == 1 and job.two_rates:
+            return None  # it was tried before, at the rate of one server
+        return Placement.of(
+            zip(used.tolist(), on_workers[used].tolist(), on_ps[used].tolist(), strict=True)
+        )
+
+    def _on_one(
+        self, free: NDArray[np.int64], room: NDArray[np.int64], workers: int, ps: int
+    ) -> Placement | None:
+        """Return a placement on the first single server that holds the whole job."""
+        job = self._job
+        fits = room >= workers
+        if ps and job.ps is not None:
+            left = free - workers * job.worker
+            fits &= self._hosts[1] & (_fit_count(left, job.ps) >= ps)
+        servers = np.flatnonzero(fits)
+        return Placement.of([(int(servers[0]), workers, ps)]) if len(servers) else None
+
+    def outpriced(self) -> Outpriced | None:
+        """Return a bound that holds for any plan, and so for those of one placement."""
+        return self._quote.outpriced()
+
+    def schedule(self, offer: Offer) -> Schedule:
+        """Return where the workers and parameter servers of an offer stand."""
+        return self._quote.schedule(offer) if offer.plan is None else offer.plan
+
+    def fastest(self) -> int:
+        """Return the most progress units that one slot can add, in an empty cluster."""
+        return self._quote.fastest()
+
+    def hopeless(self) -> Refusal | None:
+        """Return why no plan completes the work, where plans of many placements would."""
+        if self._quote.best() is None:
+            return self._quote.hopeless()
+        return Refusal(
+            Reason.NO_ROOM,
+            "the job does not save its progress, so it needs one placement from its start to its "
+            "end; no placement is free for that long",
+        )
+
+    def scarcest(self) -> Scarcity:
+        """Return what leaves the least room over the slots in which the job could run."""
+        return self._quote.scarcest()
+
+    def dearest(self, schedule: Schedule) -> tuple[str, float]:
+        """Return the resource that makes up most of a schedule's cost, and that cost."""
+        return self._quote.dearest(schedule)
+
+    def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
+        """Return what a schedule costs in each of its active slots."""
+        return self._quote.slot_costs(schedule)
+
+
+def _constant(placement: Placement, start: int, end: int) -> Schedule:
+    """Return the schedule of one placement in slots ``[start, end)``."""
+    entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
+    return Schedule.of((slot, *entry) for slot in range(start, end) for entry in entries)
+
+
+def _fit_count(free: NDArray[np.int64], demand: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many times a demand fits on each server."""
+    asked = demand > 0
+    if not asked.any():
+        return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
+    counts = np.maximum(free[:, asked], 0) // demand[asked]
+    return np.asarray(counts.min(axis=1), dtype=np.int64)
+
+
+def _fill(
+    room: NDArray[np.int64], order: NDArray[np.int64], count: int
+) -> NDArray[np.int64] | None:
+    """Return how many of a count each server takes, in an order of servers; None if too few."""
+    offered = np.minimum(room[order], count)
+    before = np.cumsum(offered) - offered
+    taken = np.clip(count - before, 0, offered)
+    if int(taken.sum()) < count:
+        return None
+    result = np.zeros(len(room), dtype=np.int64)
+    result[order] = taken
+    return result

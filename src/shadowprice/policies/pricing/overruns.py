@@ -1,0 +1,197 @@
+"""Extensions of plans that fell short, with what they displace.
+
+A job may take longer than stated. Its plan is then extended in place, because a stopped job loses
+start-up time and, without checkpoints, all its work. If other jobs have reserved the place, the
+extension displaces those that lose least by running later. They are planned again: shifted, not
+swapped, since a job that has not started loses nothing but time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.core.job import Job
+from shadowprice.core.policy import JobState, View
+from shadowprice.core.potential import potential
+from shadowprice.core.schedule import EMPTY, Placement, Schedule
+from shadowprice.core.utility import utility_value
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Extension:
+    """A longer plan for a job, and the jobs that it displaces.
+
+    Parameters
+    ----------
+    plan : Schedule
+        The whole future of the job: what is left of its plan, then its last placement again.
+    displaced : tuple of str
+        Jobs that hold capacity which the plan needs.
+    loss : float
+        Utility that these lose if each completes as many slots later as the extension has.
+    """
+
+    plan: Schedule
+    displaced: tuple[str, ...]
+    loss: float
+
+
+def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | None:
+    """Return the extension of a job's plan, None if its servers or the slots are not available.
+
+    Parameters
+    ----------
+    view : View
+        The state; the job still holds what is left of its plan.
+    state : JobState
+        The job; not a bag.
+    charged : bool
+        Whether plans are checked with restarts taken off.
+    """
+    job, running = state.job, view.running(state.job.name)
+    ahead = state.plan.from_slot(view.slot)
+    if view.pinned(job.name):
+        kept, placement, start = EMPTY, running, view.slot
+    elif not len(state.plan):
+        return None
+    else:
+        kept, placement = ahead, _last_placement(state.plan)
+        start = max(view.slot, state.plan.completion + 1)
+    if placement is None or any(map(view.lost, placement.servers)):
+        return None
+    if not _are_allowed(job, kept, placement):
+        return None
+    done = potential(job, kept, running, charged=charged)
+    continues = bool(len(kept)) or running == placement
+    slots = _slots_for(job, placement, state.remaining - done, moved=charged and not continues)
+    end = start + slots
+    if end > view.end:
+        return None
+    plan = _appended(kept, placement, start, end)
+    # What the job itself holds is exchanged for the new plan.
+    excess = _excess(view, job, placement, start, end, own=ahead)
+    displaced, loss = _displaced(view, job, placement, start, end, excess)
+    return None if (excess > 0).any() else Extension(plan, displaced, loss)
+
+
+def _are_allowed(job: Job, kept: Schedule, placement: Placement) -> bool:
+    """Return whether the job may still run with these numbers of workers; it may be revised."""
+    counts = (*kept.totals()[0].tolist(), placement.total_workers)
+    return all(job.choice_of(count) is not None for count in counts)
+
+
+def _last_placement(plan: Schedule) -> Placement | None:
+    return next((last for _, last in plan.from_slot(plan.completion).placements()), None)
+
+
+def _slots_for(job: Job, placement: Placement, missing: int, *, moved: bool) -> int:
+    """Return the slots that a placement needs for the missing work, at least one."""
+    workers, colocated = placement.total_workers, placement.colocated
+    gain = job.gain(workers, colocated=colocated)
+    first = job.gain(workers, colocated=colocated, moved=moved)
+    return 1 + max(0, -(-(missing - first) // gain))
+
+
+def _appended(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
+    entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
+    added = Schedule.of((slot, *entry) for slot in range(start, end) for entry in entries)
+    if not len(kept):
+        return added
+    parts = zip(
+        (kept.slots, kept.servers, kept.workers, kept.ps),
+        (added.slots, added.servers, added.workers, added.ps),
+        strict=True,
+    )
+    return Schedule.from_arrays(*(np.concatenate(pair) for pair in parts))
+
+
+def _excess(
+    view: View, job: Job, placement: Placement, start: int, end: int, *, own: Schedule
+) -> Integers:
+    """Return what is missing on the servers of a placement, shape (slots, servers, resources)."""
+    servers, ledger = list(placement.servers), view.ledger
+    used = ledger.used[start - ledger.start : end - ledger.start][:, servers].copy()
+    used -= _taken(job, own, servers, start, end)
+    entries = zip(placement.workers, placement.ps, strict=True)
+    wanted = np.array([_amounts(job, workers, ps) for workers, ps in entries])
+    return np.asarray(used + wanted - ledger.capacity[servers], dtype=np.int64)
+
+
+def _displaced(
+    view: View, job: Job, placement: Placement, start: int, end: int, excess: Integers
+) -> tuple[tuple[str, ...], float]:
+    """Choose the jobs to displace, and take what they hold off the excess.
+
+    Jobs that do not run come first, because they can be shifted without a stop; among equals, those
+    that lose least. Of a pinned job only those slots count in which its plan would move it.
+    """
+    if not (excess > 0).any():
+        return (), 0.0
+    servers = list(placement.servers)
+    candidates = sorted(
+        _candidates(view, job.name, servers, start, end),
+        key=lambda candidate: candidate[:2],
+    )
+    chosen: list[str] = []
+    loss = 0.0
+    for _, lost, other, held in candidates:
+        if not ((excess > 0) & (held > 0)).any():
+            continue
+        excess -= held
+        chosen.append(other.job.name)
+        loss += lost
+        if not (excess > 0).any():
+            break
+    return tuple(chosen), loss
+
+
+def _candidates(
+    view: View, name: str, servers: list[int], start: int, end: int
+) -> Iterator[tuple[bool, float, JobState, Integers]]:
+    """Yield who holds something there: whether it runs, its loss by a shift, and what it holds."""
+    for other in view.open_jobs.values():
+        job = other.job
+        if job.name == name or not len(other.plan) or job.bag is not None:
+            continue
+        if other.plan.completion < start:
+            continue
+        plan, running = other.plan, view.running(job.name)
+        pinned = view.pinned(job.name)
+        if pinned and running is not None:
+            plan = plan.without(running)
+        held = _taken(job, plan, servers, start, end)
+        if not held.any():
+            continue
+        if pinned:
+            yield False, 0.0, other, held
+            continue
+        due = other.plan.completion - job.arrival
+        later = utility_value(job.utility, due + end - start)
+        loss = utility_value(job.utility, due) - later
+        yield running is not None, loss, other, held
+
+
+def _taken(job: Job, plan: Schedule, servers: list[int], start: int, end: int) -> Integers:
+    """Return what a plan holds, shape (slots, servers, resources)."""
+    held = np.zeros((end - start, len(servers), len(job.worker)), dtype=np.int64)
+    if not len(plan):
+        return held
+    column = {server: at for at, server in enumerate(servers)}
+    first, last = np.searchsorted(plan.slots, (start, end)).tolist()
+    for at in range(first, last):
+        where = column.get(int(plan.servers[at]))
+        if where is not None:
+            amounts = _amounts(job, int(plan.workers[at]), int(plan.ps[at]))
+            held[int(plan.slots[at]) - start, where] += amounts
+    return held
+
+
+def _amounts(job: Job, workers: int, ps: int) -> Integers:
+    amounts = workers * job.worker
+    return amounts if job.ps is None else amounts + ps * job.ps

@@ -1,0 +1,154 @@
+"""Plans that fall short: who keeps a place, who is shifted, and what is never stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from shadowprice.core.events import (
+    Command,
+    JobRevised,
+    JobsArrived,
+    ProgressMeasured,
+    Resize,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    Stop,
+)
+from shadowprice.core.job import MICRO, Job
+from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.utility import Deadline
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from tests.support.workloads import cluster, job
+
+ON: Final = cluster(2, 0, gpus=1, horizon=60)
+PLANNERS: Final = ("oasis", "pdors")
+
+
+def stated(name: str, *, slots: int = 2, by: int = 40, **changes: Any) -> Job:
+    """Return a job of one worker that states some slots of work."""
+    made = job(ON, name, epochs=slots, chunks=1, ps_amounts=None, utility=Deadline(10.0, by))
+    return replace(made, **{"resumable": None, **changes})
+
+
+def engine(policy: str, jobs: Sequence[Job]) -> Engine:
+    """Return an engine of a live service to which jobs have come."""
+    context = PolicyContext(ON, None, None, 0)
+    made = Engine(ON, make_policy(policy, context, {}), acknowledges=True)
+    made.handle(JobsArrived(0, tuple(jobs)))
+    return made
+
+
+def run(made: Engine, slot: int, gains: dict[str, int] | None = None) -> list[Command]:
+    """Run a slot in which jobs make what they state, or as much as given; return its commands."""
+    commands = made.handle(SlotBegan(slot))
+    progress = {}
+    for name in made.running:
+        record = made.jobs[name]
+        gain = (gains or {}).get(name, record.job.gain(1))
+        progress[name] = min(gain, record.remaining - 1)  # only an exit completes a job
+    return [*commands, *made.handle(SlotEnded(slot, progress))]
+
+
+def stops(commands: Sequence[Command]) -> list[str]:
+    return [one.job for one in commands if isinstance(one, Stop | Resize)]
+
+
+@pytest.mark.parametrize("policy", PLANNERS)
+def test_a_job_that_overruns_keeps_its_place_and_the_next_ones_are_shifted(policy: str) -> None:
+    made = engine(policy, [stated(name) for name in ("a", "b", "c", "d")])
+    assert [made.jobs[name].plan.completion for name in "abcd"] == [1, 1, 3, 3]
+    commands = [one for slot in range(4) for one in run(made, slot)]
+    assert stops(commands) == []
+    assert set(made.running) == {"a", "b"}
+    assert made.jobs["a"].generation == made.jobs["b"].generation == 1
+    for name in ("c", "d"):
+        assert made.jobs[name].status is Status.ADMITTED
+        assert made.jobs[name].plan.start == 5
+        assert len(made.jobs[name].plan) == 2
+
+
+@pytest.mark.parametrize("policy", PLANNERS)
+def test_a_job_that_saves_gives_way_to_a_deadline_that_its_extension_would_break(
+    policy: str,
+) -> None:
+    slow = stated("slow", slots=4, by=40, resumable=True)
+    made = engine(policy, [replace(slow, name=name) for name in ("slow", "slow too")])
+    for slot in range(2):
+        run(made, slot)
+    urgent = [replace(stated(name, slots=2, by=3), arrival=2) for name in ("u", "v")]
+    made.handle(JobsArrived(2, tuple(urgent)))
+    assert {made.jobs[name].plan.start for name in ("u", "v")} == {4}
+    late = {"slow": 1, "slow too": 1}
+    for slot in range(2, 4):
+        run(made, slot, late)
+    run(made, 4, late)
+    # Both urgent jobs would earn nothing a slot later; the slow ones lose nothing by waiting.
+    assert set(made.running) == {"u", "v"}
+    assert made.jobs["slow"].status is Status.ADMITTED
+    assert made.jobs["slow"].plan.start == 6
+
+
+@pytest.mark.parametrize("policy", PLANNERS)
+def test_a_job_that_never_saved_is_not_stopped_for_anybody(policy: str) -> None:
+    slow = stated("slow", slots=4)
+    made = engine(policy, [replace(slow, name=name) for name in ("slow", "slow too")])
+    for slot in range(2):
+        run(made, slot)
+    urgent = [replace(stated(name, slots=2, by=3), arrival=2) for name in ("u", "v")]
+    made.handle(JobsArrived(2, tuple(urgent)))
+    for slot in range(2, 6):
+        assert stops(run(made, slot)) == []
+    assert set(made.running) == {"slow", "slow too"}
+
+
+@pytest.mark.parametrize("policy", PLANNERS)
+def test_a_job_that_saves_nothing_is_planned_with_one_placement(policy: str) -> None:
+    on = cluster(3, 0, gpus=2, horizon=60)
+    busy = [job(on, f"busy {n}", epochs=2, chunks=2, ps_amounts=None) for n in range(2)]
+    rigid = job(on, "rigid", epochs=6, chunks=4, ps_amounts=None)
+    made = Engine(on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True)
+    made.handle(JobsArrived(0, (*busy, replace(rigid, resumable=False))))
+    record = made.jobs["rigid"]
+    assert record.status is Status.ADMITTED
+    placements = {placement for _, placement in record.plan.placements()}
+    assert len(placements) == 1
+    slots = record.plan.active_slots.tolist()
+    assert slots == list(range(slots[0], slots[-1] + 1))
+
+
+def test_a_generation_that_made_no_progress_yet_is_pinned() -> None:
+    made = engine("oasis", [stated("a", slots=6, resumable=True)])
+    run(made, 0)
+    made.handle(ProgressMeasured(1, {"a": (1, MICRO)}))
+    assert not made.pinned("a")
+    made.handle(SlotBegan(1))
+    made.handle(SlotEnded(1, {}))
+    # It moves: nothing was measured of its second generation.
+    record = made.jobs["a"]
+    record.generation, record.resumed_before, record.resumed_at = 2, 0, record.measured
+    assert made.pinned("a")
+    made.handle(ProgressMeasured(2, {"a": (2, 2 * MICRO)}))
+    assert not made.pinned("a")
+
+
+def test_what_is_known_of_checkpoints_changes_no_plan() -> None:
+    made = engine("oasis", [stated("a"), stated("b")])
+    made.handle(SlotBegan(0))
+    assert made.pinned("a")
+    before = made.jobs["a"].plan
+    made.handle(JobRevised(1, replace(made.jobs["a"].job, resumable=True)))
+    assert made.jobs["a"].plan is before
+    assert not made.pinned("a")
+
+
+def test_in_a_simulation_nothing_is_pinned() -> None:
+    made = Engine(ON, make_policy("oasis", PolicyContext(ON, None, None, 0), {}))
+    made.handle(JobsArrived(0, (stated("a"),)))
+    assert any(isinstance(one, Start) for one in made.handle(SlotBegan(0)))
+    assert not made.pinned("a")
