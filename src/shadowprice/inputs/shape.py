@@ -57,7 +57,7 @@ def check_shape(path: Path, text: str) -> None:
         elif kind is yaml.AliasEvent:
             size = sizes.get(str(event.anchor), 1)
             if size < 0:
-                raise InputError(Fault(_place(path, event), f"*{event.anchor} stands for itself"))
+                raise InputError(Fault(_place(path, event), f"*{event.anchor} contains itself"))
             values += size
         if values > most:
             mend = "write a job file as JSON Lines (.jsonl)"

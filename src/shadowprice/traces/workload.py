@@ -142,7 +142,7 @@ class Workload:
         elif "gpu" in unknown:
             raise InputError("the jobs use GPUs and no server of the cluster has a resource 'gpu'")
         elif unknown:
-            notes.append(f"the cluster does not count {', '.join(unknown)}: not asked for")
+            notes.append(f"the cluster does not count {', '.join(unknown)}: not requested")
         fitted = {p: _fit(p, cluster, places) for p in dict.fromkeys(self.profiles)}
         tenants = list(self.tenants)
         if cluster.tenants:

@@ -65,7 +65,7 @@ class Moment:
         self._view = view
         asked = quoting(policy)
         if asked is None:
-            raise ValueError("a policy that answers no questions is asked")
+            raise ValueError("the policy gives no quotes")
         self._policy = asked
 
     @property

@@ -51,7 +51,7 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
         ),
         "memory only in Kalos, for each pod; counts may be written 10.0",
         "no virtual cluster: the tenant is the user",
-        "gpu_num 0 is a CPU job: read as it stands, and scheduled with cpu_jobs=keep only",
+        "gpu_num 0 is a CPU job: read unchanged, and scheduled with cpu_jobs=keep only",
     ),
 )
 def read_acme(path: Path, reading: Reading) -> Trace:

@@ -44,9 +44,9 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S"
     licence="CC-BY-4.0",
     files="cluster_log.csv[.gz]",
     gotchas=(
-        "times are naive local time (presumably UTC+8), kept as they stand",
+        "times are naive local time (presumably UTC+8), kept unchanged",
         (
-            "gpu_num 0 is a CPU job (53 % of the published jobs): read as it stands, and scheduled "
+            "gpu_num 0 is a CPU job (53 % of the published jobs): read unchanged, and scheduled "
             "with cpu_jobs=keep only"
         ),
         "a job without a start or end never ran and is left out",

@@ -44,7 +44,7 @@ _DENSE_SINCE: Final = 9.0e6
         "pod_phase Running still has a deletion_time: kept, counted, status unfinished",
         "a few ancient pods precede the dense 34 days: those created before since= are left out",
         "gpu_spec may name a type twice (V100M16|V100M32|V100M32): named once",
-        "num_gpu 0 is a CPU pod: read as it stands, and scheduled with cpu_jobs=keep only",
+        "num_gpu 0 is a CPU pod: read unchanged, and scheduled with cpu_jobs=keep only",
     ),
     options={"since": "leave out pods created before this second (default 9000000; 0 keeps all)"},
 )

@@ -80,7 +80,7 @@ _GIB: Final = 2**30
             "first task's, without the instance table) to its end"
         ),
         (
-            "a job without plan_gpu is a CPU job: read as it stands, and scheduled with "
+            "a job without plan_gpu is a CPU job: read unchanged, and scheduled with "
             "cpu_jobs=keep only"
         ),
         "a blank end_time is an unfinished job: left out; only Terminated is success",

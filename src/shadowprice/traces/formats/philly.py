@@ -39,7 +39,7 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
     files="philly.csv[.gz] or cluster_job_log[.gz]",
     gotchas=(
         (
-            "times are naive local time, kept as they stand (presumably US Pacific: rows within "
+            "times are naive local time, kept unchanged (presumably US Pacific: rows within "
             "2017-11-05 01:00-02:00, which happened twice, are counted)"
         ),
         "flat: not sorted, no names (a job is called VC-line), duration excludes queueing",

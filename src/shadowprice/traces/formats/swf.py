@@ -46,7 +46,7 @@ _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
         "status 2-4 are parts of a job that another line sums up: left out",
         "a run time of 0 never ran: left out; used memory is KB per processor",
     ),
-    options={"processors": "gpus (default) or cpus: what a processor of the log stands for"},
+    options={"processors": "gpus (default) or cpus: what a processor of the log is"},
 )
 def read_swf(path: Path, reading: Reading) -> Trace:
     """Read an SWF log."""

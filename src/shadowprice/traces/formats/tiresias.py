@@ -32,7 +32,7 @@ _COLUMNS: Final[Mapping[str, pl.DataType]] = {
     gotchas=(
         "synthetic; times are seconds from the first job",
         (
-            "the duration is that with num_gpu GPUs, and is used as it stands; iterations, of an "
+            "the duration is that with num_gpu GPUs, and is used unchanged; iterations, of an "
             "unpublished batch size, and interval, the time to the next job, are not read"
         ),
         "models are ten CNNs of the TensorFlow benchmarks; most have no measured throughput here",
