@@ -34,7 +34,7 @@ def example() -> Scenario:
     return Scenario(cluster, example_jobs(cluster))
 
 
-def test_lying_pays_in_the_paper_s_example(example: Scenario) -> None:
+def test_misreports_pay_in_the_paper_s_example(example: Scenario) -> None:
     # Theorem 4 says it never does; design note 0004 has the case by hand: 82 + 8 honest, and
     # 86 + 12 by claiming that waiting costs j21 twice as much.
     steps = []
@@ -55,7 +55,7 @@ def test_lying_pays_in_the_paper_s_example(example: Scenario) -> None:
     json.dumps(result.record())
 
 
-def test_misreports_differ_and_leave_the_others_alone(example: Scenario) -> None:
+def test_misreports_differ_and_change_no_other_tenant(example: Scenario) -> None:
     others = {job.name for job in example.jobs if job.tenant != "u2"}
     seen = set()
     for misreport in misreports(example.jobs, "u2", 150, seed=1, latest=4):
@@ -77,7 +77,7 @@ def test_misreports_differ_and_leave_the_others_alone(example: Scenario) -> None
         {"kind": "deadline", "value": 9, "by": "6 slots"},
     ],
 )
-def test_a_job_told_to_be_worth_more_is_worth_so_many_times_as_much(utility: object) -> None:
+def test_a_utility_misreport_multiplies_the_utility(utility: object) -> None:
     true = shared_job(example_cluster(), "j", "u1", utility=utility)
     ages = np.arange(1, 12)
     told = [m for m in misreports([true], "u1", 300, 0, 0) if m.kind in {"value", "split"}]
@@ -93,7 +93,9 @@ def test_a_job_told_to_be_worth_more_is_worth_so_many_times_as_much(utility: obj
     assert len(told) > 10
 
 
-def test_a_policy_that_ignores_utilities_is_not_moved_by_them(example: Scenario) -> None:
+def test_utility_misreports_do_not_change_a_policy_that_ignores_utilities(
+    example: Scenario,
+) -> None:
     (result,) = audit_truthfulness(example, PolicyChoice("gandiva_fair"), tenants=["u1"], trials=40)
     for kind in ("value", "urgency"):
         won, tried = result.gained[kind]
@@ -130,7 +132,7 @@ def test_demands_are_tried_first_and_pay_in_the_example(example: Scenario) -> No
     assert gains["u2"] == ("work", pytest.approx(32 / 3, abs=1e-5), 90.0)
 
 
-def test_understated_work_takes_as_long_as_it_takes() -> None:
+def test_understated_work_takes_its_true_time() -> None:
     """Under FIFO a job that says half its work holds its place until all of it is done."""
     owned = shared_cluster(1, {"a": {"worker": 2, "ps": 1}}, worker=2)
     job = shared_job(owned, "j", "a", chunks=1, epochs=6)
@@ -147,7 +149,7 @@ def test_understated_work_takes_as_long_as_it_takes() -> None:
     assert observer.utility == 100 - 2 * 5
 
 
-def test_parts_of_a_job_go_no_faster_than_the_job() -> None:
+def test_parts_of_a_job_are_not_faster_than_the_job() -> None:
     owned = shared_cluster(2, {"a": {"worker": 4, "ps": 2}})
     job = shared_job(owned, "j", "a", chunks=1, epochs=4)
     splits = [m for m in misreports([job], "a", 300, 0, 1) if m.kind == "split"]

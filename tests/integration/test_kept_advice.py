@@ -60,7 +60,7 @@ def told_by_explain(call: Callable[..., tuple[int, str, str]], run: str, job: st
     return json.loads(out)["advice"]
 
 
-def test_kept_advice_is_what_explain_works_out(call: Callable[..., tuple[int, str, str]]) -> None:
+def test_stored_advice_equals_that_of_explain(call: Callable[..., tuple[int, str, str]]) -> None:
     assert call(*CALL, "--out", "plain")[0] == 0
     assert call(*CALL, "--advice", "--out", "run")[0] == 0
     kept = read_advice(Path("run"))
@@ -79,7 +79,9 @@ def test_kept_advice_is_what_explain_works_out(call: Callable[..., tuple[int, st
         assert told_by_explain(call, "run", job) == counsel.record()
 
 
-def test_the_page_tells_it_beside_the_refusal(call: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_page_shows_advice_beside_the_refusal(
+    call: Callable[..., tuple[int, str, str]],
+) -> None:
     assert call(*CALL, "--advice", "--out", "run")[0] == 0
     written = Path("run/report.html").read_text()
     block = re.search(r'<script [^>]*id="stories".*?</script>', written, re.DOTALL)
@@ -108,7 +110,7 @@ def test_the_page_tells_it_beside_the_refusal(call: Callable[..., tuple[int, str
         ("--advice-time", "5", "--advice", "--out", "run"),
     ],
 )
-def test_it_needs_a_folder_and_a_time(
+def test_advice_needs_a_folder_and_a_time(
     call: Callable[..., tuple[int, str, str]], words: tuple[str, ...]
 ) -> None:
     status, _, err = call(*CALL, *words)
@@ -116,7 +118,7 @@ def test_it_needs_a_folder_and_a_time(
     assert words[0] in err
 
 
-def test_jobs_that_rolling_gave_up_are_advised_on_as_explain_does() -> None:
+def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
     """It lets jobs run in what is left over, promises nothing, and may let go of them."""
     rng = np.random.default_rng(0)
     on = servers(rng)
@@ -140,7 +142,7 @@ def test_jobs_that_rolling_gave_up_are_advised_on_as_explain_does() -> None:
     assert "refused or dropped jobs" in (jobs_section(run) or "")
 
 
-def test_it_ends_when_its_time_is_over_or_somebody_asks(
+def test_advice_ends_at_its_time_limit_or_on_request(
     call: Callable[..., tuple[int, str, str]],
 ) -> None:
     scenario, _ = Source(cluster=Path("c.yaml"), jobs=Path("j.yaml")).scenario(0)
@@ -157,7 +159,7 @@ def test_it_ends_when_its_time_is_over_or_somebody_asks(
     assert some.info["advice"]["refused"] > 1
 
 
-def test_asked_twice_it_ends_at_once_and_the_run_is_kept(
+def test_a_second_request_ends_advice_immediately_and_the_run_is_kept(
     call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, asked = many.advise_together, []

@@ -55,7 +55,7 @@ def call(
 TRACE = ("--trace", "philly:t.csv", "--load", "2")
 
 
-def test_seeds_are_separate_comparisons_put_together(call: Call) -> None:
+def test_seeds_combine_separate_comparisons(call: Call) -> None:
     words = ("compare", *TRACE, "-p", "fifo,srtf,drf", "-q")
     answer = call(*words, "--seeds", "3", "--seed", "4", "--out", "many", "-o", "json")
     assert answer.status == 0, answer.err
@@ -85,7 +85,7 @@ def test_seeds_are_separate_comparisons_put_together(call: Call) -> None:
     assert "beyond fifo, seed by seed" in shown.out
 
 
-def test_a_comparison_that_no_seed_changes_says_so(call: Call) -> None:
+def test_a_comparison_that_no_seed_changes_has_a_remark(call: Call) -> None:
     answer = call(
         "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf", "-s", "workers=most",
         "--seeds", "2", "-q", "--out", "fixed",
@@ -162,14 +162,14 @@ def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
         (("-p", "nobody"), "unknown policy 'nobody'"),
     ],
 )
-def test_wrong_calls_are_told(call: Call, words: tuple[str, ...], said: str) -> None:
+def test_wrong_calls_are_diagnosed(call: Call, words: tuple[str, ...], said: str) -> None:
     answer = call("whatif", "-c", "c.yaml", "-j", "j.yaml", *words)
     assert answer.status == 2
     assert said in answer.err
     assert answer.out == ""
 
 
-def test_servers_are_added_beside_those_there_are() -> None:
+def test_servers_are_added_after_the_existing_ones() -> None:
     document = {
         "servers": [
             {"name": "gpu", "count": 2, "capacity": {"gpu": 8}},

@@ -86,7 +86,7 @@ def test_any_prices_bound_the_optimum(
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(SEEDS)
-def test_a_few_separate_lines_give_the_same_bound(seed: int) -> None:
+def test_separate_lines_give_the_same_bound(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
     jobs = some_jobs(on, rng, 4)
@@ -121,7 +121,7 @@ def test_a_job_longer_than_the_horizon_counts_for_what_it_can_earn(until: int | 
 @pytest.mark.parametrize("policy", ["rolling", "fifo"])
 @settings(deadline=None, derandomize=True, max_examples=15)
 @given(seed=SEEDS)
-def test_best_is_at_least_what_it_begins_with(policy: str, seed: int) -> None:
+def test_best_is_at_least_the_initial_schedules(policy: str, seed: int) -> None:
     """Also what runs earn late: beyond every horizon, or slowed down by restarts."""
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 3)), horizon=2)
@@ -155,7 +155,7 @@ POLICIES = ("fifo", "drf", "rrh", "srtf", "las", "backfill", "oasis", "pdors")
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_no_policy_earns_more(name: str) -> None:
+def test_no_policy_exceeds_the_bound(name: str) -> None:
     """Hundreds of random runs, with a timespan and without, which may outlast every horizon."""
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -190,7 +190,7 @@ def ten_jobs(on: Cluster) -> list[Job]:
     ]
 
 
-def test_it_finds_the_price_that_clears_one_machine() -> None:
+def test_the_price_clears_one_machine() -> None:
     on = cluster(1, 0, gpus=4, horizon=10)
     found = certify(on, ten_jobs(on), 10, gap=1e-6, seconds=600, clock=Clock.PROCESSOR)
     assert found.bound == pytest.approx(10 + 9 + 8 + 7 + 6, rel=1e-6)
@@ -198,7 +198,7 @@ def test_it_finds_the_price_that_clears_one_machine() -> None:
     assert found.gap <= 1e-6
 
 
-def test_whole_machines_limit_what_shares_would_allow() -> None:
+def test_integral_machines_limit_shares() -> None:
     # Two servers of 4 GPUs and workers of 3: shares alone would let 2.67 of them run.
     on = cluster(2, 0, gpus=4, horizon=1)
     jobs = [
@@ -218,7 +218,7 @@ def test_whole_machines_limit_what_shares_would_allow() -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(SEEDS)
-def test_all_that_stands_on_servers_keeps_every_limit(seed: int) -> None:
+def test_every_placement_respects_every_limit(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, 2, gpus=int(rng.integers(1, 9)))
     members = on.hosts_workers
@@ -239,7 +239,7 @@ def test_all_that_stands_on_servers_keeps_every_limit(seed: int) -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(SEEDS)
-def test_the_best_schedule_is_one(seed: int) -> None:
+def test_the_best_schedule_is_valid(seed: int) -> None:
     """Capacities, progress, roles and earnings are counted anew from the schedules alone."""
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
@@ -292,7 +292,7 @@ def test_a_search_that_finds_nothing_better_ends(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_begins_with_what_a_policy_leaves(seed: int) -> None:
+def test_the_search_starts_from_a_policy_s_schedules(seed: int) -> None:
     """The schedules of a run earn what the run earned, and a search that only has them keeps it."""
     rng = np.random.default_rng(seed)
     on = cluster(3, 2, int(rng.integers(0, 2)), gpus=2, horizon=12)
@@ -318,7 +318,7 @@ def test_it_begins_with_what_a_policy_leaves(seed: int) -> None:
     assert found.best >= earns * (1 - 1e-9)
 
 
-def test_a_run_that_is_stopped_leaves_what_it_completed() -> None:
+def test_a_stopped_run_gives_its_completed_schedules() -> None:
     on = cluster(1, 0, gpus=4, horizon=10)
     scenario = Scenario(on, ten_jobs(on), 10, 0)
     asked = 0
@@ -337,7 +337,7 @@ def test_a_run_that_is_stopped_leaves_what_it_completed() -> None:
     )
 
 
-def test_the_clock_of_the_processor_stands_still_while_it_waits() -> None:
+def test_processor_time_stops_during_a_wait() -> None:
     began = {clock: clock.now() for clock in Clock}
     time.sleep(0.2)
     passed = {clock: clock.now() - began[clock] for clock in Clock}
@@ -356,12 +356,12 @@ def test_a_bag_has_no_certificate() -> None:
 
 
 @pytest.mark.parametrize("gap", [-0.01, float("nan"), float("inf")])
-def test_a_gap_is_a_distance(gap: float) -> None:
+def test_a_gap_must_be_finite_and_not_negative(gap: float) -> None:
     with pytest.raises(InputError, match="gap"):
         certify(cluster(), [], gap=gap)
 
 
-def test_stopping_at_once_leaves_a_valid_bound() -> None:
+def test_stopping_immediately_gives_a_valid_bound() -> None:
     on = cluster(1, 0, gpus=4, horizon=10)
     found = certify(on, ten_jobs(on), 10, stop=lambda: True)
     assert found.bound >= 40

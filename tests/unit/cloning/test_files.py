@@ -56,7 +56,7 @@ def write_times(folder: Path) -> None:
     (folder / "times.csv").write_text("\n".join(lines) + "\n")
 
 
-def test_every_law_can_be_written(tmp_path: Path) -> None:
+def test_every_distribution_can_be_written(tmp_path: Path) -> None:
     write_times(tmp_path)
     problem = read_cloning(write(tmp_path, MIXED)).problem()
     assert [type(group.duration) for group in problem.groups] == [
@@ -77,7 +77,7 @@ def faults_of(text: str, folder: Path) -> list[str]:
     return [str(fault) for fault in caught.value.faults]
 
 
-def test_all_faults_are_listed_with_their_places(tmp_path: Path) -> None:
+def test_all_problems_are_listed_with_their_locations(tmp_path: Path) -> None:
     faults = faults_of(
         """\
 machines: 200
@@ -127,7 +127,7 @@ tasks:
         ("tasks:", "tasks: []\nrest:", "tasks", "is empty"),
     ],
 )
-def test_wrong_values_name_their_place(
+def test_wrong_values_are_reported_with_their_location(
     tmp_path: Path, old: str, new: str, place: str, word: str
 ) -> None:
     faults = faults_of(FILE.replace(old, new), tmp_path)
@@ -135,7 +135,7 @@ def test_wrong_values_name_their_place(
 
 
 @pytest.mark.parametrize("document", [None, 3, [], {"tasks": 4}, {"tasks": [1, {"duration": 2}]}])
-def test_nonsense_is_refused(document: object) -> None:
+def test_other_content_is_refused(document: object) -> None:
     with pytest.raises(InputError):
         parse_cloning(document, "job.yaml", Path())
 

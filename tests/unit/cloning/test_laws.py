@@ -72,7 +72,7 @@ def test_inverse_survival_inverts(name: str) -> None:
         np.testing.assert_allclose(law.survival(time), probability, rtol=1e-9)
 
 
-def test_laws_agree_with_scipy() -> None:
+def test_distributions_agree_with_scipy() -> None:
     time = np.array([0.5, 3.0, 11.0, 70.0])
     reference = {
         "pareto": stats.pareto(2.0, scale=6.0),
@@ -99,7 +99,7 @@ def test_laws_agree_with_scipy() -> None:
         (lambda: fit_pareto_tail(SAMPLE[:8]), "tail: none"),
     ],
 )
-def test_impossible_laws_are_refused(make: object, word: str) -> None:
+def test_impossible_distributions_are_refused(make: object, word: str) -> None:
     assert callable(make)
     with pytest.raises(InputError, match=word):
         make()

@@ -29,7 +29,7 @@ def test_runs_agree_with_the_formulas(name: str, draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_both_draws_have_the_same_law(name: str) -> None:
+def test_both_methods_of_drawing_have_the_same_distribution(name: str) -> None:
     problem = CloningProblem([TaskGroup(5, LAWS[name])], 60, 1e6, 0.3)
     copies = np.array([1, 2, 2, 3, 4])
     first = simulate(problem, copies, trials=4000, seed=1)
@@ -41,7 +41,7 @@ def test_both_draws_have_the_same_law(name: str) -> None:
         assert stats.ks_2samp(one, other).pvalue > 1e-4
 
 
-def test_a_run_is_what_every_copy_drawn_alone_gives() -> None:
+def test_a_run_equals_drawing_every_copy_separately() -> None:
     """The kernel against plain numpy on the same uniform numbers."""
     problem = CloningProblem(
         [TaskGroup(2, LAWS["pareto"]), TaskGroup(1, LAWS["log-normal"])], 20, 60.0, 0.1

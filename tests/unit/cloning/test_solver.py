@@ -90,7 +90,7 @@ NEITHER = paretos(6, 8, 11, 60.0, 0.05)
         CloningProblem([TaskGroup(5, Empirical(BODY, None))], 20, 9.0, 0.1),
     ],
 )  # fmt: skip
-def test_whole_copies_are_the_best_of_all(problem: CloningProblem, constraint: Constraint) -> None:
+def test_integer_copies_are_optimal(problem: CloningProblem, constraint: Constraint) -> None:
     best, holding = brute_force(problem, constraint is Constraint.RELAXED, 7)
     found = solve(problem, constraint=constraint)
     assert holding >= 1
@@ -161,7 +161,7 @@ def test_kkt_conditions_hold(problem: CloningProblem, constraint: Constraint) ->
 
 
 @pytest.mark.parametrize("relaxed", [True, False])
-def test_answer_to_prices_does_not_depend_on_where_the_search_starts(relaxed: bool) -> None:
+def test_the_response_to_prices_does_not_depend_on_the_start_of_the_search(relaxed: bool) -> None:
     """Against bisection; also from where g' + l is 0, which the equation's logarithm punishes."""
     problem = mixed(machines=200, deadline=15.0)
     a = problem.arrays
@@ -195,7 +195,7 @@ def test_answer_to_prices_does_not_depend_on_where_the_search_starts(relaxed: bo
                 assert search(k, l, start) == pytest.approx(expected, rel=1e-7)
 
 
-def test_machine_limit_and_single_copies_are_active_where_they_should_be() -> None:
+def test_machine_limit_and_single_copies_are_active_as_expected() -> None:
     for problem, late, full in (
         (DEADLINE, True, False),
         (MACHINES, False, True),
@@ -318,7 +318,7 @@ def test_measured_body_needs_the_wider_condition() -> None:
         ([8.0, 40.0, 3.0], Weibull(0.2, 4.6), 4, 10.5, False),
     ],
 )
-def test_a_law_beyond_every_condition_holds_no_other_back(
+def test_a_distribution_that_meets_no_condition_does_not_limit_others(
     sample: list[float], other: Distribution, machines: int, deadline: float, proved: bool
 ) -> None:
     # Samples so small that no condition holds for them beyond one copy.
@@ -332,7 +332,7 @@ def test_a_law_beyond_every_condition_holds_no_other_back(
     assert found.lower_bound <= best * (1 + 1e-9)
 
 
-def test_law_beyond_every_condition_is_refused() -> None:
+def test_a_distribution_that_meets_no_condition_is_refused() -> None:
     # Uniform from almost 0: hazard rises, and a deadline that most tasks miss.
     sample = np.linspace(0.001, 10.0, 400)
     problem = CloningProblem([TaskGroup(2, Empirical(sample, None))], 60, 0.5, 0.4)
@@ -340,7 +340,7 @@ def test_law_beyond_every_condition_is_refused() -> None:
         solve(problem)
 
 
-def test_a_deadline_that_no_task_ever_keeps_is_refused_with_one_that_would_do() -> None:
+def test_an_infeasible_deadline_is_refused_with_a_feasible_one() -> None:
     # That a task outlasts a minute rounds to certain: the normal tail 13.6 deviations off.
     groups = [TaskGroup(4, LogNormal(0.3, 3600.0))]
     with pytest.raises(InputError, match="no number of copies helps") as caught:

@@ -35,7 +35,9 @@ def waves(jobs: WaveJobs, rule: Rule, machines: int = 10, **parameters: float) -
 @pytest.mark.parametrize("load", [0.2, 0.9, 1.5])
 @pytest.mark.parametrize("rule", [Rule.NONE, Rule.FULL, Rule.DETECT])
 @pytest.mark.parametrize("copies", [2, 3])
-def test_history_is_that_of_a_plain_simulation(load: float, rule: Rule, copies: int) -> None:
+def test_the_history_equals_that_of_a_plain_simulation(
+    load: float, rule: Rule, copies: int
+) -> None:
     jobs = drawn(load)
     priority = np.random.default_rng(3).integers(0, 3, jobs.jobs).astype(float)
     jobs = WaveJobs(
@@ -68,7 +70,7 @@ def test_machine_time_is_conserved(rule: Rule, load: float) -> None:
     np.testing.assert_array_equal(found.flowtime, again.flowtime)
 
 
-def test_machines_without_end_run_every_job_alone() -> None:
+def test_with_unlimited_machines_every_job_runs_alone() -> None:
     jobs = drawn(0.5)
     many = run(jobs, 10_000, WaveRule(Rule.NONE))
     longest = [jobs.durations[begin:end, 0].max() for begin, end in itertools.pairwise(jobs.first)]
@@ -80,7 +82,7 @@ def test_machines_without_end_run_every_job_alone() -> None:
     np.testing.assert_allclose(cloned.machine_time, 2 * least.sum())
 
 
-def test_one_machine_is_the_queue_of_the_textbook() -> None:
+def test_one_machine_is_a_textbook_queue() -> None:
     """M/M/1 at load 0.6: mean flowtime 1 / (mu - lambda) = 25 s."""
     jobs = poisson_jobs(
         [TaskGroup(1, Weibull(1.0, 10.0))], machines=1, load=0.6, jobs=40_000, seed=2, most=1
@@ -111,7 +113,7 @@ def test_higher_priority_goes_first() -> None:
     assert after.started[late] < before.started[late]
 
 
-def test_no_copy_where_it_cannot_pay() -> None:
+def test_no_copy_is_started_if_it_cannot_pay() -> None:
     """Exponential tasks have no age at which a copy pays; a machine second at a high price."""
     groups = [TaskGroup(5, Weibull(1.0, 10.0, 2.0))]
     assert paying_age(groups[0].duration) == np.inf
@@ -196,7 +198,7 @@ def naive_gain(
     )
 
 
-def test_savings_are_those_of_their_definition() -> None:
+def test_savings_follow_their_definition() -> None:
     laws: list[Distribution] = [
         LogNormal.of_mean(1.0, 8.0), LogNormal.of_mean(1.2, 12.0), LogNormal.of_mean(0.8, 5.0),
     ]  # fmt: skip
@@ -246,7 +248,7 @@ def test_measured_times_become_jobs() -> None:
     assert waves(jobs, Rule.SAVING).mean_flowtime > 0
 
 
-def test_load_is_what_was_asked_for() -> None:
+def test_the_load_is_the_requested_one() -> None:
     jobs = poisson_jobs(HEAVY, machines=25, load=0.8, jobs=20_000, seed=3, spread=3.0, most=1)
     assert jobs.expected_work / (25 * jobs.arrival[-1]) == pytest.approx(0.8, rel=0.03)
     assert jobs.durations.mean() * len(jobs.law) == pytest.approx(jobs.expected_work, rel=0.1)
@@ -266,7 +268,7 @@ def test_load_is_what_was_asked_for() -> None:
         (lambda: waves(drawn(0.5), Rule.FULL, copies=9), "most=9"),
     ],
 )
-def test_senseless_numbers_are_refused(make: object, word: str) -> None:
+def test_numbers_out_of_range_are_refused(make: object, word: str) -> None:
     assert callable(make)
     with pytest.raises(InputError, match=word):
         make()

@@ -47,14 +47,14 @@ def test_a_job_takes_its_familys_curve(tmp_path: Path) -> None:
     assert record["family"] == "resnet50"
 
 
-def test_a_file_without_a_library_leaves_it_to_who_gets_the_jobs(tmp_path: Path) -> None:
+def test_without_a_library_families_are_left_to_the_caller(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(f"jobs: [{_job()}]\n")
     ((_, record),) = read_records(tmp_path / "jobs.yaml")
     assert record["family"] == "resnet50"
     assert "throughput" not in record
 
 
-def test_its_own_numbers_go_first(tmp_path: Path) -> None:
+def test_a_job_s_own_speed_overrides_its_family(tmp_path: Path) -> None:
     job, cluster = _read(tmp_path, _job(restart="1s", chunks=3))
     assert job.worker_counts.tolist() == [1, 2]
     assert job.restart * cluster.slot_seconds == 1
@@ -64,7 +64,7 @@ def test_its_own_numbers_go_first(tmp_path: Path) -> None:
     assert job.worker_counts.tolist() == [1, 2, 3, 4]
 
 
-def test_a_library_may_stand_in_the_file(tmp_path: Path) -> None:
+def test_a_job_file_may_contain_its_library(tmp_path: Path) -> None:
     job, _ = _read(tmp_path, _job(), "families: {resnet50: {throughput: {2: 7}}}")
     assert job.worker_counts.tolist() == [2]
 
@@ -83,7 +83,7 @@ def test_a_library_may_stand_in_the_file(tmp_path: Path) -> None:
         (_job(), "libraries: x", "unknown key"),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path: Path, job: str, head: str, told: str) -> None:
+def test_wrong_families_are_diagnosed(tmp_path: Path, job: str, head: str, told: str) -> None:
     with pytest.raises(InputError) as caught:
         _read(tmp_path, job, head)
     assert told in str(caught.value)

@@ -53,7 +53,7 @@ WRONG = {
 
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("name", ["jobs.yaml", "jobs.jsonl"])
-def test_a_name_taken_is_told_beside_what_else_is_wrong(tmp_path, name, kind):
+def test_a_duplicate_name_is_reported_with_the_other_problems(tmp_path, name, kind):
     changes, told = WRONG[kind]
     path = written(tmp_path / name, [job("y"), job("y", **changes)])
     duplicate, other = faults(path)
@@ -67,7 +67,7 @@ def test_a_name_taken_is_told_beside_what_else_is_wrong(tmp_path, name, kind):
     assert kept.worker.tolist() == CLUSTER.demand({"gpu": 1000}).tolist()
 
 
-def test_only_faulty_jobs_are_left_out_however_many(tmp_path):
+def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
     wrong = [job(f"w{at}", tenant="audio") for at in range(3 * MOST_FAULTS)]
     path = written(tmp_path / "jobs.yaml", [job("first"), *wrong, job("last")])
     assert [one.name for one in read_jobs(path, CLUSTER, skip_invalid=True)] == ["first", "last"]

@@ -21,7 +21,7 @@ def write(folder: Path, text: str, name: str = "incidents.yaml") -> Path:
     return path
 
 
-def test_yaml_and_json_lines_say_the_same(tmp_path: Path) -> None:
+def test_yaml_and_json_lines_give_the_same_incidents(tmp_path: Path) -> None:
     yaml = write(
         tmp_path,
         "incidents:\n"
@@ -64,7 +64,7 @@ def test_yaml_and_json_lines_say_the_same(tmp_path: Path) -> None:
         ("incidents: [{slot: 1, server_lost: gpu-0}]\nmore: 1", "more: unknown key"),
     ],
 )
-def test_every_fault_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_every_problem_is_reported_with_its_location(tmp_path: Path, text: str, said: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(InputError) as told:
         read_incidents(path, ON, JOBS)
@@ -72,7 +72,7 @@ def test_every_fault_is_told_with_its_place(tmp_path: Path, text: str, said: str
     assert str(path) in str(told.value)
 
 
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "incidents: [{slot: 1, cancel: x}, {slot: 2}, {slot: 3, server_lost: y}]",
@@ -82,7 +82,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert len(told.value.faults) == 3
 
 
-def test_a_line_that_is_no_json_does_not_hide_what_follows(tmp_path: Path) -> None:
+def test_a_line_that_isnt_json_does_not_hide_later_problems(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         '{"slot": 1\n{"slot": 2, "server_lots": "gpu-0"}\n\nnot json\n{"slot": 3, "cancel": "x"}\n',

@@ -65,13 +65,13 @@ def test_hostile_yaml(tmp_path: Path, text: str, words: str) -> None:
     assert peak < 50 << 20
 
 
-def test_aliases_are_read_as_what_they_stand_for(tmp_path: Path) -> None:
+def test_aliases_are_expanded(tmp_path: Path) -> None:
     path = tmp_path / "good.yaml"
     path.write_text("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}\n")
     assert load_yaml(path) == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
 
 
-def test_json_without_end() -> None:
+def test_endless_json_is_refused() -> None:
     for line in ("[" * 100_000, '{"a":' * 100_000, "9" * 5000):
         with pytest.raises(InputError) as caught:
             load_json_line(Path("j.jsonl"), 3, line)
@@ -81,7 +81,7 @@ def test_json_without_end() -> None:
         load_json_line(Path("j.jsonl"), 1, many)
 
 
-def test_toml_without_end(tmp_path: Path) -> None:
+def test_endless_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     for text in ("x = " + "[" * 10_000, "x = " + "9" * 5000, "#" * (2 << 20)):
         path.write_text(text)
@@ -89,7 +89,7 @@ def test_toml_without_end(tmp_path: Path) -> None:
             read_parameters(path)
 
 
-def test_a_small_file_that_unpacks_to_a_large_one(tmp_path: Path) -> None:
+def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "h.yaml.gz"
     with gzip.open(path, "wb") as file:
         for _ in range(300):
@@ -102,7 +102,7 @@ def test_a_small_file_that_unpacks_to_a_large_one(tmp_path: Path) -> None:
     assert peak < 100 << 20
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_or_device_is_refused_without_blocking(tmp_path: Path) -> None:
     import os
 
     path = tmp_path / "pipe"
@@ -129,7 +129,7 @@ CLUSTER = ClusterSpec.model_validate(
     [{"name": "a{}"}, {"labels": {"a{}": "x"}}, {"labels": {"a": "{}"}}, {"worker": {"g{}": 1}}],
     ids=str,
 )
-def test_half_of_a_surrogate_pair_is_no_text(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_an_unpaired_surrogate_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     path = tmp_path / "jobs.jsonl"
     text = json.dumps({**JOB, **changes}) + "\n"
     for half in (r"\ud800", r"\udfff"):
@@ -156,7 +156,7 @@ def test_half_of_a_surrogate_pair_is_no_text(tmp_path: Path, changes: dict[str, 
     ids=str,
 )
 @pytest.mark.parametrize("ending", ["jsonl", "yaml"])
-def test_a_null_character_is_told_with_its_place(
+def test_a_null_character_is_reported_with_its_location(
     tmp_path: Path, changes: dict[str, object], place: str, ending: str
 ) -> None:
     path = tmp_path / f"jobs.{ending}"
@@ -168,14 +168,14 @@ def test_a_null_character_is_told_with_its_place(
     assert "secret" not in str(caught.value)
 
 
-def test_yaml_cannot_write_halves_of_pairs(tmp_path: Path) -> None:
+def test_yaml_cannot_contain_unpaired_surrogates(tmp_path: Path) -> None:
     path = tmp_path / "h.yaml"
     path.write_text('a: "\\ud800"\n')
     with pytest.raises(InputError, match="not YAML"):
         load_yaml(path)
 
 
-def test_faulty_lines_that_are_left_out_are_not_kept(tmp_path: Path) -> None:
+def test_skipped_lines_are_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "jobs.jsonl"
     path.write_text("{}\n" * 3_000 + json.dumps(JOB))
     tracemalloc.start()

@@ -27,7 +27,7 @@ def fault(tmp_path: Path, content: bytes, form: str = "philly", options: str = "
 
 
 @pytest.mark.parametrize("form", [name for name in formats() if name != "pai"])  # a folder
-def test_no_format_takes_what_is_no_text(tmp_path, form):
+def test_every_format_refuses_binary_content(tmp_path, form):
     assert "is empty" in fault(tmp_path, b"", form)
     assert "is empty" in fault(tmp_path, b"\n \n", form)
     assert "binary" in fault(tmp_path, os.urandom(1000) + b"\0", form)
@@ -39,7 +39,7 @@ def test_no_format_takes_what_is_no_text(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["philly", "pai", "swf"])
-def test_a_path_that_leads_nowhere(tmp_path, form):
+def test_a_missing_path_is_refused(tmp_path, form):
     with pytest.raises(InputError, match=r"no such file|not a directory"):
         read_trace(f"{form}:{tmp_path}/nothing")
     if form != "pai":
@@ -47,7 +47,7 @@ def test_a_path_that_leads_nowhere(tmp_path, form):
             read_trace(f"{form}:{tmp_path}")
 
 
-def test_a_gigabyte_of_nothing_costs_neither_time_nor_memory(tmp_path):
+def test_a_gigabyte_of_zeros_costs_neither_time_nor_memory(tmp_path):
     path = tmp_path / "bad"
     with path.open("wb") as file:
         file.truncate(1 << 30)
@@ -112,7 +112,7 @@ def test_wrong_types_are_listed_with_their_lines(tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in TRACES if not name.endswith("-log")])
-def test_nan_in_any_field_is_a_number_that_is_missing(tmp_path, name):
+def test_nan_in_any_field_is_a_missing_number(tmp_path, name):
     blank = {"swf": " ", "gavel": "\t"}.get(name, ",")
     rows = [line.split(blank) for line in TRACES[name].splitlines()]
     form = "pai" if name.startswith("pai") else name
@@ -183,7 +183,7 @@ WRONG_IN_ONE_FIELD = {
 
 
 @pytest.mark.parametrize("row", WRONG_IN_ONE_FIELD)
-def test_a_row_beyond_bounds_is_named_by_its_line_and_can_be_left_out(tmp_path, row):
+def test_a_row_above_a_limit_is_reported_with_its_line_and_can_be_skipped(tmp_path, row):
     text = (GOOD + row + "\n" + ROW).encode()
     assert fault(tmp_path, text).startswith(f"bad: line 3: {WRONG_IN_ONE_FIELD[row]}")
     trace = read_trace(f"philly:{tmp_path}/bad", skip_invalid=True)
@@ -192,7 +192,7 @@ def test_a_row_beyond_bounds_is_named_by_its_line_and_can_be_left_out(tmp_path, 
     assert [count for _, count in trace.dropped] == [1]
 
 
-def test_rows_beyond_bounds_are_listed_all_at_once(tmp_path):
+def test_all_rows_above_a_limit_are_reported_together(tmp_path):
     rows = [*WRONG_IN_ONE_FIELD][:4]
     text = fault(tmp_path, (GOOD + "\n".join(rows)).encode())
     lines = [f"bad: line {at}: {WRONG_IN_ONE_FIELD[row]}" for at, row in enumerate(rows, start=3)]
@@ -200,7 +200,7 @@ def test_rows_beyond_bounds_are_listed_all_at_once(tmp_path):
         assert line.startswith(expected)
 
 
-def test_a_blank_behind_a_number_is_no_fault(tmp_path):
+def test_a_blank_after_a_number_is_accepted(tmp_path):
     path = tmp_path / "blank.csv"
     path.write_text(GOOD + ROW.replace("5.0,1", "6.0 ,1"))
     assert read_trace(f"philly:{path}").jobs["duration"].to_list() == [5.0, 6.0]
@@ -249,7 +249,7 @@ def test_names_must_be_unique_and_later_ones_can_be_left_out(tmp_path, name):
         ("philly-log", "2017-10-07 02:01:00", "9017-10-07 02:01:00", "entry that is not a job"),
     ],
 )
-def test_what_no_trace_has_is_left_out_row_by_row(tmp_path, name, old, new, reason):
+def test_impossible_values_are_skipped_row_by_row(tmp_path, name, old, new, reason):
     text = TRACES[name].replace(old, new, 1)
     assert text != TRACES[name]
     if name == "helios":
@@ -268,7 +268,7 @@ TABLES = sorted(set(TRACES) - {"philly-log", "gavel", "swf", "pai_job", "pai_tas
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_reads_alike_however_it_is_written(tmp_path, name):
+def test_equivalent_spellings_of_a_table_give_the_same_trace(tmp_path, name):
     rows = [line.split(",") for line in TRACES[name].splitlines()]
 
     def read(text):

@@ -264,7 +264,7 @@ def test_itp_with_and_without_deadlines(tmp_path):
         )
 
 
-def test_gavel_layouts_put_arrival_and_gpus_where_they_are(tmp_path):
+def test_gavel_layouts_have_arrival_and_gpus_in_their_own_columns(tmp_path):
     seven = read(tmp_path, "gavel", 'LM (batch size 5)\tcd "x && y\t-n\t1\t77\t6.5\t2\n')
     ten = read(tmp_path, "gavel", "A3C\tcmd\tdir\t-n\t1\t77\t4\t2\t3.0\t9\n")
     twelve = read(
@@ -338,7 +338,7 @@ def test_swf(tmp_path):
         read(tmp_path, "swf", SWF.replace("2 20 0 50", "2 20 50"))
 
 
-def test_swf_reads_alike_whole_and_line_by_line(tmp_path):
+def test_swf_gives_the_same_trace_whole_and_line_by_line(tmp_path):
     clean = read(tmp_path, "swf", SWF)
     # A comment among the rows makes the reader go line by line.
     commented = read(tmp_path, "swf", SWF.replace("\n4 40", "\n; noon\n4 40"))

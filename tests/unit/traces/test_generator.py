@@ -131,7 +131,7 @@ def test_value_ranges_narrow_without_changing_other_draws():
     span=st.floats(10.0, 1e7),
     seed=st.integers(0, 5),
 )
-def test_arrivals_are_exactly_as_many_ordered_and_inside(pattern, count, span, seed):
+def test_arrivals_are_counted_ordered_and_within_the_span(pattern, count, span, seed):
     times = arrival_times(pattern, count, span, np.random.default_rng(seed))
     assert len(times) == count
     assert (np.diff(times) >= 0).all()

@@ -78,6 +78,6 @@ def test_relative_paths_are_found_in_the_folder_of_traces(path, monkeypatch):
     assert read_trace(f"itp:{path.name}").jobs.height == 3
 
 
-def test_the_home_of_nobody_is_a_folder_like_any_other() -> None:
+def test_the_home_of_an_unknown_user_is_an_ordinary_folder() -> None:
     """`~lab` of no user is a name; it ends no command as an exception that nobody expected."""
     assert parse_spec("swf:~no-such-user/lab.swf").path.parts[-2:] == ("~no-such-user", "lab.swf")

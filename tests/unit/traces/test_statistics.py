@@ -64,13 +64,13 @@ def test_hours_are_those_of_the_clock_where_it_is_known():
 
 
 @pytest.mark.parametrize("hours", [[0.0, 0.5], [0.0, 1.5], [0.7, 9.8]])
-def test_what_whole_hours_do_not_tell_is_unknown(hours):
+def test_hourly_figures_need_two_whole_hours(hours):
     found = describe(submitted([1000.0 + hour for hour in hours], absolute=True))
     assert (found.hourly_peak, found.hourly_fano) == (None, None)
     assert found.hourly_mean == pytest.approx(2 / (hours[1] - hours[0]))
 
 
-def test_of_one_moment_no_rate_is_told():
+def test_submissions_at_one_moment_have_no_rate():
     found = describe(submitted([0.0, 0.0]))
     assert (found.hourly_mean, found.hourly_peak, found.hourly_fano) == (None, None, None)
 

@@ -259,7 +259,7 @@ def test_a_written_job_file_gives_the_same_jobs(tmp_path, suffix, speed, trainin
     assert_same_jobs(workload, cluster(), tmp_path / f"jobs{suffix}")
 
 
-def test_slots_that_are_no_whole_seconds(tmp_path):
+def test_slots_of_fractional_seconds(tmp_path):
     workload = synthesize(trace(**MIXED), Fraction(1000, 3) / 10)
     with pytest.raises(InputError, match="were made for slots of"):
         workload.to_jobs(cluster())
@@ -267,7 +267,7 @@ def test_slots_that_are_no_whole_seconds(tmp_path):
     assert_same_jobs(odd, cluster("700ms"), tmp_path / "jobs.jsonl")
 
 
-def test_demands_the_cluster_does_not_count_are_left_out_and_said():
+def test_demands_that_the_cluster_does_not_count_are_dropped_with_a_note():
     bare = {
         "servers": [
             {"name": "g", "capacity": {"gpu": 64}},
@@ -296,7 +296,7 @@ def test_places_and_tenants_of_an_astraea_cluster():
     assert all(job.ps is not None and job.ps.tolist() == [0, 1000] for job in jobs)
 
 
-def test_cpu_jobs_are_left_out_unless_asked_for():
+def test_cpu_jobs_are_dropped_by_default():
     mixed = trace(gpus=[0.0, 1.0], duration=[60.0, 60.0], cpus=[4.0, 4.0])
     dropped = synthesize(mixed, SLOT)
     assert dropped.names == ["j1"]
@@ -331,7 +331,7 @@ def test_options_from_text():
         synthesize(trace(**MIXED), SLOT, SynthesisOptions(bandwidth="3"))
 
 
-def test_a_cluster_is_sized_to_the_gpu_time_asked_for():
+def test_a_cluster_is_sized_to_the_requested_gpu_time():
     count = 100
     even = trace(
         submit=[3600.0 * at for at in range(count)], gpus=[8.0] * count, duration=[7200.0] * count
@@ -408,7 +408,7 @@ def test_the_whole_philly_trace_becomes_jobs(traces):
 
 
 @pytest.mark.traces
-def test_elasticflow_files_are_used_as_they_are(traces, tmp_path):
+def test_elasticflow_values_are_used_unchanged(traces, tmp_path):
     spec = f"itp:{traces}/microsoft_itp_2021/elasticflow/cluster01.csv.gz?limit=200"
     on = cluster("5min")
     jobs, workload, read = load_jobs(spec, on)

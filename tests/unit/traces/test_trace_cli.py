@@ -48,14 +48,14 @@ def test_info_as_table_and_json(raw):
     assert record["notes"] == [{"action": "dropped", "reason": "not selected", "count": 1}]
 
 
-def test_info_tells_no_gpu_time_where_durations_are_unknown(tmp_path):
+def test_info_shows_no_gpu_time_if_durations_are_unknown(tmp_path):
     path = tmp_path / "gavel.trace"
     path.write_text(TRACES["gavel"] * 3 + TRACES["gavel"].replace("\t1\t1\t-1", "\t4\t1\t-1"))
     text = run("trace", "info", f"gavel:{path}")
     assert re.search(r"GPU-time +│ unknown; 25% of the jobs take several GPUs", text)
 
 
-def test_convert_writes_jobs_and_a_cluster_that_go_together(raw, tmp_path):
+def test_convert_writes_jobs_and_a_matching_cluster(raw, tmp_path):
     out, where = tmp_path / "jobs.jsonl", tmp_path / "cluster.yaml"
     text = run("trace", "convert", f"itp:{raw}?stretch=2", out, "--cluster", where, "--seed", 3)
     assert text.startswith("2 jobs in ")
@@ -98,7 +98,7 @@ def test_the_documentation_states_every_format_and_option():
         assert dict(re.findall(r"`(\w+)`: (.*)\.$", told, re.MULTILINE)) == one.options
 
 
-def test_of_a_job_without_gpus_one_thing_is_told(tmp_path):
+def test_a_job_without_gpus_has_one_note(tmp_path):
     path = tmp_path / "log.csv"
     rows = TRACES["helios"].splitlines()
     path.write_text("\n".join([*rows, rows[1].replace("1,u,v,2", "2,u,v,0")]))
