@@ -13,7 +13,7 @@ from shadowprice.engine import Engine
 from tests.support.astraea_cases import (
     EXAMPLE,
     SETTINGS,
-    Notes,
+    DecisionRecorder,
     example_cluster,
     example_jobs,
     simulate,
@@ -23,8 +23,8 @@ MICRO = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def played() -> tuple[Engine, Notes]:
-    cluster, notes = example_cluster(), Notes()
+def played() -> tuple[Engine, DecisionRecorder]:
+    cluster, notes = example_cluster(), DecisionRecorder()
     # j22 fits no round in the paper's two batches; sixteen slots are where the example ends.
     engine = simulate(
         cluster, example_jobs(cluster), "astraea", SETTINGS, until=16, observers=[notes]
@@ -32,7 +32,7 @@ def played() -> tuple[Engine, Notes]:
     return engine, notes
 
 
-def test_placements_and_payoffs_are_the_example_s(played: tuple[Engine, Notes]) -> None:
+def test_placements_and_payoffs_are_the_example_s(played: tuple[Engine, DecisionRecorder]) -> None:
     engine, notes = played
     expected = EXAMPLE["own_share"] + EXAMPLE["borrowed"]
     assert notes.commits.keys() == {row["job"] for row in expected}
@@ -50,7 +50,7 @@ def test_placements_and_payoffs_are_the_example_s(played: tuple[Engine, Notes]) 
     assert notes.commits["j12"].payoff == 76
 
 
-def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, Notes]) -> None:
+def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, DecisionRecorder]) -> None:
     _, notes = played
     row = EXAMPLE["borrowed"][0]
     assert {charge.job for charge in notes.charges} == {"j12"}
@@ -68,7 +68,7 @@ def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, Notes]) -> N
     assert max(notes.prices) == 11
 
 
-def test_j22_is_told_why_it_was_left(played: tuple[Engine, Notes]) -> None:
+def test_j22_is_told_why_it_was_left(played: tuple[Engine, DecisionRecorder]) -> None:
     refused = played[0].jobs["j22"]
     assert refused.status is Status.REFUSED
     assert refused.refusal is not None
@@ -77,7 +77,7 @@ def test_j22_is_told_why_it_was_left(played: tuple[Engine, Notes]) -> None:
     assert "has room for 8" in refused.refusal.message
 
 
-def test_the_books_are_the_ones_of_the_real_clock(played: tuple[Engine, Notes]) -> None:
+def test_the_books_are_the_ones_of_the_real_clock(played: tuple[Engine, DecisionRecorder]) -> None:
     engine, _ = played
     earned = {
         name: float(

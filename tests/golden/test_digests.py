@@ -6,20 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.policy_cases import every_policy
-from tests.support.recorded_decisions import differences, known, recorded
+from tests.support.policy_cases import policy_names
+from tests.support.recorded_decisions import differences, record_digests, stored_digests
 
 MEND = "if these decisions were meant to change: python -m tests.support.recorded_decisions --write"
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_decisions_are_those_recorded(policy: str) -> None:
-    found = recorded(policy)
+    found = record_digests(policy)
     assert found, policy
-    assert not differences(found, known(policy), policy), MEND
+    assert not differences(found, stored_digests(policy), policy), MEND
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_decisions_on_pieces_of_traces_are_those_recorded(policy: str, traces: Path) -> None:
-    assert not differences(recorded(policy, traces), known(policy, of_traces=True), policy), MEND
+    assert not differences(
+        record_digests(policy, traces), stored_digests(policy, of_traces=True), policy
+    ), MEND

@@ -18,7 +18,7 @@ from shadowprice.service.dashboard import files
 from tests.integration.test_dashboard import CHROMIUM, VIEWS, enter, go, live, operator
 from tests.integration.test_dashboard_observed import watched
 from tests.integration.test_pages_in_browser import Visit, browser, pages
-from tests.support.services import Running
+from tests.support.services import RunningService
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -81,7 +81,7 @@ def test_no_view_is_left_out() -> None:
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
 def test_every_view_of_the_dashboard(
-    browser: Browser, live: Running, width: int, scheme: str
+    browser: Browser, live: RunningService, width: int, scheme: str
 ) -> None:
     found: list[str] = []
     with visiting(browser, width, scheme) as visit:
@@ -114,7 +114,7 @@ def _dialogs(page: Page) -> list[str]:
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
 def test_what_is_observed_and_what_would_be(
-    browser: Browser, watched: Running, width: int, scheme: str
+    browser: Browser, watched: RunningService, width: int, scheme: str
 ) -> None:
     asked = watched.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 1}})
     run = asked.json()["id"]

@@ -9,7 +9,7 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.support.services import Running, job, running
+from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 with warnings.catch_warnings():
@@ -29,12 +29,12 @@ NOT_OURS = [
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory):
-    with running(tmp_path_factory.mktemp("schema"), policy="fifo") as found:
+    with run_service(tmp_path_factory.mktemp("schema"), policy="fifo") as found:
         found.client.post("/v1/jobs", json=job("known"))
         yield found
 
 
-def _operations(live: Running) -> dict:
+def _operations(live: RunningService) -> dict:
     document = live.client.get("/v1/openapi.json").json()
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=live.address)
@@ -53,7 +53,7 @@ def _holds(case, token: str) -> None:
 
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
-def test_every_answer_is_as_documented(live: Running, mode) -> None:
+def test_every_answer_is_as_documented(live: RunningService, mode) -> None:
     token = live.client.headers["authorization"]
     operations = _operations(live)
     assert len(operations) >= 27

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.service_process import Served
+from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -56,9 +56,9 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
     cluster.write_text(yaml.safe_dump(CLUSTER))
     port = free_port()
 
-    def begin() -> Served:
+    def begin() -> ServiceProcess:
         more = ("--listen", f"127.0.0.1:{port}", "-p", "rolling")
-        return Served(tmp_path / "data", cluster, *more)
+        return ServiceProcess(tmp_path / "data", cluster, *more)
 
     # A report that nobody answers holds its job up for five seconds.
     later = "48s" if way == "suspended" else "36s"
@@ -97,5 +97,5 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
         service.kill(signal.SIGTERM)
 
 
-def reported(service: Served, name: str) -> bool:
+def reported(service: ServiceProcess, name: str) -> bool:
     return bool(service.client.get(f"/v1/jobs/{name}/progress").json()["points"])

@@ -18,7 +18,7 @@ from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create
 from tests.contract.harness import LocalHarness, RayHarness
 from tests.support.ray_cluster import RayCluster
-from tests.support.services import Running, running
+from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = [
@@ -163,11 +163,11 @@ def executing(name: str, folder: Path) -> Iterator[Executor]:
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def live(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("bad")
     with (
         executing(request.param, folder / "executor") as executor,
-        running(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found,
+        run_service(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found,
     ):
         # It has to have begun before then; an actor, and then a process, takes longer than one.
         by = {"local": "24s", "ray": "90s"}[request.param]
@@ -196,15 +196,15 @@ def live(
         yield found
 
 
-def story(live: Running, name: str) -> dict[str, Any]:
+def story(live: RunningService, name: str) -> dict[str, Any]:
     return dict(live.client.get(f"/v1/jobs/{name}/explain").json())
 
 
-def state(live: Running, name: str) -> str:
+def state(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
-def over(live: Running, name: str) -> dict[str, Any]:
+def over(live: RunningService, name: str) -> dict[str, Any]:
     wait_until(lambda: state(live, name) in OVER, lambda: story(live, name))
     return story(live, name)
 
@@ -221,7 +221,7 @@ def over(live: Running, name: str) -> dict[str, Any]:
     ],
 )
 def test_it_fails_and_its_story_says_why_with_the_last_lines(
-    live: Running, name: str, reason: str, last: str
+    live: RunningService, name: str, reason: str, last: str
 ) -> None:
     told = over(live, name)
     assert told["job"]["state"] == "failed", told
@@ -230,7 +230,9 @@ def test_it_fails_and_its_story_says_why_with_the_last_lines(
     assert last in said
 
 
-def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(live: Running) -> None:
+def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(
+    live: RunningService,
+) -> None:
     for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
         told = over(live, name)
         assert told["job"]["state"] == "failed", told
@@ -243,7 +245,7 @@ def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(live: Ru
 
 
 def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_ended(
-    live: Running,
+    live: RunningService,
 ) -> None:
     told = over(live, "daemon")
     assert told["job"]["state"] == "finished", told
@@ -256,7 +258,7 @@ def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_end
     assert "training in the background" in said
 
 
-def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: Running) -> None:
+def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: RunningService) -> None:
     told = over(live, "dies")
     assert told["job"]["state"] == "finished", told
     said = last_of(live, "dies")
@@ -265,7 +267,7 @@ def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: Runni
 
 
 @pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")
-def test_a_disk_that_is_really_full_is_a_clear_reason(live: Running) -> None:
+def test_a_disk_that_is_really_full_is_a_clear_reason(live: RunningService) -> None:
     told = over(live, "disk")
     assert told["job"]["state"] == "failed", told
     said = told["job"]["reason"]["message"]
@@ -273,24 +275,24 @@ def test_a_disk_that_is_really_full_is_a_clear_reason(live: Running) -> None:
     assert "No space left on device" in said
 
 
-def test_good_jobs_finish_among_them(live: Running) -> None:
+def test_good_jobs_finish_among_them(live: RunningService) -> None:
     assert over(live, "good")["job"]["state"] == "finished"
 
 
-def test_progress_never_goes_back(live: Running) -> None:
+def test_progress_never_goes_back(live: RunningService) -> None:
     over(live, "backwards")
     # 9 mini-batches, in whole worker-slots of 2; what it said later, 4 and 2, are 1 or 2 of them.
     assert live.client.get("/v1/jobs/backwards").json()["progress"] == 8.0
 
 
-def test_half_a_checkpoint_falls_back_to_the_one_before(live: Running) -> None:
+def test_half_a_checkpoint_falls_back_to_the_one_before(live: RunningService) -> None:
     assert over(live, "half")["job"]["state"] == "finished"
     said = live.client.get("/v1/jobs/half/logs").json()["text"]
     assert "begins at 3" in said
 
 
 def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
-    live: Running,
+    live: RunningService,
 ) -> None:
     told = over(live, "silent")
     assert told["job"]["state"] == "failed"
@@ -300,7 +302,7 @@ def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     assert "what is a report?" in said
 
 
-def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: Running) -> None:
+def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: RunningService) -> None:
     told = over(live, "confused")
     assert told["job"]["state"] == "failed"
     (said,) = [line for line in told["lines"] if "no progress, and is not counted" in line]
@@ -309,14 +311,14 @@ def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: Runnin
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
 
 
-def test_one_that_posts_what_is_no_report_is_told_so_in_its_story(live: Running) -> None:
+def test_one_that_posts_what_is_no_report_is_told_so_in_its_story(live: RunningService) -> None:
     told = over(live, "posts")
     (said,) = [line for line in told["lines"] if "no progress, and is not counted" in line]
     assert "progress.minibatches: it is no count; write how many mini-batches the job" in said
     assert "answered {422}" in live.client.get("/v1/jobs/posts/logs").json()["text"]
 
 
-def last_of(live: Running, name: str) -> str:
+def last_of(live: RunningService, name: str) -> str:
     """Return what a job's story says of its end, once that was seen."""
 
     def lines() -> list[str]:
@@ -326,7 +328,7 @@ def last_of(live: Running, name: str) -> str:
     return lines()[-1]
 
 
-def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: Running) -> None:
+def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: RunningService) -> None:
     wait_until(lambda: state(live, "deaf") == "running", lambda: story(live, "deaf"))
     ready = "/v1/jobs/deaf/logs"
     wait_until(lambda: "ready" in live.client.get(ready).json().get("text", ""), lambda: ready)

@@ -18,15 +18,15 @@ from shadowprice.cli.commands.accounts import moment_of
 from shadowprice.cli.main import main
 from shadowprice.client import Address, AsyncClient, Client, ServiceError
 from shadowprice.core.errors import InputError
-from tests.support.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, RunningService, job, run_service
 
 TENANTS = [{"name": "vision", "budget": {"points": 30, "period": "7d"}}, {"name": "speech"}]
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("accounts")
-    with running(folder, policy="oasis", cluster={**CLUSTER, "tenants": TENANTS}) as found:
+    with run_service(folder, policy="oasis", cluster={**CLUSTER, "tenants": TENANTS}) as found:
         wide = {"tenant": "speech", "chunks": 8, "minibatches": 60}
         for at in range(20):  # until places cost something
             if found.client.post("/v1/quote", json=job("x", tenant="vision")).json()["price"] > 0.5:
@@ -36,7 +36,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def address(live: Running) -> Address:
+def address(live: RunningService) -> Address:
     return Address(live.address, live.service.token_file.read_text().strip())
 
 
@@ -88,7 +88,7 @@ def test_the_same_awaited(address: Address) -> None:
 
 
 def test_a_tenant_reads_its_statement(
-    live: Running,
+    live: RunningService,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

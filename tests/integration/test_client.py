@@ -13,7 +13,7 @@ import yaml
 from shadowprice.cli.main import main
 from shadowprice.client import Address, AsyncClient, Client, ServiceError, UnreachableError
 from shadowprice.client.servers import Servers
-from tests.support.services import Running, job, running
+from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory):
-    with running(tmp_path_factory.mktemp("client"), policy="oasis") as found:
+    with run_service(tmp_path_factory.mktemp("client"), policy="oasis") as found:
         yield found
 
 
 @pytest.fixture
-def address(live: Running) -> Address:
+def address(live: RunningService) -> Address:
     return Address(live.address, live.service.token_file.read_text().strip())
 
 
@@ -149,7 +149,7 @@ def test_events_resume_where_they_broke_off(
 ) -> None:
     """A service is stopped and started again on its port while a client follows."""
     monkeypatch.setattr("shadowprice.client.synchronous.pauses", lambda: repeat(0.2))
-    with running(tmp_path) as first:
+    with run_service(tmp_path) as first:
         token = first.service.token_file.read_text().strip()
         follower = Client(Address(first.address, token))
         first.client.post("/v1/jobs", json=job("one"))
@@ -166,7 +166,7 @@ def test_events_resume_where_they_broke_off(
 
     thread = threading.Thread(target=rest, daemon=True)
     thread.start()
-    with running(tmp_path, port=port) as second:
+    with run_service(tmp_path, port=port) as second:
         second.client.post("/v1/jobs", json=job("two"))
         thread.join(WAIT_LIMIT_SECONDS)
     assert seen == ["one", "one"]
@@ -299,7 +299,7 @@ def test_nobody_there_is_no_bug() -> None:
 
 
 def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
-    live: Running, client: Client, capsys: pytest.CaptureFixture[str]
+    live: RunningService, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.submit(job("long-story"))
     began = [event.kind for event in client.explain("long-story").events]

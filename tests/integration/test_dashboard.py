@@ -33,7 +33,7 @@ from tests.integration.test_pages_in_browser import (
     browser,
     numbers_of,
 )
-from tests.support.services import Running, running
+from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ def training(name: str, steps: int, pause: float = 0.4, **more: Any) -> dict[str
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("dashboard")
     harness = LocalHarness(folder / "executor", {"cgroup": "off"})
     executor = create("local", ExecutorOptions(str(harness.path), settings=harness.settings))
     try:
-        with running(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found:
+        with run_service(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found:
             for job in (
                 training("trains", 2_000, 0.25, family="digits <i>"),
                 training("others", 2_000, 1.0, tenant="blue <b>"),
@@ -120,11 +120,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert not ending.is_alive(), harness.leftovers()
 
 
-def state_of(live: Running, name: str) -> str:
+def state_of(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
-def operator(live: Running) -> str:
+def operator(live: RunningService) -> str:
     return live.service.token_file.read_text().strip()
 
 
@@ -169,7 +169,7 @@ VIEWS = [
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_every_view_is_drawn_whole(
-    browser: Browser, live: Running, width: int, scheme: str
+    browser: Browser, live: RunningService, width: int, scheme: str
 ) -> None:
     with Visit(browser, width, scheme) as visit:
         page = enter(visit, live.address, operator(live))
@@ -188,7 +188,7 @@ def test_every_view_is_drawn_whole(
         assert operator(live) not in page.content()
 
 
-def test_themes_are_chosen_and_kept(browser: Browser, live: Running) -> None:
+def test_themes_are_chosen_and_kept(browser: Browser, live: RunningService) -> None:
     with Visit(browser, scheme="light") as visit:
         page = enter(visit, live.address, operator(live))
         colour = "getComputedStyle(document.body).backgroundColor"
@@ -206,7 +206,9 @@ def test_themes_are_chosen_and_kept(browser: Browser, live: Running) -> None:
         assert visit.faults == []
 
 
-def test_nobody_gets_in_without_a_token_that_is_valid(browser: Browser, live: Running) -> None:
+def test_nobody_gets_in_without_a_token_that_is_valid(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
         page = visit.page
         page.goto(live.address)
@@ -223,7 +225,7 @@ def test_nobody_gets_in_without_a_token_that_is_valid(browser: Browser, live: Ru
         assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_hostile_names_are_shown_as_they_are(browser: Browser, live: Running) -> None:
+def test_hostile_names_are_shown_as_they_are(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue/all")
         shown = page.locator("td .jobname").all_text_contents()
@@ -239,7 +241,7 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, live: Running) ->
         assert visit.faults == []
 
 
-def test_news_arrive_without_asking(browser: Browser, live: Running) -> None:
+def test_news_arrive_without_asking(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue")
         loaded = page.evaluate("performance.timeOrigin")
@@ -256,7 +258,7 @@ def test_news_arrive_without_asking(browser: Browser, live: Running) -> None:
 
 @pytest.mark.parametrize("hours", [-2, 2])
 def test_a_clock_that_is_set_otherwise_moves_nothing(
-    browser: Browser, live: Running, hours: int
+    browser: Browser, live: RunningService, hours: int
 ) -> None:
     with Visit(browser) as visit:
         visit.page.clock.set_system_time(datetime.now(UTC) + timedelta(hours=hours))
@@ -267,7 +269,7 @@ def test_a_clock_that_is_set_otherwise_moves_nothing(
         assert visit.faults == []
 
 
-def test_a_job_tells_its_story(browser: Browser, live: Running) -> None:
+def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/job/short")
         told = live.client.get("/v1/jobs/short/progress").json()["points"]
@@ -300,7 +302,7 @@ def test_a_job_tells_its_story(browser: Browser, live: Running) -> None:
         assert visit.faults == []
 
 
-def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: Running) -> None:
+def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: RunningService) -> None:
     live.client.post("/v1/jobs", json=training("doomed", 900, 1.0))
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/job/doomed")
@@ -330,7 +332,9 @@ def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: Runn
         assert page.get_by_role("button", name="Cancel the job").count() == 0
 
 
-def test_an_operator_drains_adds_and_removes_servers(browser: Browser, live: Running) -> None:
+def test_an_operator_drains_adds_and_removes_servers(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live))
         page.get_by_role("button", name="Add servers").click()
@@ -355,7 +359,7 @@ def test_an_operator_drains_adds_and_removes_servers(browser: Browser, live: Run
         assert names == ["g-0", "g-1", "g-2"]
 
 
-def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: Running) -> None:
+def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live))
         busy = live.client.get("/v1/jobs/trains").json()["servers"][0]
@@ -370,7 +374,7 @@ def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: Runnin
         assert busy in [one["name"] for one in live.client.get("/v1/servers").json()["servers"]]
 
 
-def test_a_tenant_sees_its_own(browser: Browser, live: Running) -> None:
+def test_a_tenant_sees_its_own(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, live.token("red"))
         for view in ("#/", "#/queue/all", "#/activity", "#/tenants", "#/prices"):
@@ -386,7 +390,7 @@ def test_a_tenant_sees_its_own(browser: Browser, live: Running) -> None:
         page.get_by_role("alert").get_by_text("there is no job 'others'").wait_for()
 
 
-def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: Running) -> None:
+def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, live.token("red", expires="6s"), "#/queue")
         page.locator(".note").get_by_text("the token has expired").wait_for(timeout=60_000)
@@ -402,7 +406,7 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: Running) 
         page.locator("h1").get_by_text("trains").wait_for()
 
 
-def test_a_quote_is_asked_for(browser: Browser, live: Running) -> None:
+def test_a_quote_is_asked_for(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/quote")
         page.get_by_label("Chunks").fill("2")
@@ -420,7 +424,7 @@ def test_a_quote_is_asked_for(browser: Browser, live: Running) -> None:
         assert live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"] == before
 
 
-def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: Running) -> None:
+def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: RunningService) -> None:
     name = "meadow <i>"
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/tenants")
@@ -461,7 +465,7 @@ def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: Running)
     live.client.delete(f"/v1/tenants/{quote(name, safe='')}")
 
 
-def test_tenants_and_tokens_are_kept(browser: Browser, live: Running) -> None:
+def test_tenants_and_tokens_are_kept(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/tenants")
         page.get_by_role("button", name="Add a tenant").click()
@@ -491,7 +495,7 @@ def test_tenants_and_tokens_are_kept(browser: Browser, live: Running) -> None:
         page.get_by_role("button", name="Remove green").wait_for(state="detached")
 
 
-def test_it_is_used_by_keyboard(browser: Browser, live: Running) -> None:
+def test_it_is_used_by_keyboard(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live))
         assert page.evaluate("document.activeElement.tagName") == "H1"
@@ -519,7 +523,7 @@ def test_it_is_used_by_keyboard(browser: Browser, live: Running) -> None:
         assert page.locator("#live").inner_text()
 
 
-def test_files_are_sent_once_and_no_others(live: Running) -> None:
+def test_files_are_sent_once_and_no_others(live: RunningService) -> None:
     with httpx.Client(base_url=live.address) as client:
         first = client.get("/")
         assert "default-src 'none'" in first.headers["content-security-policy"]
@@ -587,7 +591,7 @@ def test_many_servers_are_seen_together_and_found_one_by_one(
         "horizon": 30,
         "servers": [{"name": "node", "count": 500, "capacity": {"gpu": 8}}],
     }
-    with running(tmp_path, cluster=cluster, policy="oasis") as live:
+    with run_service(tmp_path, cluster=cluster, policy="oasis") as live:
         job = training("wide-0", 10, worker={"gpu": 4}, tenant=None, chunks=6)
         job |= {"minibatch_time": "200min", "utility": {"kind": "constant", "value": 50}}
         del job["run"]

@@ -12,7 +12,7 @@ from shadowprice.executors.contract import Observed, Share
 from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator
 from tests.integration.test_observing import CLUSTER, Witness, short
 from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
-from tests.support.services import Running, running
+from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     """A service that observes jobs with names of every kind, some of which nobody submitted."""
     witness = Witness()
     names = ["a", "b", *HOSTILE]
     folder = tmp_path_factory.mktemp("observed")
-    with running(folder, cluster=CLUSTER, executor=witness, observe=True) as live:
+    with run_service(folder, cluster=CLUSTER, executor=witness, observe=True) as live:
         for name in names:
             live.client.post("/v1/jobs", json=short(name, tenant="red")).raise_for_status()
         began = time.time()
@@ -59,7 +59,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_both_sides_are_drawn(browser: Browser, watched: Running, width: int, scheme: str) -> None:
+def test_both_sides_are_drawn(
+    browser: Browser, watched: RunningService, width: int, scheme: str
+) -> None:
     with Visit(browser, width, scheme) as visit:
         page = enter(visit, watched.address, operator(watched), "#/observed")
         page.get_by_role("link", name="a", exact=True).wait_for()
@@ -80,7 +82,7 @@ def test_both_sides_are_drawn(browser: Browser, watched: Running, width: int, sc
 
 
 def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
-    browser: Browser, watched: Running
+    browser: Browser, watched: RunningService
 ) -> None:
     with Visit(browser) as visit:
         page = enter(visit, watched.address, watched.token("red"), "#/observed")
@@ -92,7 +94,7 @@ def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
         assert visit.faults == []
 
 
-def test_what_if_is_asked_watched_and_told(browser: Browser, watched: Running) -> None:
+def test_what_if_is_asked_watched_and_told(browser: Browser, watched: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, watched.address, operator(watched), "#/whatif")
         page.get_by_role("button", name="Find out").click()

@@ -12,7 +12,7 @@ import pytest
 
 from shadowprice.executors.contract import ExecutorOptions, Phase, Receipt
 from shadowprice.executors.local.executor import LocalExecutor
-from tests.support.services import job, running
+from tests.support.services import job, run_service
 from tests.support.waiting import wait_until, wait_until_async
 
 JOBS = 12
@@ -51,7 +51,7 @@ def test_ends_that_come_together_are_forgotten_together(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     executor = SlowExecutor(ExecutorOptions(directory=str(tmp_path / "local")))
     names = [f"job-{number}" for number in range(JOBS)]
-    with running(tmp_path, cluster=CLUSTER, executor=executor) as service:
+    with run_service(tmp_path, cluster=CLUSTER, executor=executor) as service:
         for name in names:
             run = {"command": ["sleep", "600"], "grace": "1s"}
             record = job(name, worker={"cpu": 1}, workers={"max": 1}, run=run)
@@ -92,7 +92,7 @@ def test_an_end_is_recorded_while_an_order_waits_for_its_answer(tmp_path: Path) 
     executor = HeldExecutor(ExecutorOptions(directory=str(tmp_path / "local")))
     go = tmp_path / "go"
     commands = {"stopped": "exec sleep 600", "ends": f"until [ -e {go} ]; do sleep 0.05; done"}
-    with running(tmp_path, cluster=CLUSTER, executor=executor) as service:
+    with run_service(tmp_path, cluster=CLUSTER, executor=executor) as service:
         for name, command in commands.items():
             run = {"command": command, "grace": "1s"}
             record = job(name, worker={"cpu": 1}, workers={"max": 1}, run=run)

@@ -13,7 +13,7 @@ import pytest
 from shadowprice.executors.contract import ExecutorOptions, Fresh, Progressed
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.executor import LocalExecutor
-from tests.support.services import job, running
+from tests.support.services import job, run_service
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -33,7 +33,7 @@ def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(executor, Fresh)
     source = str(Path(__file__).parents[2] / "src")
     run = {"command": [sys.executable, "-c", TRAIN], "grace": "1s", "env": {"PYTHONPATH": source}}
-    with running(tmp_path, cluster=CLUSTER, executor=executor) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=executor) as live:
         record = job("trains", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
         assert live.client.post("/v1/jobs", json=record).is_success
         seen: list[float] = []
@@ -63,7 +63,7 @@ def test_an_executor_that_does_not_answer_holds_no_slot(tmp_path: Path) -> None:
     settings = ExecutorOptions(directory=str(tmp_path / "local"), settings={"cgroup": "off"})
     source = str(Path(__file__).parents[2] / "src")
     run = {"command": [sys.executable, "-c", TRAIN], "grace": "1s", "env": {"PYTHONPATH": source}}
-    with running(tmp_path, cluster=CLUSTER, executor=Stuck(settings)) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=Stuck(settings)) as live:
         record = job("trains", worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)
         assert live.client.post("/v1/jobs", json=record).is_success
 

@@ -29,7 +29,7 @@ from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
 from tests.integration.test_command_line import CLUSTER, JOBS
-from tests.support.advice_cases import entry, resolved, servers
+from tests.support.advice_cases import random_entry, random_servers, resolve_jobs
 
 CALL = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "oasis", "-q")
 WORTHLESS = (
@@ -121,9 +121,9 @@ def test_advice_needs_a_folder_and_a_time(
 def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
     """It lets jobs run in what is left over, promises nothing, and may let go of them."""
     rng = np.random.default_rng(0)
-    on = servers(rng)
-    entries = [entry(rng, f"job-{at}") for at in range(10)]
-    scenario = Scenario(on, resolved(on, entries), entry=entries.__getitem__)
+    on = random_servers(rng)
+    entries = [random_entry(rng, f"job-{at}") for at in range(10)]
+    scenario = Scenario(on, resolve_jobs(on, entries), entry=entries.__getitem__)
     rolling = PolicyChoice("rolling")
     run = with_advice(run_policy(scenario, rolling), scenario, rolling, seconds=600.0)
     outcomes = dict(zip(run.jobs["job"], run.jobs["outcome"], strict=True))

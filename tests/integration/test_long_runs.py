@@ -16,7 +16,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import Source
-from tests.support.policy_cases import SHARED, every_policy
+from tests.support.policy_cases import PLACE_COUNTING_POLICIES, policy_names
 
 CLUSTER = """\
 slot: 10min
@@ -85,14 +85,14 @@ def test_a_job_that_can_never_be_placed_does_not_hold_the_run_up(folder: Path) -
     assert len(pl.read_parquet("run/slots.parquet")) < 100
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 @pytest.mark.parametrize("later", [None, 100])
 def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) -> None:
     # One at a time, each for a slot, and all of them over when the slot is: more such slots than
     # the horizon has are no standstill, neither at the end of a run nor before one comes late.
     cluster = {"slot": "10min", "horizon": 8, "servers": [{"name": "s", "capacity": {"gpu": 1}}]}
     asked: dict[str, object] = {"worker": {"gpu": 1}}
-    if policy in SHARED:
+    if policy in PLACE_COUNTING_POLICIES:
         cluster["servers"] = [{"name": "s", "capacity": {"worker": 1, "ps": 0}}]
         cluster["tenants"] = [{"name": "a", "share": {"worker": 1}}]
         asked = {"worker": {"worker": 1}, "tenant": "a"}

@@ -13,12 +13,12 @@ from sqlalchemy import func, select
 from shadowprice.service.auth import progress_token
 from shadowprice.service.store import StoreError, tables
 from shadowprice.service.truth.reports import MOST_FAULTS
-from tests.support.services import Running, job, running
-from tests.support.simulated_world import HandClock
+from tests.support.services import RunningService, job, run_service
+from tests.support.simulated_world import ManualClock
 from tests.support.waiting import wait_until
 
 
-def post(live: Running, name: str, content: Any, generation: int = 1) -> httpx.Response:
+def post(live: RunningService, name: str, content: Any, generation: int = 1) -> httpx.Response:
     token = progress_token(live.service.key, name, generation)
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
     headers = {"Content-Type": "application/json"}
@@ -26,12 +26,12 @@ def post(live: Running, name: str, content: Any, generation: int = 1) -> httpx.R
         return client.post(f"/v1/jobs/{name}/progress", content=text, headers=headers)
 
 
-def told(live: Running, name: str) -> list[str]:
+def told(live: RunningService, name: str) -> list[str]:
     story = live.client.get(f"/v1/jobs/{name}/explain").json()
     return [one["data"]["reason"] for one in story["events"] if one["kind"] == "misreported"]
 
 
-def begun(live: Running, clock: HandClock, *names: str) -> None:
+def begun(live: RunningService, clock: ManualClock, *names: str) -> None:
     for name in names:
         answer = live.client.post("/v1/jobs", json=job(name))
         assert answer.status_code == 200, answer.text
@@ -40,15 +40,15 @@ def begun(live: Running, clock: HandClock, *names: str) -> None:
         wait_until(lambda path=f"/v1/jobs/{name}": live.client.get(path).json()["generation"] == 1)
 
 
-def journal(live: Running) -> int:
+def journal(live: RunningService) -> int:
     with live.service.store.reading() as connection:
         counted = connection.execute(select(func.count()).select_from(tables.journal))
         return int(counted.scalar_one())
 
 
 def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_path: Path) -> None:
-    clock = HandClock()
-    with running(tmp_path, clock=clock) as live:
+    clock = ManualClock()
+    with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
         for content, status, reason in (
             ({"minibatches": -1}, 422, "progress.minibatches: it is no count; write how many"),
@@ -63,7 +63,7 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
         lines = live.client.get("/v1/jobs/a/explain").json()["lines"]
         assert sum("generation 1 reports what is no progress" in line for line in lines) == 4
         assert post(live, "a", {"minibatches": 1}).status_code == 202
-    with running(tmp_path, clock=clock) as live:
+    with run_service(tmp_path, clock=clock) as live:
         assert post(live, "a", {"minibatches": -1}).status_code == 422
         assert len(told(live, "a")) == 4
         assert post(live, "a", [1]).status_code == 422
@@ -71,8 +71,8 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
 
 
 def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
-    clock = HandClock()
-    with running(tmp_path, clock=clock) as live:
+    clock = ManualClock()
+    with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
         before = journal(live)
         for at in range(60):
@@ -84,8 +84,8 @@ def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
 
 
 def test_nobody_else_adds_to_a_jobs_story(tmp_path: Path) -> None:
-    clock = HandClock()
-    with running(tmp_path, clock=clock) as live:
+    clock = ManualClock()
+    with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a", "b")
         wrong = {"minibatches": -1}
         assert post(live, "a", wrong, generation=2).status_code == 422  # made by its key, not run
@@ -102,8 +102,8 @@ def test_nobody_else_adds_to_a_jobs_story(tmp_path: Path) -> None:
 def test_what_could_not_be_told_is_told_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = HandClock()
-    with running(tmp_path, clock=clock) as live:
+    clock = ManualClock()
+    with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
         driver = live.service.writing
         monkeypatch.setattr(driver, "trouble", str(StoreError("the disk is full")))

@@ -16,8 +16,8 @@ from shadowprice.policies.registry import make_policy, policies
 from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import shared_cluster, shared_job
-from tests.support.bag_cases import bag, pareto, places
-from tests.support.policy_cases import SHARED
+from tests.support.bag_cases import build_bag, pareto, place_cluster
+from tests.support.policy_cases import PLACE_COUNTING_POLICIES
 from tests.support.workloads import cluster, job
 
 SETTINGS: dict[str, dict[str, Any]] = {"dorm": {"window": 2, "adjustable": 2}}
@@ -44,11 +44,11 @@ def workload(name: str) -> tuple[Any, list[Job]]:
     rng = np.random.default_rng(8)
     jobs: list[Job] = []
     on = shared_cluster(4, {"a": {"worker": 4, "ps": 2}, "b": {"worker": 4, "ps": 2}})
-    if name not in SHARED:
+    if name not in PLACE_COUNTING_POLICIES:
         on = cluster(2, 1, horizon=12)
     for at in range(9):
         worth = known(float(rng.integers(3, 40)), float(rng.uniform(0.2, 4.0)))
-        if name in SHARED:
+        if name in PLACE_COUNTING_POLICIES:
             one = shared_job(on, f"job-{at}", "ab"[at % 2], arrival=at // 3)
             jobs.append(replace(one, utility=worth))
         else:
@@ -93,8 +93,8 @@ def test_it_survives_a_record_and_prices_a_bag() -> None:
     changed = renamed(one)
     again = Job.from_record(changed.record())  # type: ignore[arg-type]  # plain values
     assert again.utility == changed.utility
-    on = places()
+    on = place_cluster()
     groups: tuple[BagTasks, ...] = (pareto(3, 2.0, 0.5),)
-    jobs = [bag(on, *groups, utility=known(40.0, 2.0))]
+    jobs = [build_bag(on, *groups, utility=known(40.0, 2.0))]
     before, _ = outcome("oasis", on, jobs)
     assert outcome("oasis", on, [renamed(jobs[0])])[0][:2] == before[:2]

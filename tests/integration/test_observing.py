@@ -27,8 +27,8 @@ from shadowprice.executors.contract import (
     Share,
 )
 from shadowprice.executors.registry import create
-from tests.support.services import Running, job, running
-from tests.support.simulated_world import HandClock, World, WorldExecutor
+from tests.support.services import RunningService, job, run_service
+from tests.support.simulated_world import ManualClock, World, WorldExecutor
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
@@ -47,7 +47,7 @@ class Witness(WorldExecutor):
     capabilities = Capabilities(observes=True)
 
     def __init__(self) -> None:
-        super().__init__(World(HandClock()))
+        super().__init__(World(ManualClock()))
         self.orders: list[str] = []
         self.looks = 0
         self.sees: tuple[Observed, ...] = ()
@@ -79,7 +79,7 @@ def short(name: str, **changes: Any) -> dict[str, Any]:
     return job(name, minibatches=2, minibatch_time="1s", utility=utility, run=run, **changes)
 
 
-def _live_through(live: Running, witness: Witness) -> None:
+def _live_through(live: RunningService, witness: Witness) -> None:
     """Do everything that would make a service give orders."""
     for name in ("a", "b", "c"):
         assert live.client.post("/v1/jobs", json=short(name)).status_code == 200
@@ -95,34 +95,34 @@ def _live_through(live: Running, witness: Witness) -> None:
         wait_until(lambda: bool(witness.orders))
 
 
-def _kinds(live: Running) -> set[str]:
+def _kinds(live: RunningService) -> set[str]:
     story = [live.client.get(f"/v1/jobs/{name}/explain").json() for name in ("a", "b", "c")]
     return {event["kind"] for one in story for event in one["events"]}
 
 
-def _state(live: Running, name: str) -> str:
+def _state(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
 @pytest.mark.parametrize("observe", [True, False])
 def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: bool) -> None:
     witness = Witness()
-    with running(tmp_path, cluster=CLUSTER, executor=witness, observe=observe) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=observe) as live:
         _live_through(live, witness)
     # The same life of a service that commands does give orders.
     assert bool(witness.orders) != observe
     if observe:
-        with running(tmp_path, cluster=CLUSTER, executor=witness, observe=True):
+        with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=True):
             looks = witness.looks
             wait_until(lambda: witness.looks > looks + 1)
         assert witness.orders == []
 
 
 def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
-    blind = WorldExecutor(World(HandClock()))
+    blind = WorldExecutor(World(ManualClock()))
     with (
         pytest.raises(InputError, match="cannot tell what others run"),
-        running(tmp_path, cluster=CLUSTER, executor=blind, observe=True),
+        run_service(tmp_path, cluster=CLUSTER, executor=blind, observe=True),
     ):
         pass
 
@@ -130,16 +130,16 @@ def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
 def test_what_was_only_observed_is_not_commanded_later(tmp_path: Path) -> None:
     witness = Witness()
     cluster = {**CLUSTER, "slot": "1h"}
-    with running(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
+    with run_service(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
         live.client.post("/v1/jobs", json=job("open", run={"command": ["train"]}))
     with (
         pytest.raises(InputError, match="1 open jobs that were only observed; add --observe"),
-        running(tmp_path, cluster=cluster, executor=witness, observe=False),
+        run_service(tmp_path, cluster=cluster, executor=witness, observe=False),
     ):
         pass
-    with running(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
+    with run_service(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
         live.client.delete("/v1/jobs/open")
-    with running(tmp_path, cluster=cluster, executor=witness, observe=False) as live:
+    with run_service(tmp_path, cluster=cluster, executor=witness, observe=False) as live:
         assert live.client.get("/v1/comparison").json()["code"] == "unsupported"
     assert witness.orders == []
 
@@ -161,13 +161,13 @@ def elsewhere(name: str, tenant: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def watching(folder: Path) -> Iterator[Running]:
+def watching(folder: Path) -> Iterator[RunningService]:
     executor = create("local", ExecutorOptions(str(folder / "executor")))
-    with running(folder, cluster=CLUSTER, executor=executor, observe=True) as live:
+    with run_service(folder, cluster=CLUSTER, executor=executor, observe=True) as live:
         yield live
 
 
-def _compared(live: Running, token: str | None = None) -> dict[str, Any]:
+def _compared(live: RunningService, token: str | None = None) -> dict[str, Any]:
     if token is None:
         answer = live.client.get("/v1/comparison/jobs")
     else:
@@ -182,7 +182,7 @@ def test_real_processes_are_followed_over_a_restart(
 ) -> None:
     mine, gone, stranger = (f"{name} {tmp_path}" for name in ("mine", "gone", "stranger"))
 
-    def real(live: Running, name: str) -> dict[str, Any]:
+    def real(live: RunningService, name: str) -> dict[str, Any]:
         return dict(_compared(live)[name]["real"])
 
     with (
@@ -215,7 +215,7 @@ def test_real_processes_are_followed_over_a_restart(
 
 
 def _look_at_it(
-    live: Running,
+    live: RunningService,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     mine: str,
@@ -266,7 +266,7 @@ def test_a_look_that_fails_is_told_and_repeated(tmp_path: Path) -> None:
 
     witness = Stumbling()
     witness.sees = (Observed("a", (Share("g-0", 1),), time.time()),)
-    with running(tmp_path, cluster=CLUSTER, executor=witness, observe=True) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=True) as live:
         live.client.post("/v1/jobs", json=short("a"))
         assert _compared(live)["a"]["real"]["state"] == "not seen"
         witness.fails = False

@@ -20,7 +20,7 @@ from shadowprice.results.report.scales import number
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
 from tests.support.flat_rate import FlatRate
-from tests.support.policies import Wanderer
+from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
 from tests.unit.results.test_page_stories import flat_run, planned_run, promised_run
 from tests.unit.results.test_report import trials
@@ -98,7 +98,7 @@ def comparison() -> str:
     names = ("flat-rate", "a policy of a long name parameter=0.123456 another=value-of-it")
     runs = [
         record_run(Scenario(on, work, until=30), name, policy)
-        for name, policy in zip(names, (FlatRate(), Wanderer(1)), strict=True)
+        for name, policy in zip(names, (FlatRate(), RandomPolicy(1)), strict=True)
     ]
     table = [("total utility", ["60", "<5"], frozenset({0}))]
     return render_comparison(runs, table, trials().record())

@@ -17,7 +17,7 @@ from shadowprice.cli.main import main
 from shadowprice.service.running.remembering import KEY
 from shadowprice.service.store import Store
 from tests.integration.test_serve_command import _refused
-from tests.support.service_process import Served
+from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -90,13 +90,13 @@ def place(tmp_path: Path) -> Iterator[Place]:
             os.kill(process, signal.SIGKILL)
 
 
-def submitted(service: Served, record: dict[str, Any]) -> None:
+def submitted(service: ServiceProcess, record: dict[str, Any]) -> None:
     answer = service.client.post("/v1/jobs", json=record)
     assert answer.status_code == 200, answer.text
 
 
 def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -> None:
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     place.back_up()
     submitted(service, place.job("orphan", "orphan"))
     service.wait_for_state("orphan", {"running"})
@@ -104,7 +104,7 @@ def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -
     service.kill(signal.SIGKILL)
     assert len(place.alive("orphan")) == 1
     place.restore(place.data)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     try:
         wait_until(lambda: not place.alive("orphan"))
         assert service.client.get("/v1/jobs/orphan").status_code == 404
@@ -115,14 +115,14 @@ def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -
 
 def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
     """Its first number is used up, the old process says nothing about it, and it is ended."""
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     place.back_up()
     submitted(service, place.job("same", "old"))
     service.wait_for_state("same", {"running"})
     wait_until(lambda: place.alive("old"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     try:
         submitted(service, place.job("same", "new"))
         wait_until(lambda: place.alive("new"))
@@ -139,19 +139,19 @@ def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
 
 def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: Place) -> None:
     """By then it has ordered that number, too."""
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     place.back_up()
     submitted(service, place.slow(place.job("same", "old")))
     service.wait_for_state("same", {"running"})
     wait_until(lambda: place.alive("old"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     submitted(service, place.job("same", "new"))
     wait_until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
     time.sleep(2)
     service.kill(signal.SIGKILL)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     try:
         time.sleep(2)
         assert len(place.alive("old")) == 1
@@ -170,7 +170,7 @@ def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: 
 
 def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) -> None:
     """It saves for a while; the engine believes its server empty."""
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     place.back_up()
     orphan = place.slow(place.job("orphan", "orphan"))
     orphan["worker"]["cpu"] = 2
@@ -179,7 +179,7 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
     wait_until(lambda: place.alive("orphan"))
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     try:
         submitted(service, place.job("next", "next"))
         time.sleep(4)
@@ -195,14 +195,14 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
 
 
 def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     submitted(service, place.job("kept", "kept"))
     service.wait_for_state("kept", {"running"})
     wait_until(lambda: place.alive("kept"))
     place.back_up()
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     try:
         time.sleep(3)
         place.go("kept")
@@ -214,7 +214,7 @@ def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
 
 
 def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) -> None:
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     record = place.job("moved", "moved", retries=9)
     fail = place.folder / "fail"
     first = f'[ "$SHADOWPRICE_GENERATION" -lt 3 ] && until [ -e {fail} ]; do sleep 0.05; done'
@@ -228,7 +228,7 @@ def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) 
     assert service.client.get("/v1/jobs/moved").json()["generation"] == 3
     service.kill(signal.SIGKILL)
     place.restore(place.data)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     try:
         wait_until(lambda: len(place.began("moved")) == 2)
         assert len(place.alive("moved")) == 1
@@ -245,7 +245,7 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And then it is restored where it came from."""
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     submitted(service, place.job("once", "once"))
     service.wait_for_state("once", {"running"})
     wait_until(lambda: place.alive("once"))
@@ -262,7 +262,7 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     assert not (elsewhere / "executor").exists()
     assert len(place.began("once")) == 1
     place.restore(place.data)
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     try:
         time.sleep(2)
         place.go("once")
@@ -275,10 +275,10 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
 def test_records_of_other_data_are_refused(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     place.back_up()
     service.kill(signal.SIGTERM)
-    other = Served(place.folder / "other", place.cluster)
+    other = ServiceProcess(place.folder / "other", place.cluster)
     other.kill(signal.SIGTERM)
     capsys.readouterr()
     place.restore(place.folder / "other")
@@ -288,7 +288,7 @@ def test_records_of_other_data_are_refused(
 def test_running_jobs_without_a_recorded_executor_are_refused(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     submitted(service, place.job("old", "old"))
     service.wait_for_state("old", {"running"})
     wait_until(lambda: place.alive("old"))
@@ -302,7 +302,7 @@ def test_running_jobs_without_a_recorded_executor_are_refused(
 
 
 def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:
-    service = Served(place.data, place.cluster)
+    service = ServiceProcess(place.data, place.cluster)
     submitted(service, place.job("again", "again"))
     service.wait_for_state("again", {"running"})
     wait_until(lambda: place.alive("again"))
@@ -313,14 +313,14 @@ def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None
     wait_until(lambda: not place.alive("again"))
     elsewhere = place.folder / "elsewhere"
     place.restore(elsewhere)
-    service = Served(elsewhere, place.cluster, "--nothing-runs")
+    service = ServiceProcess(elsewhere, place.cluster, "--nothing-runs")
     try:
         wait_until(lambda: place.alive("again"))
         story = service.client.get("/v1/jobs/again/explain").json()["events"]
         assert [one["data"]["generation"] for one in story if one["kind"] == "lost"] == [1]
     finally:
         service.kill(signal.SIGKILL)
-    service = Served(elsewhere, place.cluster)  # its records are here now
+    service = ServiceProcess(elsewhere, place.cluster)  # its records are here now
     try:
         place.go("again")
         assert service.wait_for_state("again", {"finished"})["generation"] == 2

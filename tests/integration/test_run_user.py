@@ -20,7 +20,7 @@ from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create
 from shadowprice.service.settings import parse_users
 from tests.integration.test_observing import Witness
-from tests.support.services import Running, running
+from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -62,8 +62,8 @@ def executor_in(folder: Path) -> Executor:
 
 
 @contextmanager
-def serving(folder: Path, users: Mapping[str, tuple[str, ...]]) -> Iterator[Running]:
-    with running(folder, cluster=CLUSTER, executor=executor_in(folder), users=users) as live:
+def serving(folder: Path, users: Mapping[str, tuple[str, ...]]) -> Iterator[RunningService]:
+    with run_service(folder, cluster=CLUSTER, executor=executor_in(folder), users=users) as live:
         yield live
 
 
@@ -80,7 +80,7 @@ def job(name: str, command: Any, user: str | None = USER, **more: Any) -> dict[s
     }
 
 
-def state(live: Running, name: str) -> str:
+def state(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
@@ -233,7 +233,9 @@ def test_users_that_cannot_be_are_refused_at_the_start(
 def test_an_executor_that_is_one_user_is_refused_at_the_start(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="all jobs run as the service's user"),
-        running(tmp_path, cluster=CLUSTER, executor=Witness(), observe=False, users={"*": (USER,)}),
+        run_service(
+            tmp_path, cluster=CLUSTER, executor=Witness(), observe=False, users={"*": (USER,)}
+        ),
     ):
         pass
 

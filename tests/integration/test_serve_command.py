@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from shadowprice.cli.main import main
 from shadowprice.service.store import Store
-from tests.support.service_process import Served
+from tests.support.service_process import ServiceProcess
 from tests.support.services import CLUSTER, job
 
 pytestmark = pytest.mark.processes
@@ -276,7 +276,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
         "utility": {"kind": "constant", "value": 1},
         "run": {"command": script},
     }
-    service = Served(tmp_path / "data", cluster)
+    service = ServiceProcess(tmp_path / "data", cluster)
     try:
         assert service.client.post("/v1/jobs", json=record).status_code == 200
         service.wait_for_state("long", {"running"})
@@ -285,7 +285,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     pids = marks.read_text().split()
     assert len(pids) == 1
     os.kill(int(pids[0]), 0)  # it runs on
-    service = Served(tmp_path / "data", cluster)
+    service = ServiceProcess(tmp_path / "data", cluster)
     try:
         told = service.wait_for_state("long", {"running"})
         assert told["generation"] == 1
@@ -310,7 +310,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
 
 
 def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: Path) -> None:
-    service = Served(tmp_path / "half\udcff", cluster)
+    service = ServiceProcess(tmp_path / "half\udcff", cluster)
     try:
         tokens = service.client.get("/v1/tokens").json()["tokens"]
     finally:
@@ -415,7 +415,7 @@ def _damage(file: Path, kept: int = 60) -> None:
 
 def _filled(folder: Path, cluster: Path) -> Path:
     """Data of a service with a long journal and many events."""
-    service = Served(folder, cluster, *OBSERVING)
+    service = ServiceProcess(folder, cluster, *OBSERVING)
     try:
         assert service.client.post("/v1/jobs", json=job("a")).status_code == 200
     finally:
@@ -439,7 +439,7 @@ def test_a_damaged_database_is_named_with_what_restores_it(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     file = _filled(tmp_path / "data", cluster)
-    service = Served(tmp_path / "data", cluster, *OBSERVING)
+    service = ServiceProcess(tmp_path / "data", cluster, *OBSERVING)
     try:
         _damage(file)
         answers = [service.client.get("/v1/jobs/a/events") for _ in range(2)]

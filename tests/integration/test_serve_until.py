@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.service_process import Served
+from tests.support.service_process import ServiceProcess
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -58,8 +58,8 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
     here = tmp_path / "work"
     here.mkdir()
 
-    def begin() -> Served:
-        return Served(tmp_path / "data", cluster, "-p", policy, "--until", "300 slots")
+    def begin() -> ServiceProcess:
+        return ServiceProcess(tmp_path / "data", cluster, "-p", policy, "--until", "300 slots")
 
     def end() -> dict[str, Any]:
         return dict(service.client.get("/v1/timespan").json())

@@ -11,17 +11,17 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.services import CLUSTER, Running, job, running
-from tests.support.simulated_world import HandClock
+from tests.support.services import CLUSTER, RunningService, job, run_service
+from tests.support.simulated_world import ManualClock
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory):
-    with running(tmp_path_factory.mktemp("service"), policy="oasis") as found:
+    with run_service(tmp_path_factory.mktemp("service"), policy="oasis") as found:
         yield found
 
 
-def test_a_job_is_decided_at_once_and_again_is_the_same(live: Running) -> None:
+def test_a_job_is_decided_at_once_and_again_is_the_same(live: RunningService) -> None:
     first = live.client.post("/v1/jobs", json=job("once"))
     again = live.client.post("/v1/jobs", json=job("once"))
     other = live.client.post("/v1/jobs", json=job("once", chunks=5))
@@ -35,7 +35,7 @@ def test_a_job_is_decided_at_once_and_again_is_the_same(live: Running) -> None:
     assert other.json()["code"] == "name-taken"
 
 
-def test_several_are_accepted_and_decided(live: Running) -> None:
+def test_several_are_accepted_and_decided(live: RunningService) -> None:
     names = [f"many-{at}" for at in range(7)]
     answer = live.client.post(
         "/v1/jobs", json={"jobs": [job(name) for name in names]}, params={"wait": 20}
@@ -46,7 +46,7 @@ def test_several_are_accepted_and_decided(live: Running) -> None:
     assert {one["state"] for one in told} <= {"admitted", "refused"}
 
 
-def test_a_batch_is_taken_as_a_whole_or_not(live: Running) -> None:
+def test_a_batch_is_taken_as_a_whole_or_not(live: RunningService) -> None:
     wrong = job("whole-2") | {"utilty": 3}
     answer = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
     assert answer.status_code == 422
@@ -61,7 +61,7 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
     library.write_text("families: {net: {throughput: {1: 0.005, 2: 0.009, 8: 0.03}, restart: 9s}}")
     one = job("new", family="net")
     del one["minibatch_time"]
-    with running(tmp_path, policy="oasis", families=library) as live:
+    with run_service(tmp_path, policy="oasis", families=library) as live:
         assert live.client.get("/v1/service").json()["families"] == ["net"]
         quoted = live.client.post("/v1/quote", json=one)
         assert quoted.json()["admitted"], quoted.text
@@ -86,18 +86,18 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
         assert live.client.post("/v1/jobs", json=one).json()["id"] == first["id"]  # as it was
     # The library may change: a job keeps the curve that it was promised with.
     library.write_text("families: {net: {throughput: {1: 50}}}")
-    with running(tmp_path, policy="oasis", families=library) as live:
+    with run_service(tmp_path, policy="oasis", families=library) as live:
         again = live.client.post("/v1/jobs", json=one)
         assert again.status_code == 200, again.text
         assert again.json()["id"] == first["id"]
         assert live.client.get("/v1/jobs/new").json()["spec"] == spec
-    with running(tmp_path, policy="oasis") as live:
+    with run_service(tmp_path, policy="oasis") as live:
         nothing = live.client.post("/v1/jobs", json=one | {"name": "late"})
         assert nothing.status_code == 422
         assert "--families" in nothing.text
 
 
-def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: Running) -> None:
+def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: RunningService) -> None:
     bag = {
         "name": "trials",
         "tasks": [{"count": 4, "duration": {"kind": "exponential", "mean": "5min"}}],
@@ -119,7 +119,7 @@ def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: Running) ->
     assert live.client.get("/v1/jobs/fine").status_code == 404  # all or nothing
 
 
-def test_jobs_are_listed_by_page(live: Running) -> None:
+def test_jobs_are_listed_by_page(live: RunningService) -> None:
     live.client.post("/v1/jobs", json={"jobs": [job(f"page-{at}") for at in range(5)]})
     seen, cursor = [], None
     for _ in range(1000):  # a list that begins again would be read for ever
@@ -134,7 +134,7 @@ def test_jobs_are_listed_by_page(live: Running) -> None:
     assert len(seen) == len(set(seen)) >= 5
 
 
-def test_a_job_is_revised_and_cancelled(live: Running) -> None:
+def test_a_job_is_revised_and_cancelled(live: RunningService) -> None:
     live.client.post("/v1/jobs", json=job("changing"))
     revised = live.client.patch("/v1/jobs/changing", json={"minibatches": 20})
     assert revised.status_code == 200
@@ -152,7 +152,7 @@ def test_a_job_is_revised_and_cancelled(live: Running) -> None:
     assert len(story["lines"]) == len(kinds)
 
 
-def test_a_quote_comes_true_and_reserves_nothing(live: Running) -> None:
+def test_a_quote_comes_true_and_reserves_nothing(live: RunningService) -> None:
     before = live.client.get("/v1/service").json()["sequence"]
     asked = job("quoted")
     quote = live.client.post("/v1/quote", json=asked).json()
@@ -163,7 +163,7 @@ def test_a_quote_comes_true_and_reserves_nothing(live: Running) -> None:
     assert quote["price"] == pytest.approx(told["cost"])
 
 
-def test_prices_are_told_by_kind_and_slot(live: Running) -> None:
+def test_prices_are_told_by_kind_and_slot(live: RunningService) -> None:
     told = live.client.get("/v1/prices", params={"slots": 3}).json()
     assert told["priced"]
     assert told["kinds"][0]["name"] == "g"
@@ -173,7 +173,7 @@ def test_prices_are_told_by_kind_and_slot(live: Running) -> None:
 
 
 def test_prices_that_many_ask_for_are_worked_out_once(
-    live: Running, monkeypatch: pytest.MonkeyPatch
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live.client.post("/v1/jobs", json=job("prices moved")).raise_for_status()
     driver = live.service.driver
@@ -195,7 +195,7 @@ def test_prices_that_many_ask_for_are_worked_out_once(
     assert all(one == first[:5] for one in others)
 
 
-def test_servers_come_drain_and_go(live: Running) -> None:
+def test_servers_come_drain_and_go(live: RunningService) -> None:
     added = live.client.post(
         "/v1/servers", json={"name": "h", "count": 2, "capacity": {"gpu": 4, "cpu": 8}}
     )
@@ -218,7 +218,7 @@ def test_servers_come_drain_and_go(live: Running) -> None:
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
 def test_learnt_prices_follow_servers_of_other_sizes(tmp_path: Path, policy: str) -> None:
-    with running(tmp_path, policy=policy) as live:
+    with run_service(tmp_path, policy=policy) as live:
         assert live.client.post("/v1/jobs", json=job("before")).json()["state"] == "admitted"
         larger = {"name": "h", "capacity": {"gpu": 16, "cpu": 64}}
         assert live.client.post("/v1/servers", json=larger).status_code == 201
@@ -230,7 +230,7 @@ def test_learnt_prices_follow_servers_of_other_sizes(tmp_path: Path, policy: str
         assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
 
 
-def test_tenants_see_their_own(live: Running) -> None:
+def test_tenants_see_their_own(live: RunningService) -> None:
     vision, speech = live.as_(live.token("vision")), live.as_(live.token("speech"))
     with vision, speech:
         assert vision.post("/v1/jobs", json=job("v-1")).json()["tenant"] == "vision"
@@ -247,7 +247,7 @@ def test_tenants_see_their_own(live: Running) -> None:
         assert vision.get("/metrics").status_code == 403
 
 
-def test_tokens_expire_and_are_taken_back(live: Running) -> None:
+def test_tokens_expire_and_are_taken_back(live: RunningService) -> None:
     made = live.client.post("/v1/tokens", json={"tenant": "brief"}).json()
     with live.as_(made["token"]) as client:
         assert client.get("/v1/jobs").status_code == 200
@@ -263,7 +263,7 @@ def test_tokens_expire_and_are_taken_back(live: Running) -> None:
         assert client.get("/readyz").json() == {"status": "ready"}
 
 
-def test_the_event_stream_resumes_where_it_broke_off(live: Running) -> None:
+def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> None:
     last = live.client.get("/v1/service").json()["last_event"]
     live.client.post("/v1/jobs", json=job("streamed-1"))
 
@@ -312,7 +312,7 @@ def test_the_event_stream_resumes_where_it_broke_off(live: Running) -> None:
     ],
 )
 def test_wrong_requests_are_problems(
-    live: Running, method: str, path: str, body: bytes | None, status: int, code: str
+    live: RunningService, method: str, path: str, body: bytes | None, status: int, code: str
 ) -> None:
     answer = live.client.request(method, path, content=body)
     assert answer.status_code == status, answer.text
@@ -410,7 +410,7 @@ def test_wrong_requests_are_problems(
     ],
 )
 def test_what_is_no_text_and_no_number_is_named_by_its_place(
-    live: Running,
+    live: RunningService,
     method: str,
     path: str,
     body: bytes | None,
@@ -425,13 +425,13 @@ def test_what_is_no_text_and_no_number_is_named_by_its_place(
     assert answer.json()["detail"] == f"{place}: {message}; {mend}"
 
 
-def test_a_key_that_is_given_twice_is_named(live: Running) -> None:
+def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
     answer = live.client.post("/v1/jobs", content=b'{"a":1,"b":{"c":1,"d":2,"c":3}}')
     assert answer.status_code == 400
     assert "the key 'c' is given twice" in answer.json()["detail"]
 
 
-def test_a_body_that_is_nested_too_deeply_names_where(live: Running) -> None:
+def test_a_body_that_is_nested_too_deeply_names_where(live: RunningService) -> None:
     content = b'{"jobs":' + b"[" * 60 + b"]" * 60 + b"}"
     [fault] = live.client.post("/v1/jobs", content=content).json()["errors"]
     assert fault["place"].startswith("body.jobs[0][0]")
@@ -439,12 +439,12 @@ def test_a_body_that_is_nested_too_deeply_names_where(live: Running) -> None:
     assert fault["mend"] == "nest at most 50 levels"
 
 
-def test_another_media_type_is_refused(live: Running) -> None:
+def test_another_media_type_is_refused(live: RunningService) -> None:
     answer = live.client.post("/v1/jobs", data={"a": "b"})
     assert answer.json()["code"] == "media-type"
 
 
-def test_the_openapi_document_names_every_route(live: Running) -> None:
+def test_the_openapi_document_names_every_route(live: RunningService) -> None:
     document = live.client.get("/v1/openapi.json").json()
     assert {"/v1/jobs", "/v1/quote", "/v1/events", "/metrics"} <= document["paths"].keys()
     for path, methods in document["paths"].items():
@@ -452,13 +452,13 @@ def test_the_openapi_document_names_every_route(live: Running) -> None:
             assert told["summary"], (method, path)
 
 
-def test_metrics_are_told(live: Running) -> None:
+def test_metrics_are_told(live: RunningService) -> None:
     text = live.client.get("/metrics").text
     for name in ("jobs", "admission_wait_seconds", "decision_seconds", "journal_lag_seconds"):
         assert f"shadowprice_{name}" in text
 
 
-def test_no_price_is_told_of_servers_that_are_gone(live: Running) -> None:
+def test_no_price_is_told_of_servers_that_are_gone(live: RunningService) -> None:
     def priced() -> bool:
         return 'shadowprice_price{kind="other' in live.client.get("/metrics").text
 
@@ -470,14 +470,14 @@ def test_no_price_is_told_of_servers_that_are_gone(live: Running) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/jobs", "/assets/app.mjs"])
-def test_the_head_of_what_can_be_had_is_that_of_all_of_it(live: Running, path: str) -> None:
+def test_the_head_of_what_can_be_had_is_that_of_all_of_it(live: RunningService, path: str) -> None:
     whole, head = live.client.get(path), live.client.head(path)
     assert (head.status_code, head.content) == (200, b"")
     for name in ("content-type", "content-length"):
         assert head.headers[name] == whole.headers[name]
 
 
-def test_what_can_be_done_at_a_path_is_told(live: Running) -> None:
+def test_what_can_be_done_at_a_path_is_told(live: RunningService) -> None:
     for method, path, allowed in (
         ("POST", "/", "GET"),
         ("DELETE", "/assets/app.mjs", "GET"),
@@ -492,28 +492,28 @@ def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
     servers = [{"name": "g", "count": 2, "capacity": {"gpu": 4, "cpu": 16}}]
     cluster = {"slot": "1h", "horizon": 30, "servers": servers}
     utility = {"kind": "deadline", "value": 50, "by": "9 slots"}
-    clock = HandClock()
+    clock = ManualClock()
 
-    def drain(live: Running, server: str) -> None:
+    def drain(live: RunningService, server: str) -> None:
         answer = live.client.patch(f"/v1/servers/{server}", json={"drain": True})
         assert answer.status_code == 200, answer.text
 
-    with running(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
+    with run_service(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
         for name, work in (("a", 20), ("b", 400), ("c", 6)):
             worker = {"gpu": 2, "cpu": 1}
             asked = job(name, minibatches=work, worker=worker, utility=utility)
             assert live.client.post("/v1/jobs", json=asked).status_code == 200
         drain(live, "g-0")
-    with running(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
+    with run_service(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
         drain(live, "g-1")  # what the policy knows of it belongs to the books of before
 
 
 def test_a_restart_knows_everything(tmp_path: Path) -> None:
-    with running(tmp_path, policy="oasis") as live:
+    with run_service(tmp_path, policy="oasis") as live:
         told = [live.client.post("/v1/jobs", json=job(f"kept-{at}")).json() for at in range(5)]
         live.client.delete("/v1/jobs/kept-0")
         live.client.post("/v1/servers", json={"name": "new", "capacity": {"gpu": 1}})
-    with running(tmp_path, policy="oasis") as live:
+    with run_service(tmp_path, policy="oasis") as live:
         for before in told[1:]:
             after = live.client.get(f"/v1/jobs/{before['name']}").json()
             del after["spec"]
@@ -525,13 +525,13 @@ def test_a_restart_knows_everything(tmp_path: Path) -> None:
 
 
 def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
-    with running(tmp_path) as live:
+    with run_service(tmp_path) as live:
         live.client.post("/v1/servers", json={"name": "mine", "capacity": {"gpu": 1}})
     servers = [
         {"name": "g", "count": 3, "capacity": {"gpu": 8, "cpu": 64}},
         {"name": "late", "capacity": {"gpu": 2, "cpu": 2}},
     ]
-    with running(tmp_path, cluster=CLUSTER | {"servers": servers}) as live:
+    with run_service(tmp_path, cluster=CLUSTER | {"servers": servers}) as live:
         names = {server["name"] for server in live.client.get("/v1/servers").json()["servers"]}
         assert names == {"g-0", "g-1", "g-2", "mine", "late"}
 
@@ -539,7 +539,7 @@ def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
 def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
     """A first start costs as much here unless the file denies it; jobs that are there keep."""
 
-    def seen(live: Running) -> tuple[float, bool, dict[str, float]]:
+    def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
         driver = live.service.driver
         assert driver is not None
         engine = driver._truth.engine
@@ -554,7 +554,7 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
             ({"restart": "18min"}, (1080.0, True)),
         ]
     ):
-        with running(tmp_path, cluster=CLUSTER | said) as live:
+        with run_service(tmp_path, cluster=CLUSTER | said) as live:
             assert seen(live)[:2] == expected
             assert live.client.post("/v1/jobs", json=job(f"job-{at}")).status_code == 200
             jobs = seen(live)[2]
@@ -562,9 +562,9 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
 
 
 def test_another_policy_takes_over(tmp_path: Path) -> None:
-    with running(tmp_path, policy="fifo") as live:
+    with run_service(tmp_path, policy="fifo") as live:
         live.client.post("/v1/jobs", json=job("taken-over"))
-    with running(tmp_path, policy="rolling") as live:
+    with run_service(tmp_path, policy="rolling") as live:
         assert live.client.get("/v1/jobs/taken-over").json()["state"] in {"standby", "admitted"}
         assert live.client.get("/v1/service").json()["policy"] == "rolling"
 
@@ -572,7 +572,7 @@ def test_another_policy_takes_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["a/b", "a%2Fb", "%", "explain", "a/explain", "?x=1#y", "ü/\u00e9"]
 )
-def test_any_name_can_be_asked_for(live: Running, name: str) -> None:
+def test_any_name_can_be_asked_for(live: RunningService, name: str) -> None:
     at = f"/v1/jobs/{quote(name, safe='')}"
     assert live.client.post("/v1/jobs", json=job(name)).json()["name"] == name
     assert live.client.get(at).json()["name"] == name
@@ -581,7 +581,7 @@ def test_any_name_can_be_asked_for(live: Running, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a\nb"])
-def test_a_name_that_no_address_can_hold_is_refused(live: Running, name: str) -> None:
+def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: str) -> None:
     why = "is a step in an address" if name in {".", ".."} else "holds control characters"
     server = {"name": name, "capacity": {"gpu": 1}}
     asked: list[tuple[str, dict[str, Any], str]] = [
@@ -609,7 +609,7 @@ def test_a_name_that_no_address_can_hold_is_refused(live: Running, name: str) ->
 
 
 def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:
-    with running(tmp_path, policy="rolling") as live:
+    with run_service(tmp_path, policy="rolling") as live:
         for name, share in (("red", {"gpu": 4}), ("blue", {"gpu": 8}), ("red", {"gpu": 2})):
             answer = live.client.put(f"/v1/tenants/{name}", json={"share": share})
             assert answer.status_code == 200, answer.text
@@ -620,6 +620,6 @@ def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:
 
 def test_what_a_program_has_set_aside_stays_so_around_a_service(tmp_path: Path) -> None:
     gc.freeze()
-    with running(tmp_path) as live:
+    with run_service(tmp_path) as live:
         assert live.client.get("/v1/jobs").status_code == 200
     assert gc.get_freeze_count() > 100_000  # all that was imported

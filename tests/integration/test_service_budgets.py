@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, RunningService, job, run_service
 
 TENANTS = [
     {"name": "vision", "budget": {"points": 30, "period": "7d", "carry": 5}},
@@ -17,9 +17,9 @@ TENANTS = [
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("budgets")
-    with running(folder, policy="oasis", cluster={**CLUSTER, "tenants": TENANTS}) as found:
+    with run_service(folder, policy="oasis", cluster={**CLUSTER, "tenants": TENANTS}) as found:
         for at in range(20):  # until places cost something
             if found.client.post("/v1/quote", json=job("x", tenant="vision")).json()["price"] > 0.5:
                 break
@@ -31,18 +31,18 @@ def _wide(name: str) -> dict[str, Any]:
     return job(name, tenant="speech", chunks=8, minibatches=60)
 
 
-def _statement(live: Running, name: str = "vision", **query: Any) -> Any:
+def _statement(live: RunningService, name: str = "vision", **query: Any) -> Any:
     answer = live.client.get(f"/v1/tenants/{name}/statement", params=query)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def _tenant(live: Running, name: str) -> Any:
+def _tenant(live: RunningService, name: str) -> Any:
     listed = live.client.get("/v1/tenants").json()["tenants"]
     return next(one for one in listed if one["name"] == name)
 
 
-def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: Running) -> None:
+def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: RunningService) -> None:
     budget = {"points": 30.0, "period": "7d", "since": "1970-01-05T00:00:00.000Z", "carry": 5.0}
     assert _tenant(live, "vision")["budget"] == budget
     assert _tenant(live, "speech")["account"] is None
@@ -68,7 +68,7 @@ def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: Running) -> 
     assert told["sums"]["debit"] == told["sums"]["refund"] == view["points"]["price"]
 
 
-def test_who_cannot_pay_is_refused_with_the_reason(live: Running) -> None:
+def test_who_cannot_pay_is_refused_with_the_reason(live: RunningService) -> None:
     price = live.client.post("/v1/quote", json=job("y", tenant="vision")).json()["price"]
     poor = {"points": round(price / 2, 6), "period": "7d"}
     assert live.client.put("/v1/tenants/vision", json={"budget": poor}).status_code == 200
@@ -100,7 +100,7 @@ def test_who_cannot_pay_is_refused_with_the_reason(live: Running) -> None:
     assert 'shadowprice_points_spent{tenant="vision"}' in metrics
 
 
-def test_a_statement_pages_and_filters(live: Running) -> None:
+def test_a_statement_pages_and_filters(live: RunningService) -> None:
     whole = _statement(live, limit=1000)["entries"]
     assert len(whole) > 4
     found, cursor = [], None
@@ -124,7 +124,7 @@ def test_a_statement_pages_and_filters(live: Running) -> None:
     assert (speech["budget"], speech["account"], speech["entries"]) == (None, None, [])
 
 
-def test_what_is_left_out_of_a_tenant_stays(live: Running) -> None:
+def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
     put = live.client.put
     assert put("/v1/tenants/audio", json={"share": {"gpu": 4}}).json()["share"] == {"gpu": "4"}
     budget = {"points": 1, "period": "90s", "since": "2026-11-23T00:00:00+01:00", "carry": "all"}
@@ -157,7 +157,9 @@ def test_what_is_left_out_of_a_tenant_stays(live: Running) -> None:
         ({"budgt": None}, "did you mean 'budget'?"),
     ],
 )
-def test_a_wrong_budget_is_refused_by_its_place(live: Running, body: Any, place: str) -> None:
+def test_a_wrong_budget_is_refused_by_its_place(
+    live: RunningService, body: Any, place: str
+) -> None:
     answer = live.client.put("/v1/tenants/vision", json=body)
     assert answer.status_code == 422
     assert place in answer.text
@@ -167,7 +169,7 @@ def test_a_wrong_budget_is_refused_by_its_place(live: Running, body: Any, place:
     "body", [{}, {"points": 0}, {"points": True}, {"points": "5"}, {"points": 1e9}, {"points": -1},
              {"points": 1, "note": "x" * 201}, {"points": 1, "more": 1}],
 )  # fmt: skip
-def test_a_wrong_grant_is_refused(live: Running, body: Any) -> None:
+def test_a_wrong_grant_is_refused(live: RunningService, body: Any) -> None:
     held = _tenant(live, "vision")["account"]["held"]
     assert live.client.post("/v1/tenants/vision/grants", json=body).status_code == 422
     assert _tenant(live, "vision")["account"]["held"] == held
@@ -176,20 +178,20 @@ def test_a_wrong_grant_is_refused(live: Running, body: Any) -> None:
 @pytest.mark.parametrize(
     "query", ["since=x", "until=2026", "back=-1", "kind=money", "back=0&since=2026-11-23", "bak=1"]
 )
-def test_a_wrong_question_is_refused(live: Running, query: str) -> None:
+def test_a_wrong_question_is_refused(live: RunningService, query: str) -> None:
     assert live.client.get(f"/v1/tenants/vision/statement?{query}").status_code == 422
     assert live.client.get("/v1/tenants/speech/statement?back=0").status_code == 409
 
 
 def test_budgets_of_the_cluster_file_and_accounts_outlive_a_restart(tmp_path: Path) -> None:
     cluster = {**CLUSTER, "tenants": TENANTS}
-    with running(tmp_path, policy="oasis", cluster=cluster) as first:
+    with run_service(tmp_path, policy="oasis", cluster=cluster) as first:
         first.client.post("/v1/tenants/vision/grants", json={"points": 2})
         before = _statement(first)
-    with running(tmp_path, policy="oasis", cluster=cluster) as again:
+    with run_service(tmp_path, policy="oasis", cluster=cluster) as again:
         assert _statement(again) == before
         assert before["account"]["held"] == 32.0
     tenants = [{"name": "vision", "budget": {"points": 10, "period": "7d"}}, TENANTS[1]]
-    with running(tmp_path, policy="oasis", cluster={**CLUSTER, "tenants": tenants}) as edited:
+    with run_service(tmp_path, policy="oasis", cluster={**CLUSTER, "tenants": tenants}) as edited:
         assert _tenant(edited, "vision")["account"]["held"] == 12.0
         assert _tenant(edited, "vision")["budget"]["carry"] == 0.0

@@ -25,8 +25,16 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reading import list_events
 from shadowprice.service.truth.slots import CATCH_UP, EDGES, Edge
-from tests.support.simulated_hours import CLUSTER, SLOT, Crash, Hour, disk_full, play, scattered
-from tests.support.simulated_world import HandClock
+from tests.support.simulated_hours import (
+    CLUSTER,
+    SLOT,
+    Crash,
+    SimulatedHour,
+    disk_full_error,
+    random_faults,
+    run_hour,
+)
+from tests.support.simulated_world import ManualClock
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
@@ -45,9 +53,9 @@ def _quiet():
 def test_a_service_that_is_killed_again_and_again_loses_nothing(
     tmp_path: Path, policy: str
 ) -> None:
-    hour = Hour(tmp_path, policy, seed=5, jobs=10, budgets=True)
-    hour.fault = scattered(random.Random(7), 220, Crash)
-    views = play(hour)
+    hour = SimulatedHour(tmp_path, policy, seed=5, jobs=10, budgets=True)
+    hour.fault = random_faults(random.Random(7), 220, Crash)
+    views = run_hour(hour)
     assert hour.crashes > 4
     assert len(views) == 18
     assert any(view.state == "finished" for view in views.values())
@@ -71,9 +79,9 @@ def test_an_hour_that_is_killed_at_positions_all_over_it_forgets_nothing() -> No
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
-    hour = Hour(tmp_path, "oasis", seed=6, jobs=10, budgets=True)
-    hour.fault = scattered(random.Random(8), 150, disk_full)
-    play(hour)
+    hour = SimulatedHour(tmp_path, "oasis", seed=6, jobs=10, budgets=True)
+    hour.fault = random_faults(random.Random(8), 150, disk_full_error)
+    run_hour(hour)
     assert hour.refusals > 5
 
 
@@ -82,16 +90,16 @@ def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
     tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients ask again, executors tell again; nothing runs for ever, and nothing runs twice."""
-    hour = Hour(tmp_path, policy, seed=5, jobs=20, budgets=True)
+    hour = SimulatedHour(tmp_path, policy, seed=5, jobs=20, budgets=True)
     raised: list[str] = []
 
     def bug() -> BaseException:
         raised.append("once more")
         return ZeroDivisionError("a passing bug")
 
-    fault = scattered(random.Random(7), 4, bug)
+    fault = random_faults(random.Random(7), 4, bug)
 
-    def opened(hour: Hour) -> None:
+    def opened(hour: SimulatedHour) -> None:
         kind: Any = type(unwrapped(hour.truth.engine.policy))
         decide = kind.decide
 
@@ -102,32 +110,32 @@ def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
         monkeypatch.setattr(kind, "decide", stumbling)
 
     hour.opened = opened
-    views = play(hour)
+    views = run_hour(hour)
     assert len(raised) > 9
     assert len(views) == 28
     assert sum(view.state == "finished" for view in views.values()) > 8
 
 
 def test_an_executor_that_is_away_is_asked_again(tmp_path: Path) -> None:
-    hour = Hour(tmp_path, "oasis", seed=6, jobs=10)
+    hour = SimulatedHour(tmp_path, "oasis", seed=6, jobs=10)
 
     def away() -> BaseException:
         return ExecutorError("away")
 
-    hour._outside = scattered(random.Random(9), 9, away)  # type: ignore[method-assign]
+    hour._outside = random_faults(random.Random(9), 9, away)  # type: ignore[method-assign]
     hour.world.fault = hour._outside
-    play(hour)
+    run_hour(hour)
     assert hour.refusals > 5
 
 
 @pytest.mark.parametrize("jump", [-1800, -5, 7, 1800])
 def test_a_clock_that_is_set_moves_no_slot(tmp_path: Path, jump: int) -> None:
-    hour = Hour(tmp_path, "oasis", seed=9, jobs=10)
+    hour = SimulatedHour(tmp_path, "oasis", seed=9, jobs=10)
 
     seen: list[int] = []
     origins: list[int] = []
 
-    def watch(hour: Hour, tick: int) -> None:
+    def watch(hour: SimulatedHour, tick: int) -> None:
         if tick == 90:
             hour.clock.set_by += jump * SECOND
         origins.append(hour.truth.calendar.origin)
@@ -145,7 +153,7 @@ def test_a_clock_that_is_set_moves_no_slot(tmp_path: Path, jump: int) -> None:
     assert len(moved) == clock[0]["data"]["promises"]
 
 
-def _played(hour: Hour) -> list[dict]:
+def _played(hour: SimulatedHour) -> list[dict]:
     asyncio.run(hour.run())
     hour.check()
     with hour.store.reading() as connection:
@@ -158,7 +166,7 @@ def _played(hour: Hour) -> list[dict]:
 def test_a_suspended_service_catches_up_every_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hour = Hour(tmp_path, "oasis", seed=10, jobs=10)
+    hour = SimulatedHour(tmp_path, "oasis", seed=10, jobs=10)
     began: list[int] = []
     begin = Edge._begin
 
@@ -168,12 +176,12 @@ def test_a_suspended_service_catches_up_every_slot(
 
     monkeypatch.setattr(Edge, "_begin", noting)
 
-    def suspend(hour: Hour, tick: int) -> None:
+    def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick in {60, 130}:
             hour.world.advance(7.5 * SLOT)
 
     hour.before_slot = suspend
-    play(hour)
+    run_hour(hour)
     assert began == sorted(set(began))
     # While anything runs or is planned, no slot is left out.
     assert {10, 11, 12, 13, 14, 15, 16, 17} <= set(began)
@@ -183,7 +191,7 @@ def test_who_stood_still_listens_once_however_many_slots_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are caught up batch by batch; what was heard before the first counts in all."""
-    hour = Hour(tmp_path, "fifo", seed=10, jobs=10)
+    hour = SimulatedHour(tmp_path, "fifo", seed=10, jobs=10)
     listened: list[int] = []
     begin = Driver._begin_listening
 
@@ -194,20 +202,20 @@ def test_who_stood_still_listens_once_however_many_slots_passed(
     monkeypatch.setattr(Driver, "_begin_listening", noting)
     monkeypatch.setattr(Driver, "listen_seconds", 0.0)
 
-    def suspend(hour: Hour, tick: int) -> None:
+    def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick == 60:
             assert hour.driver.published.running
             hour.world.advance(3.5 * EDGES * SLOT)
 
     hour.before_slot = suspend
-    play(hour)
+    run_hour(hour)
     assert len(listened) == 2  # at the start, and then
 
 
 def test_a_service_that_was_down_for_long_takes_most_of_it_out(tmp_path: Path) -> None:
-    hour = Hour(tmp_path, "fifo", seed=11, jobs=6)
+    hour = SimulatedHour(tmp_path, "fifo", seed=11, jobs=6)
 
-    def away(hour: Hour, tick: int) -> None:
+    def away(hour: SimulatedHour, tick: int) -> None:
         if tick == 80:
             hour.world.advance(5_000 * SLOT)
 
@@ -218,7 +226,7 @@ def test_a_service_that_was_down_for_long_takes_most_of_it_out(tmp_path: Path) -
 
 
 def test_time_never_goes_back_and_steps_are_seen() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     steady = SteadyClock(clock)
     first = steady.now()
     clock.set_by -= 100 * SECOND

@@ -5,14 +5,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, RunningService, job, run_service
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory):
     tenants = [{"name": name, "share": {"gpu": 4}} for name in ("vision", "speech")]
     folder = tmp_path_factory.mktemp("access")
-    with running(folder, cluster={**CLUSTER, "tenants": tenants}) as found:
+    with run_service(folder, cluster={**CLUSTER, "tenants": tenants}) as found:
         found.client.post("/v1/jobs", json=job("theirs", tenant="vision"))
         yield found
 
@@ -30,7 +30,7 @@ def live(tmp_path_factory: pytest.TempPathFactory):
         "Bearer " + "A" * 20_000,
     ],
 )
-def test_headers_that_are_no_token(live: Running, header: str) -> None:
+def test_headers_that_are_no_token(live: RunningService, header: str) -> None:
     with live.as_(None) as client:
         answer = client.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
     assert answer.status_code in {400, 401, 431}
@@ -49,7 +49,7 @@ def test_headers_that_are_no_token(live: Running, header: str) -> None:
         "/v1/%2e%2e/%2e%2e/etc/passwd",
     ],
 )
-def test_paths_lead_nowhere(live: Running, path: str) -> None:
+def test_paths_lead_nowhere(live: RunningService, path: str) -> None:
     token = live.service.token_file.read_text().strip()
     told = _raw(live, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n")
     status = int(told.split(b" ", 2)[1])
@@ -58,7 +58,7 @@ def test_paths_lead_nowhere(live: Running, path: str) -> None:
     assert token.encode() not in told
 
 
-def _raw(live: Running, request: str | bytes, seconds: float = 5.0) -> bytes:
+def _raw(live: RunningService, request: str | bytes, seconds: float = 5.0) -> bytes:
     """Send bytes as they are, and return what comes back until it ends or nothing more comes."""
     parts = urlsplit(live.address)
     data = request.encode("latin-1") if isinstance(request, str) else request
@@ -88,7 +88,7 @@ def _raw(live: Running, request: str | bytes, seconds: float = 5.0) -> bytes:
         "Content-Length: 99999999999999999999",
     ],
 )
-def test_a_request_hides_no_other(live: Running, head: str) -> None:
+def test_a_request_hides_no_other(live: RunningService, head: str) -> None:
     """Two lengths, or none that can be believed: what follows is never taken for a request."""
     token = live.service.token_file.read_text().strip()
     hidden = f"DELETE /v1/jobs/theirs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -100,7 +100,7 @@ def test_a_request_hides_no_other(live: Running, head: str) -> None:
     assert live.client.get("/v1/jobs/theirs").json()["state"] != "cancelled"
 
 
-def test_a_body_without_end_is_cut_off(live: Running) -> None:
+def test_a_body_without_end_is_cut_off(live: RunningService) -> None:
     token = live.service.token_file.read_text().strip()
     head = (
         f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
@@ -124,7 +124,7 @@ def test_a_body_without_end_is_cut_off(live: Running) -> None:
     assert live.client.get("/healthz").status_code == 200
 
 
-def test_a_name_is_text_wherever_it_is_shown(live: Running) -> None:
+def test_a_name_is_text_wherever_it_is_shown(live: RunningService) -> None:
     for name in (
         "<script>alert(1)</script>",
         "a/b?c#d",

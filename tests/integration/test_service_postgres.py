@@ -19,7 +19,7 @@ from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.ledger_checks import check_ledger
 from tests.support.postgres import Server, binaries, postgres
-from tests.support.services import Running, job, running
+from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import wait_until
 from tests.unit.service.test_whole import fails_and_is_asked_again
 
@@ -40,7 +40,7 @@ def server() -> Iterator[Server]:
 
 
 def test_one_writes_the_other_stands_by_and_takes_over(server: Server, tmp_path: Path) -> None:
-    with running(tmp_path, policy="oasis", data=server.url) as first:
+    with run_service(tmp_path, policy="oasis", data=server.url) as first:
         told = first.client.post("/v1/jobs", json=job("kept")).json()
         second = _standby(server, tmp_path)
         with second as standby:
@@ -66,9 +66,9 @@ def test_one_without_the_records_of_what_runs_lets_another_write(
 ) -> None:
     with postgres() as server, caplog.at_level(logging.WARNING), ExitStack() as ends:
 
-        def begun(records: str) -> AbstractContextManager[Running]:
+        def begun(records: str) -> AbstractContextManager[RunningService]:
             executor = LocalExecutor(ExecutorOptions(str(tmp_path / records)))
-            return running(tmp_path, data=server.url, executor=executor)
+            return run_service(tmp_path, data=server.url, executor=executor)
 
         with begun("one") as first:
             assert first.client.get("/readyz").status_code == 200
@@ -82,11 +82,11 @@ def test_one_without_the_records_of_what_runs_lets_another_write(
 
 
 def _standby(server: Server, folder: Path):
-    return running(folder, policy="oasis", data=server.url)
+    return run_service(folder, policy="oasis", data=server.url)
 
 
 def test_a_server_that_dies_costs_nothing_that_was_answered(server: Server, tmp_path: Path) -> None:
-    with running(tmp_path, policy="oasis", data=server.url) as live:
+    with run_service(tmp_path, policy="oasis", data=server.url) as live:
         names = [f"survives-{at}" for at in range(5)]
         for name in names:
             assert live.client.post("/v1/jobs", json=job(name)).status_code == 200
@@ -147,7 +147,7 @@ class Between:
 def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(tmp_path: Path) -> None:
     with postgres() as server, closing(Between(server.port)) as between:
         url = server.url.replace(f":{server.port}/", f":{between.port}/")
-        with running(tmp_path, policy="oasis", data=url) as live:
+        with run_service(tmp_path, policy="oasis", data=url) as live:
             assert live.client.post("/v1/jobs", json=job("before")).status_code == 200
             between.lose()
             wait_until(lambda: live.client.post("/v1/jobs", json=job("after")).status_code == 200)
@@ -157,7 +157,7 @@ def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(tmp_pat
 def test_accounts_are_kept_there_as_well(tmp_path: Path) -> None:
     budget = {"points": 99_999_999.5, "period": "7d", "since": "9999-01-01T00:00:00Z"}
     with postgres() as server:
-        with running(tmp_path, policy="oasis", data=server.url) as live:
+        with run_service(tmp_path, policy="oasis", data=server.url) as live:
             for tenant in ("vision", "speech"):
                 told = live.client.put(f"/v1/tenants/{tenant}", json={"budget": budget}).json()
                 assert told["account"]["held"] == 99_999_999.5
@@ -166,7 +166,7 @@ def test_accounts_are_kept_there_as_well(tmp_path: Path) -> None:
             live.client.delete("/v1/jobs/job-11")
             before = live.client.get("/v1/tenants/vision/statement").json()
             assert {"grant", "debit", "refund"} == {one["kind"] for one in before["entries"]}
-        with running(tmp_path, policy="oasis", data=server.url) as again:
+        with run_service(tmp_path, policy="oasis", data=server.url) as again:
             assert again.client.get("/v1/tenants/vision/statement").json() == before
             check_ledger(again.service.store)
 
@@ -191,7 +191,7 @@ def _databases(server: Server) -> Iterator[str]:
 def test_a_null_character_is_refused_before_the_server_sees_it(
     server: Server, tmp_path: Path
 ) -> None:
-    with running(tmp_path, data=server.url) as live:
+    with run_service(tmp_path, data=server.url) as live:
         for path in ("/v1/jobs?tenant=a%00", "/v1/jobs/a%00", "/v1/decisions?job=%00"):
             answer = live.client.get(path)
             assert answer.status_code == 422, answer.text

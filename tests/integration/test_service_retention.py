@@ -12,12 +12,12 @@ from shadowprice.executors.contract import ExecutorError, ExecutorOptions, Held,
 from shadowprice.executors.registry import create
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.reading import list_jobs
-from tests.support.services import running
-from tests.support.simulated_hours import Crash, Hour, disk_full
+from tests.support.services import run_service
+from tests.support.simulated_hours import Crash, SimulatedHour, disk_full_error
 from tests.support.waiting import wait_until
 
 
-class Aging(Hour):
+class Aging(SimulatedHour):
     """An hour whose jobs are old in the end, but for one."""
 
     async def live(self) -> None:
@@ -65,7 +65,7 @@ def _points() -> tuple[Any, list[int]]:
     return fault, left
 
 
-FAULTS = (Crash, disk_full)
+FAULTS = (Crash, disk_full_error)
 
 
 @pytest.mark.parametrize("kind", range(len(FAULTS)))
@@ -159,7 +159,7 @@ def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> No
         "utility": {"kind": "constant", "value": 1},
         "run": {"command": ["echo", "a line of the log"]},
     }
-    with running(tmp_path, cluster=cluster, executor=executor) as live:
+    with run_service(tmp_path, cluster=cluster, executor=executor) as live:
 
         def state() -> str:
             return str(live.client.get("/v1/jobs/a").json().get("state"))

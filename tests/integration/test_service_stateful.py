@@ -25,8 +25,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.support.services import Running, job, running
-from tests.support.simulated_world import HandClock
+from tests.support.services import RunningService, job, run_service
+from tests.support.simulated_world import ManualClock
 from tests.support.waiting import wait_until
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "0"))
@@ -74,7 +74,7 @@ class Api(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="shadowprice-stateful-"))
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.jobs: dict[str, Known] = {}
         self.drained: set[str] = set()
         self.servers = {"g-0", "g-1"}
@@ -86,8 +86,8 @@ class Api(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.stack = ExitStack()
-        live = running(self.folder, cluster=CLUSTER, policy="oasis", clock=self.clock)
-        self.live: Running = self.stack.enter_context(live)
+        live = run_service(self.folder, cluster=CLUSTER, policy="oasis", clock=self.clock)
+        self.live: RunningService = self.stack.enter_context(live)
 
     def teardown(self) -> None:
         self.stack.close()

@@ -16,7 +16,7 @@ from shadowprice.service.api.jobs import LONGEST_WAIT
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import DecideBacklog
 from tests.integration.test_observing import Witness
-from tests.support.services import Running, job, running
+from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
@@ -39,15 +39,17 @@ class Logging(Witness):
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("streams"), executor=Logging(), observe=False) as found:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with run_service(
+        tmp_path_factory.mktemp("streams"), executor=Logging(), observe=False
+    ) as found:
         yield found
 
 
 class Follower(threading.Thread):
     """Follows the event stream of a token until it ends."""
 
-    def __init__(self, live: Running, token: str, after: int | None = None) -> None:
+    def __init__(self, live: RunningService, token: str, after: int | None = None) -> None:
         super().__init__(daemon=True)
         self.live, self.token, self.after = live, token, after
         self.lines: list[str] = []
@@ -73,24 +75,24 @@ class Follower(threading.Thread):
 
 
 @contextmanager
-def following(live: Running, token: str, after: int | None = None) -> Iterator[Follower]:
+def following(live: RunningService, token: str, after: int | None = None) -> Iterator[Follower]:
     follower = Follower(live, token, after)
     follower.start()
     wait_until(lambda: bool(follower.lines) or follower.refused)
     yield follower
 
 
-def _made(live: Running, **more: Any) -> dict[str, Any]:
+def _made(live: RunningService, **more: Any) -> dict[str, Any]:
     return dict(live.client.post("/v1/tokens", json={"tenant": "red", **more}).json())
 
 
-def _submit(live: Running, name: str) -> None:
+def _submit(live: RunningService, name: str) -> None:
     run = {"command": ["train"]}
     live.client.post("/v1/jobs", json=job(name, tenant="red", run=run)).raise_for_status()
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_stream_ends_when_its_token_is_revoked(live: Running, busy: bool) -> None:
+def test_a_stream_ends_when_its_token_is_revoked(live: RunningService, busy: bool) -> None:
     made, other = _made(live), _made(live)
     with (
         following(live, made["token"]) as follower,
@@ -112,7 +114,7 @@ def test_a_stream_ends_when_its_token_is_revoked(live: Running, busy: bool) -> N
 
 
 @pytest.mark.parametrize("after", [None, 0])
-def test_a_stream_ends_when_its_token_expires(live: Running, after: int | None) -> None:
+def test_a_stream_ends_when_its_token_expires(live: RunningService, after: int | None) -> None:
     for life in (1, 4, 16):  # a busy machine may let a token expire before it is used
         start = time.monotonic()
         made = _made(live, expires=f"{life}s")
@@ -124,7 +126,7 @@ def test_a_stream_ends_when_its_token_expires(live: Running, after: int | None) 
     assert time.monotonic() - start >= life
 
 
-def test_a_client_that_follows_is_told_why_it_ends(live: Running) -> None:
+def test_a_client_that_follows_is_told_why_it_ends(live: RunningService) -> None:
     made = _made(live, expires="1s")
     with Client(Address(live.address, made["token"])) as client:
         with pytest.raises(ServiceError) as caught:
@@ -133,7 +135,7 @@ def test_a_client_that_follows_is_told_why_it_ends(live: Running) -> None:
         assert caught.value.code == "unauthenticated"
 
 
-def test_a_log_is_followed_no_longer_than_the_token_lasts(live: Running) -> None:
+def test_a_log_is_followed_no_longer_than_the_token_lasts(live: RunningService) -> None:
     _submit(live, "logged")
     made = _made(live)
     with Client(Address(live.address, made["token"])) as client:
@@ -146,7 +148,7 @@ def test_a_log_is_followed_no_longer_than_the_token_lasts(live: Running) -> None
 
 
 def test_nobody_waits_longer_than_the_token_lasts(
-    live: Running, monkeypatch: pytest.MonkeyPatch
+    live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(self: DecideBacklog, batch: Batch) -> int:
         del self

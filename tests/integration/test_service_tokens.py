@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.services import Running, job, running
+from tests.support.services import RunningService, job, run_service
 
 OPEN = {("get", "/healthz"), ("get", "/readyz")}
 OWN = "/v1/jobs/{name}"
@@ -51,14 +51,14 @@ BODIES: dict[tuple[str, str], Any] = {
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory):
-    with running(tmp_path_factory.mktemp("tokens"), policy="oasis") as found:
+    with run_service(tmp_path_factory.mktemp("tokens"), policy="oasis") as found:
         with found.as_(found.token("vision")) as vision:
             assert vision.post("/v1/jobs", json=job("theirs")).status_code == 200
         yield found
 
 
 @pytest.fixture(scope="module")
-def routes(live: Running) -> list[tuple[str, str]]:
+def routes(live: RunningService) -> list[tuple[str, str]]:
     document = live.client.get("/v1/openapi.json")
     paths = document.json()["paths"]
     found = [(method, path) for path, methods in paths.items() for method in methods]
@@ -76,7 +76,7 @@ KINDS = ["none", "wrong", "cut", "longer", "expired", "revoked", "empty", "basic
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_but_health_answers_without_a_valid_token(
-    live: Running, routes: list[tuple[str, str]], kind: str
+    live: RunningService, routes: list[tuple[str, str]], kind: str
 ) -> None:
     good = live.service.token_file.read_text().strip()
     wrong = {"wrong": "sp_" + "x" * 43, "cut": good[:-1], "longer": f"{good}A", "empty": "-"}
@@ -110,7 +110,7 @@ def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) ->
     }
 
 
-def test_a_tenant_operates_nothing(live: Running, routes: list[tuple[str, str]]) -> None:
+def test_a_tenant_operates_nothing(live: RunningService, routes: list[tuple[str, str]]) -> None:
     assert set(routes) >= OPERATORS
     with live.as_(live.token("speech")) as client:
         for method, path in sorted(OPERATORS):
@@ -118,7 +118,7 @@ def test_a_tenant_operates_nothing(live: Running, routes: list[tuple[str, str]])
             assert answer.status_code == 403, (method, path, answer.text)
 
 
-def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: Running) -> None:
+def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: RunningService) -> None:
     told = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
     service = live.service
     with live.as_(told["token"]) as vision:
@@ -133,7 +133,7 @@ def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: Running) ->
     assert live.client.delete(f"/v1/tokens/{told['id']}").status_code == 404
 
 
-def test_another_tenants_account_is_not_there(live: Running) -> None:
+def test_another_tenants_account_is_not_there(live: RunningService) -> None:
     """Its name is in no answer, whether it has a budget or does not exist."""
     budget = {"budget": {"points": 40, "period": "1d"}}
     for name in ("vision", "speech"):
@@ -156,7 +156,9 @@ def test_another_tenants_account_is_not_there(live: Running) -> None:
     assert live.client.get("/v1/tenants/nobody/statement").status_code == 404
 
 
-def test_another_tenants_job_is_not_there(live: Running, routes: list[tuple[str, str]]) -> None:
+def test_another_tenants_job_is_not_there(
+    live: RunningService, routes: list[tuple[str, str]]
+) -> None:
     before = live.client.get("/v1/jobs/theirs").json()
     own = [(method, path) for method, path in routes if path.startswith(OWN)]
     assert len(own) >= 7
@@ -186,7 +188,9 @@ def test_another_tenants_job_is_not_there(live: Running, routes: list[tuple[str,
 
 
 @pytest.mark.parametrize("expires", ["-1d", "3", 3, "0s", "3 slots", "11000d", [], True])
-def test_how_long_a_token_is_valid_is_refused_with_its_place(live: Running, expires: Any) -> None:
+def test_how_long_a_token_is_valid_is_refused_with_its_place(
+    live: RunningService, expires: Any
+) -> None:
     answer = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]

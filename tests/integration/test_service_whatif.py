@@ -13,7 +13,7 @@ from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.whatif import described
-from tests.support.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.waiting import wait_until
 
 
@@ -22,11 +22,11 @@ def live(tmp_path_factory: pytest.TempPathFactory):
     small = CLUSTER | {
         "servers": [{"name": "g", "count": 1, "capacity": {"gpu": 4, "memory": "3.5GiB"}}]
     }
-    with running(tmp_path_factory.mktemp("whatif"), cluster=small, policy="fifo") as found:
+    with run_service(tmp_path_factory.mktemp("whatif"), cluster=small, policy="fifo") as found:
         yield found
 
 
-def _finished(live: Running, number: int) -> dict:
+def _finished(live: RunningService, number: int) -> dict:
     def result() -> dict:
         record = live.client.get(f"/v1/whatif/{number}").json()
         return dict(record) if record["state"] not in {"waiting", "running"} else {}
@@ -34,7 +34,7 @@ def _finished(live: Running, number: int) -> dict:
     return wait_until(result)
 
 
-def test_more_servers_earn_more_for_jobs_that_wait(live: Running) -> None:
+def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None:
     refused = live.client.post("/v1/whatif", json={})
     assert refused.json()["code"] == "conflict"  # nothing was submitted yet
     jobs = [
@@ -69,13 +69,13 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: Running) -> None:
         ({"server": {}}, "did you mean 'servers'?"),
     ],
 )
-def test_wrong_questions_are_problems(live: Running, body: dict, told: str) -> None:
+def test_wrong_questions_are_problems(live: RunningService, body: dict, told: str) -> None:
     answer = live.client.post("/v1/whatif", json=body)
     assert answer.status_code == 422, answer.text
     assert told in answer.text.replace('\\"', '"')
 
 
-def test_what_is_not_there(live: Running) -> None:
+def test_what_is_not_there(live: RunningService) -> None:
     assert live.client.get("/v1/whatif/99").status_code == 404
     assert live.client.get("/v1/whatif/x").status_code == 422
 
@@ -109,7 +109,7 @@ def test_a_cluster_is_described_as_its_file_had_it(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def address(live: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def address(live: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
     monkeypatch.setenv("SHADOWPRICE_TOKEN", live.service.token_file.read_text().strip())
@@ -119,7 +119,7 @@ def address(live: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
 
 
 def test_the_command_asks_the_service(
-    address: str, live: Running, capsys: pytest.CaptureFixture[str]
+    address: str, live: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["whatif", "--server", address, "--days", "1", "--add", "g:2"]
     assert main([*words, "-p", "fifo", "-o", "json"]) == 0
@@ -166,7 +166,7 @@ def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path)
     file = tmp_path / "policy.py"
     shutil.copy(Path(__file__).parents[2] / "examples" / "policy.py", file)
     choice = PolicyChoice.named(f"{file}:FirstFit", {"workers": "most"})
-    with running(tmp_path, policy=choice) as live:
+    with run_service(tmp_path, policy=choice) as live:
         file.unlink()  # a later version would simulate another policy
         assert live.client.get("/v1/service").json()["policy"] == "policy.FirstFit"
         assert live.client.post("/v1/jobs", json=job("w")).status_code == 200

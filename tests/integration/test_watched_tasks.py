@@ -19,7 +19,7 @@ from shadowprice.service.running.observing import Follower
 from shadowprice.service.running.runner import Runner
 from shadowprice.service.service import Service
 from shadowprice.service.store import Store
-from tests.support.services import Running, job, running
+from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
@@ -89,7 +89,7 @@ FAULTS: dict[str, tuple[Patch, str, str]] = {
 }
 
 
-def executor_in(folder: Path, live: list[Running]) -> LocalExecutor:
+def executor_in(folder: Path, live: list[RunningService]) -> LocalExecutor:
     (folder / "local").mkdir(exist_ok=True)
 
     def failed(what: str) -> None:
@@ -103,7 +103,7 @@ def executor_in(folder: Path, live: list[Running]) -> LocalExecutor:
 
 
 @contextmanager
-def viewing(live: Running) -> Iterator[list[str]]:
+def viewing(live: RunningService) -> Iterator[list[str]]:
     """Follow the event stream, again whenever it ends."""
     seen: list[str] = []
     over = threading.Event()
@@ -155,9 +155,9 @@ def test_a_part_that_fails_goes_on_and_is_told_of(
     patch, said, counted = FAULTS[where]
     fault = Switch()
     patch(monkeypatch, fault)
-    live: list[Running] = []
+    live: list[RunningService] = []
     executor = executor_in(tmp_path, live)
-    with running(tmp_path, cluster=CLUSTER, executor=executor) as one:
+    with run_service(tmp_path, cluster=CLUSTER, executor=executor) as one:
         live.append(one)
         client = one.client
         command = f"while [ ! -e {tmp_path}/end ]; do sleep 0.1; done"
@@ -194,7 +194,7 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
     fault = Switch()
     _before(monkeypatch, fault, Follower, "look")
     executor = executor_in(tmp_path, [])
-    with running(tmp_path, cluster=CLUSTER, executor=executor, observe=True) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=executor, observe=True) as live:
         fault.on = True
         wait_until(lambda: live.client.get("/readyz").status_code == 503)
         trouble = live.client.get("/v1/service").json()["trouble"]
@@ -214,7 +214,7 @@ def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
     ended: list[Service] = []
 
     def serve() -> None:
-        with running(tmp_path, cluster=CLUSTER, executor=executor) as live:
+        with run_service(tmp_path, cluster=CLUSTER, executor=executor) as live:
             ended.append(live.service)
             fault.on = True
 
@@ -246,7 +246,7 @@ def test_one_generation_that_cannot_be_looked_at_hides_no_other(
 
     monkeypatch.setattr(LocalExecutor, "_care", failing)
     executor = executor_in(tmp_path, [])
-    with running(tmp_path, cluster=CLUSTER, executor=executor) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=executor) as live:
         run = {"command": ["sleep", "600"], "grace": "1s"}
         for name in ("bad", "good"):
             record = job(name, worker={"cpu": 1}, workers={"max": 1}, minibatches=500, run=run)

@@ -19,7 +19,7 @@ from tools.testbed.places import TestbedError
 
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
-from tests.support.services import Running, running
+from tests.support.services import RunningService, run_service
 
 Found = TypeVar("Found")
 
@@ -159,11 +159,11 @@ def installed(bed: Testbed) -> User:
 @contextmanager
 def operated(
     bed: Testbed, folder: Path, config: Path | None = None, **more: Any
-) -> Iterator[Running]:
+) -> Iterator[RunningService]:
     """Run a service here that follows the testbed's resources, as one of its users."""
     (folder / "local").mkdir(exist_ok=True)
     executor = LocalExecutor(ExecutorOptions(directory=str(folder / "local")))
-    with running(
+    with run_service(
         folder,
         cluster=CLUSTER,
         executor=executor,

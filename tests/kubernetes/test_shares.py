@@ -13,7 +13,7 @@ import pytest
 from tools.testbed import Testbed
 
 from tests.kubernetes.operators import User, eventually, installed, manifest, operated
-from tests.support.services import Running
+from tests.support.services import RunningService
 
 SHARE = "shadowprice.io/share"
 
@@ -52,7 +52,7 @@ def quota(namespace: str, **hard: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": names}}
 
 
-def shares(service: Running) -> dict[str, Any]:
+def shares(service: RunningService) -> dict[str, Any]:
     found = service.client.get("/v1/tenants").json()["tenants"]
     return {one["name"]: one["share"] for one in found}
 

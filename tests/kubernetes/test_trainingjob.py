@@ -17,7 +17,7 @@ from tools.testbed import Testbed
 from tools.testbed.places import TestbedError
 
 from tests.kubernetes.operators import DEPLOY, User, eventually, installed, manifest, operated
-from tests.support.services import Running
+from tests.support.services import RunningService
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,12 @@ def user(control_plane: Testbed) -> User:
 
 
 @pytest.fixture(scope="module")
-def service(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     with operated(user.bed, tmp_path_factory.mktemp("service")) as running:
         yield running
 
 
-def job_of(service: Running, user: User, name: str) -> dict[str, Any]:
+def job_of(service: RunningService, user: User, name: str) -> dict[str, Any]:
     found = service.client.get(f"/v1/jobs/{user.status(name)['job']}")
     assert found.status_code == 200, found.text
     return dict(found.json())
@@ -68,7 +68,7 @@ def test_what_is_no_job_is_refused_at_once(user: User, change: Any, words: str) 
     assert user.resource("wrong") is None
 
 
-def test_it_runs_finishes_and_is_told_of(user: User, service: Running) -> None:
+def test_it_runs_finishes_and_is_told_of(user: User, service: RunningService) -> None:
     user.apply(manifest("short", run={"command": ["sleep", "3"]}))
     user.waits_for("short", "Running")
     line = user.bed.kubectl("get", "tj", "short").splitlines()
@@ -96,7 +96,7 @@ def test_it_runs_finishes_and_is_told_of(user: User, service: Running) -> None:
     user.gone("short")
 
 
-def test_deleting_cancels_and_the_name_is_free_again(user: User, service: Running) -> None:
+def test_deleting_cancels_and_the_name_is_free_again(user: User, service: RunningService) -> None:
     user.apply(manifest("again"))
     user.waits_for("again", "Running")
     first = user.status("again")["job"]
@@ -112,7 +112,7 @@ def test_deleting_cancels_and_the_name_is_free_again(user: User, service: Runnin
     user.gone("again")
 
 
-def test_edits_revise_or_are_refused(user: User, service: Running) -> None:
+def test_edits_revise_or_are_refused(user: User, service: RunningService) -> None:
     user.apply(manifest("edited"))
     user.waits_for("edited", "Running")
     user.apply(manifest("edited", utility={"kind": "constant", "value": 7}))
@@ -161,7 +161,7 @@ def test_a_resource_takes_the_curve_of_its_family_from_the_service(
 
 
 def test_what_the_models_refuse_is_rejected_until_it_is_mended(
-    user: User, service: Running
+    user: User, service: RunningService
 ) -> None:
     user.apply(manifest("invalid", workers={"min": 3, "max": 2}))
     rejected = user.waits_for("invalid", "Rejected")
@@ -174,7 +174,7 @@ def test_what_the_models_refuse_is_rejected_until_it_is_mended(
     user.gone("invalid")
 
 
-def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Running) -> None:
+def test_what_never_fits_is_rejected_with_the_reason(user: User, service: RunningService) -> None:
     user.apply(manifest("large", worker={"cpu": 64}))
     rejected = user.waits_for("large", "Rejected")
     assert rejected["reason"] == "DoesNotFit"
@@ -188,7 +188,7 @@ def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Runnin
     user.gone("large")
 
 
-def test_whoever_takes_the_finalizer_away_cancels_too(user: User, service: Running) -> None:
+def test_whoever_takes_the_finalizer_away_cancels_too(user: User, service: RunningService) -> None:
     deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]  # it is not gone at once
     user.apply(manifest("forced", run={"command": deaf, "grace": "20s"}))
     user.waits_for("forced", "Running")
@@ -201,7 +201,7 @@ def test_whoever_takes_the_finalizer_away_cancels_too(user: User, service: Runni
     )
 
 
-def test_a_running_job_costs_few_calls(user: User, service: Running) -> None:
+def test_a_running_job_costs_few_calls(user: User, service: RunningService) -> None:
     user.apply(manifest("counted", run={"command": ["sleep", "4"]}))
     user.waits_for("counted", "Finished")
     user.delete("counted")
@@ -221,7 +221,7 @@ def test_a_running_job_costs_few_calls(user: User, service: Running) -> None:
     assert calls["patch trainingjobs/status"] <= slots, calls
 
 
-def plugin(user: User, service: Running, *words: str) -> str:
+def plugin(user: User, service: RunningService, *words: str) -> str:
     """What ``kubectl shadowprice`` says to the service here."""
     program = "from shadowprice.cli.plugin import run; run()"
     token = service.service.token_file.read_text().strip()
@@ -240,7 +240,9 @@ def plugin(user: User, service: Running, *words: str) -> str:
     return done.stdout
 
 
-def test_the_plugin_speaks_of_resources(user: User, service: Running, tmp_path: Path) -> None:
+def test_the_plugin_speaks_of_resources(
+    user: User, service: RunningService, tmp_path: Path
+) -> None:
     user.apply(manifest("asked"))
     user.waits_for("asked", "Running")
     assert "started as generation 1 on machine" in plugin(user, service, "explain", "asked")

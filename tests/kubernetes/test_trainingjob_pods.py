@@ -11,7 +11,7 @@ from tools.testbed import Testbed
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from tests.kubernetes.operators import CLUSTER, eventually, installed, manifest
-from tests.support.services import running
+from tests.support.services import run_service
 
 
 def pods(bed: Testbed) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def test_pods_are_the_resources_own(testbed: Testbed, tmp_path: Path) -> None:
     )
     cluster = {**CLUSTER, "slot": "5s"}
     cluster["servers"] = [{"name": name, "capacity": {"cpu": "0.5"}} for name in ("one", "two")]
-    with running(
+    with run_service(
         tmp_path,
         cluster=cluster,
         executor=KubernetesExecutor(options),

@@ -24,7 +24,7 @@ from tests.contract import harness as contract
 from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
 from tests.on_ray.started import StartedCluster
 from tests.on_ray.test_serve import until
-from tests.support.services import job, running
+from tests.support.services import job, run_service
 
 pytestmark = pytest.mark.ray
 
@@ -97,7 +97,7 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
     }
     harness = Addressed(tmp_path / "executor", inside.by_client)
     try:
-        with running(tmp_path, cluster=cluster, executor=harness.make()) as live:
+        with run_service(tmp_path, cluster=cluster, executor=harness.make()) as live:
             until(lambda: len(live.client.get("/v1/servers").json()["servers"]) == 2)
             found = live.client.get("/v1/servers").json()["servers"]
             assert {one["name"]: one["role"] for one in found} == {"head": "ps", "other": "worker"}

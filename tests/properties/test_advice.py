@@ -20,14 +20,14 @@ from shadowprice.results.advice import Advice
 from shadowprice.simulator.advice import advise, advise_together
 from tests.support.advice_cases import (
     Case,
-    check,
-    ended,
-    entry,
-    refused,
-    resolved,
-    servers,
-    tight_entry,
-    tight_servers,
+    check_advice,
+    positions_by_status,
+    random_entry,
+    random_servers,
+    random_tight_entry,
+    random_tight_servers,
+    refused_positions,
+    resolve_jobs,
 )
 from tests.support.astraea_cases import shared_cluster
 
@@ -49,9 +49,9 @@ TENANTS = {"a": {"worker": 4, "ps": 2}, "b": {"worker": 2, "ps": 1}}
 def case_of(policy: str, settings: Mapping[str, Any], seed: int) -> Case:
     """Return a policy with up to ten jobs on a small cluster."""
     rng = np.random.default_rng(seed)
-    on = servers(rng)
-    drawn = [entry(rng, f"job-{at}") for at in range(int(rng.integers(2, 11)))]
-    entries = [one for one in drawn if never_fits(resolved(on, [one])[0], on) is None]
+    on = random_servers(rng)
+    drawn = [random_entry(rng, f"job-{at}") for at in range(int(rng.integers(2, 11)))]
+    entries = [one for one in drawn if never_fits(resolve_jobs(on, [one])[0], on) is None]
     return Case(policy, settings, on, entries, seed=seed)
 
 
@@ -59,10 +59,10 @@ def hold(case: Case, most: int = 2, positions: Sequence[int] | None = None) -> l
     """Check all advice on the first refused jobs of a case, or on those named; return it."""
     given: list[Advice] = []
     if positions is None:
-        positions = refused(case.run(), case.entries)[:most]
+        positions = refused_positions(case.run(), case.entries)[:most]
     for position in positions:
         counsel = case.counsel(position)
-        for advice, admitted, minimal in check(case, position, counsel):
+        for advice, admitted, minimal in check_advice(case, position, counsel):
             assert admitted, (position, advice)
             assert minimal, (position, advice)
             given.append(advice)
@@ -104,7 +104,7 @@ def test_advice_on_several_jobs_at_once_is_that_on_each(
         case = case_of(policy, settings, seed)
         if policy == "oasis" and settings["prices"] == "given":
             case = replace(case, entries=[one for one in case.entries if "ps" not in one])
-        positions = refused(case.run(), case.entries)
+        positions = refused_positions(case.run(), case.entries)
         entries = {position: case.entries[position] for position in positions}
         if not entries:
             continue
@@ -142,7 +142,7 @@ def test_advice_where_places_are_shared(policy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     entries = [shared_entry(rng, f"job-{at}") for at in range(7)]
     on = shared_cluster(3, TENANTS, horizon=8)
-    entries = [one for one in entries if never_fits(resolved(on, [one])[0], on) is None]
+    entries = [one for one in entries if never_fits(resolve_jobs(on, [one])[0], on) is None]
     until = 20 if policy in ("astraea", "batchsche") else None
     hold(Case(policy, {}, on, entries, until=until), most=1)
 
@@ -150,10 +150,10 @@ def test_advice_where_places_are_shared(policy: str, seed: int) -> None:
 def tight_case(policy: str, seed: int) -> Case:
     """Return jobs that empty servers carry only just, or not together with their servers."""
     rng = np.random.default_rng(seed)
-    on = tight_servers(rng)
-    drawn = [tight_entry(rng, f"job-{at}") for at in range(8)]
+    on = random_tight_servers(rng)
+    drawn = [random_tight_entry(rng, f"job-{at}") for at in range(8)]
     entries = [
-        one for one in drawn if never_fits(resolved(on, [one])[0], on, local_free=True) is None
+        one for one in drawn if never_fits(resolve_jobs(on, [one])[0], on, local_free=True) is None
     ]
     return Case(policy, {}, on, entries, seed=seed)
 
@@ -169,7 +169,7 @@ def awkward_case(policy: str, seed: int) -> Case:
         if kind < 2:
             one["worker"]["worker"] = 2  # a worker takes one place
         entries.append(one)
-    entries = [one for one in entries if never_fits(resolved(on, [one])[0], on) is None]
+    entries = [one for one in entries if never_fits(resolve_jobs(on, [one])[0], on) is None]
     return Case(policy, {}, on, entries, until=20 if policy in TENANTS_PRICED else None)
 
 
@@ -186,7 +186,7 @@ def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(poli
     told = given_ = 0
     for seed in range(20):
         case = kinds.get(policy, tight_case)(policy, seed)
-        for position in refused(case.run(), case.entries)[:1]:
+        for position in refused_positions(case.run(), case.entries)[:1]:
             counsel = case.counsel(position)
             assert counsel.held
             assert counsel.advice or counsel.hopeless, (seed, position)
@@ -203,10 +203,10 @@ def test_a_job_that_runs_in_what_is_left_and_is_given_up_was_not_admitted() -> N
     for seed in range(8):
         case = case_of("rolling", {}, seed)
         engine = case.run()
-        dropped = ended(engine, case.entries, Status.DROPPED)[:1]
+        dropped = positions_by_status(engine, case.entries, Status.DROPPED)[:1]
         given_up += len(dropped)
         # Advice is for whom it gave up as well; and what it advises others ends in no such way.
-        held += len(hold(case, positions=[*dropped, *refused(engine, case.entries)[:1]]))
+        held += len(hold(case, positions=[*dropped, *refused_positions(engine, case.entries)[:1]]))
         if given_up and held >= 6:
             return
     pytest.fail(f"{given_up} given up, {held} changes advised: the jobs are too easy, or too hard")
@@ -217,7 +217,7 @@ def test_a_job_that_runs_in_what_is_left_and_is_given_up_was_not_admitted() -> N
 @hypothesis_settings(max_examples=2, deadline=None)
 def test_advice_on_bags(prices: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on = servers(rng)
+    on = random_servers(rng)
     entries = [
         {
             "name": f"bag-{at}",
@@ -244,7 +244,7 @@ def test_advice_on_bags(prices: str, seed: int) -> None:
 
 def crowded(policy: str, settings: Mapping[str, Any] | None = None) -> Case:
     """Return two jobs that both want all of one server, the second for less."""
-    on = servers(np.random.default_rng(3), horizon=6)
+    on = random_servers(np.random.default_rng(3), horizon=6)
     wide = {
         "epochs": 20,
         "chunks": 4,
@@ -265,10 +265,10 @@ def crowded(policy: str, settings: Mapping[str, Any] | None = None) -> Case:
 def test_the_optimum_is_solved_again_for_every_change() -> None:
     case = crowded("optimum")
     position = len(case.entries) - 1
-    assert refused(case.run(), case.entries) == [position]
+    assert refused_positions(case.run(), case.entries) == [position]
     counsel = case.counsel(position)
     assert counsel.advice
-    for advice, admitted, minimal in check(case, position, counsel):
+    for advice, admitted, minimal in check_advice(case, position, counsel):
         assert admitted, advice
         assert minimal, advice
         assert advice.verified == "run"
@@ -302,7 +302,7 @@ def test_nothing_is_tried_that_comes_too_late_for_any_server() -> None:
 def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:
     case = crowded("oasis", {"prices": "online"})
     position = len(case.entries) - 1
-    assert refused(case.run(), case.entries) == [position]
+    assert refused_positions(case.run(), case.entries) == [position]
     found = {advice.key: advice for advice in case.counsel(position).advice}
     # One slot at full width beside it; three slots are taken by the first ones.
     assert found["arrival"].before == "0 slots"
@@ -325,5 +325,5 @@ def test_a_job_that_is_admitted_needs_no_advice() -> None:
     case = crowded("oasis", {"prices": "online"})
     with pytest.raises(InputError, match="is admitted when the run is repeated"):
         case.counsel(0)
-    scenario = replace(case.scenario(), cluster=servers(np.random.default_rng(3), horizon=9))
+    scenario = replace(case.scenario(), cluster=random_servers(np.random.default_rng(3), horizon=9))
     assert advise(scenario, case.choice, len(case.entries) - 1, case.entries[-1])

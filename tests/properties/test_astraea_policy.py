@@ -16,7 +16,13 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Reason
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.support.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
+from tests.support.astraea_cases import (
+    DecisionRecorder,
+    random_jobs,
+    shared_cluster,
+    shared_job,
+    simulate,
+)
 from tests.support.examples import example_count
 from tests.support.straggling_execution import StragglingExecution
 
@@ -25,7 +31,7 @@ CLUSTER = shared_cluster(4, TENANTS)
 SHARE = {name: share["worker"] for name, share in TENANTS.items()}
 
 
-def books(notes: Notes) -> dict[tuple[str, int], int]:
+def books(notes: DecisionRecorder) -> dict[tuple[str, int], int]:
     paid: dict[tuple[str, int], int] = defaultdict(int)
     for charge in notes.charges:
         paid[charge.job, charge.slot] += sum(charge.amounts.values())
@@ -53,7 +59,7 @@ def test_every_job_ends_and_nothing_is_overbooked(
             ServerBack(23, CLUSTER.names[1]),
             JobCancelled(12, jobs[3].name),
         ]
-    notes = Notes()
+    notes = DecisionRecorder()
     chosen = {"rounds": rounds, "workers": workers, "theta": theta, "clock": clock}
     # The engine refuses whatever overbooks a server, breaks (3i), or moves a plan into the past.
     engine = simulate(CLUSTER, jobs, policy, chosen, incidents=incidents, observers=[notes])
@@ -75,7 +81,7 @@ def test_every_job_ends_and_nothing_is_overbooked(
 @given(seed=st.integers(0, 10**6))
 def test_what_is_paid_is_received_and_only_beyond_the_share(seed: int) -> None:
     jobs = {job.name: job for job in random_jobs(CLUSTER, 16, seed)}
-    notes = Notes()
+    notes = DecisionRecorder()
     simulate(CLUSTER, list(jobs.values()), "astraea", {}, observers=[notes])
     borrowed = {charge.job for charge in notes.charges}
     paid: Counter[str] = Counter()
@@ -96,7 +102,7 @@ def test_the_same_inputs_give_the_same_books() -> None:
     jobs = random_jobs(CLUSTER, 20, seed=5)
     runs = []
     for _ in range(2):
-        notes = Notes()
+        notes = DecisionRecorder()
         engine = simulate(CLUSTER, jobs, "astraea", {}, observers=[notes])
         runs.append((engine.state_digest(), notes.charges))
     assert runs[0] == runs[1]
@@ -105,7 +111,7 @@ def test_the_same_inputs_give_the_same_books() -> None:
 
 def test_batchsche_keeps_every_tenant_on_its_own_share() -> None:
     jobs = {job.name: job for job in random_jobs(CLUSTER, 20, seed=11)}
-    notes = Notes()
+    notes = DecisionRecorder()
     simulate(CLUSTER, list(jobs.values()), "batchsche", {}, observers=[notes])
     assert not notes.charges
     for running in notes.running.values():
@@ -123,7 +129,7 @@ def lone_borrower(**changes: Any) -> tuple[Any, list[Any]]:
 
 def test_a_lost_server_ends_the_payments_and_the_job_goes_on_later() -> None:
     cluster, jobs = lone_borrower()
-    notes, before = Notes(), Notes()
+    notes, before = DecisionRecorder(), DecisionRecorder()
     simulate(cluster, jobs, "astraea", {"rounds": 1}, observers=[before])
     plan = before.commits["loan"].schedule
     lost = plan.start + 1
@@ -152,7 +158,7 @@ def test_a_lost_server_ends_the_payments_and_the_job_goes_on_later() -> None:
 
 def test_a_cancelled_job_pays_no_more() -> None:
     cluster, jobs = lone_borrower()
-    before, notes = Notes(), Notes()
+    before, notes = DecisionRecorder(), DecisionRecorder()
     simulate(cluster, jobs, "astraea", {"rounds": 1}, observers=[before])
     cut = before.commits["loan"].schedule.start + 2
     simulate(
@@ -302,7 +308,7 @@ def test_online_theta_is_known_theta_once_all_have_arrived() -> None:
     jobs = random_jobs(CLUSTER, 12, seed=4, latest=0)
     results = []
     for source in ("known", "online"):
-        notes = Notes()
+        notes = DecisionRecorder()
         engine = simulate(CLUSTER, jobs, "astraea", {"theta": source}, observers=[notes])
         results.append(engine.state_digest())
     assert results[0] == results[1]

@@ -40,12 +40,12 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from tests.properties.test_snapshots import outside, told
 from tests.support.policy_cases import (
-    changes,
-    driven,
-    every_policy,
-    fresh,
+    build_policy,
+    build_world,
+    cluster_changes,
+    policy_names,
+    record_run,
     run_slot,
-    world_of,
 )
 
 
@@ -95,13 +95,13 @@ def whole(engine: Engine) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> None:
     """Every event fails once, at a random decision; then all goes on as if nothing had been."""
     seed = 4
-    on, jobs, events, commands = driven(policy, seed)
+    on, jobs, events, commands = record_run(policy, seed)
     rng = np.random.default_rng(seed)
-    fused = Fused(fresh(policy, on, jobs, seed))
+    fused = Fused(build_policy(policy, on, jobs, seed))
     engine = Engine(on, fused)
     blown = 0
     for event, expected in zip(events, commands, strict=True):
@@ -134,13 +134,13 @@ def taken_back(engine: Engine) -> Iterator[None]:
         raise _UnwantedError
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_events_that_belong_together_leave_no_trace_together(policy: str) -> None:
     """A few at a time are taken back as one, blocks within blocks; then all happens as it did."""
     seed = 4
-    on, jobs, events, commands = driven(policy, seed)
+    on, jobs, events, commands = record_run(policy, seed)
     rng = np.random.default_rng(seed)
-    engine = Engine(on, fresh(policy, on, jobs, seed))
+    engine = Engine(on, build_policy(policy, on, jobs, seed))
     at = 0
     while at < len(events):
         some = events[at : at + int(rng.integers(1, 6))]
@@ -166,8 +166,8 @@ def test_events_that_belong_together_leave_no_trace_together(policy: str) -> Non
 
 
 def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> None:
-    on, jobs, events, _ = driven("rolling", 4)
-    policy: Any = fresh("rolling", on, jobs, 4)
+    on, jobs, events, _ = record_run("rolling", 4)
+    policy: Any = build_policy("rolling", on, jobs, 4)
     engine = Engine(on, policy, keeps_memory=False)
     for event in events[:3]:
         engine.handle(event)
@@ -185,14 +185,14 @@ def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> No
     engine.handle(events[3])
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: str) -> None:
     """The books are as before; the policy goes on with what it knew last, on what there is."""
     blown = 0
     for seed in (4, 5):
-        on, jobs, events, _ = driven(policy, seed)
+        on, jobs, events, _ = record_run(policy, seed)
         rng = np.random.default_rng(seed)
-        fused = Fused(fresh(policy, on, jobs, seed))
+        fused = Fused(build_policy(policy, on, jobs, seed))
         engine = Engine(on, fused, keeps_memory=False)
         coming = outside(events)
         for slot in range(400):
@@ -272,8 +272,8 @@ def bad_events(engine: Engine) -> list[DriverEvent]:
 @pytest.mark.parametrize("policy", ["oasis", "fifo", "hived", "rrh"])
 def test_events_that_are_wrong_are_refused_and_leave_no_trace(policy: str) -> None:
     seed = 1
-    on, jobs, events, commands = driven(policy, seed)
-    engine = Engine(on, fresh(policy, on, jobs, seed))
+    on, jobs, events, commands = record_run(policy, seed)
+    engine = Engine(on, build_policy(policy, on, jobs, seed))
     for at, (event, expected) in enumerate(zip(events, commands, strict=True)):
         if at % 3 == 0:
             before = whole(engine)
@@ -314,17 +314,17 @@ class Invariants(Observer):
         assert (load == ledger.used[0]).all()
         self.widths.add(cluster.servers)
         if slot % 7 == 3:
-            made = fresh(self.policy, self.on, self.jobs, 1)
+            made = build_policy(self.policy, self.on, self.jobs, 1)
             assert restore(snapshot(engine), made).state_digest() == engine.state_digest()
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_policies_follow_servers_that_change(policy: str) -> None:
     for seed in (2, 5):
         rng = np.random.default_rng(seed)
-        on, jobs, incidents = world_of(policy, seed)
-        made = fresh(policy, on, jobs, seed)
-        happened: list[Any] = changes(policy, on, rng)
+        on, jobs, incidents = build_world(policy, seed)
+        made = build_policy(policy, on, jobs, seed)
+        happened: list[Any] = cluster_changes(policy, on, rng)
         happened += [one for one in incidents if isinstance(one, JobCancelled)]
         simulation = Simulation(on, jobs, made, until=200, incidents=happened, seed=seed)
         watch = Invariants(policy, on, jobs)
@@ -348,13 +348,13 @@ def revised(job: Job, rng: np.random.Generator) -> Job:
     return replace(job, utility=Deadline(float(rng.uniform(1, 90)), float(rng.integers(3, 40))))
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_policies_follow_jobs_that_are_revised(policy: str) -> None:
     changed = 0
     for seed in (2, 5, 6):
         rng = np.random.default_rng(seed)
-        on, jobs, _ = world_of(policy, seed)
-        engine = Engine(on, fresh(policy, on, jobs, seed))
+        on, jobs, _ = build_world(policy, seed)
+        engine = Engine(on, build_policy(policy, on, jobs, seed))
         for slot in range(150):
             arriving = tuple(job for job in jobs if job.arrival == slot)
             if arriving:
@@ -392,8 +392,8 @@ class Stubborn:
 
 
 def test_what_a_policy_cannot_follow_is_refused_and_leaves_no_trace() -> None:
-    on, jobs, _ = world_of("fifo", 2)
-    engine = Engine(on, Stubborn(fresh("fifo", on, jobs, 2)))
+    on, jobs, _ = build_world("fifo", 2)
+    engine = Engine(on, Stubborn(build_policy("fifo", on, jobs, 2)))
     first = replace(jobs[0], arrival=0)
     engine.handle(JobsArrived(0, (first,)))
     before = engine.state_digest()
@@ -406,8 +406,8 @@ def test_what_a_policy_cannot_follow_is_refused_and_leaves_no_trace() -> None:
 
 
 def test_shares_that_do_not_add_up_are_refused_as_a_whole() -> None:
-    on, jobs, events, commands = driven("astraea", 4)
-    engine = Engine(on, fresh("astraea", on, jobs, 4))
+    on, jobs, events, commands = record_run("astraea", 4)
+    engine = Engine(on, build_policy("astraea", on, jobs, 4))
     for event, expected in zip(events, commands, strict=True):
         if engine.slot_running is None:
             before = whole(engine)

@@ -12,7 +12,7 @@ from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.properties.test_engine import Auditor, check_end, replayed
-from tests.support.bag_cases import world
+from tests.support.bag_cases import random_bag_world
 from tests.support.examples import example_count
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -26,7 +26,7 @@ def policy(name: str, on: Cluster, jobs: list[Job]) -> Policy:
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(seed=SEEDS)
 def test_bags_and_training_jobs(name: str, seed: int) -> None:
-    on, jobs, incidents = world(seed)
+    on, jobs, incidents = random_bag_world(seed)
     auditor = Auditor(on, jobs)
     made = policy(name, on, jobs)
     simulation = Simulation(on, jobs, made, incidents=incidents, seed=seed % 1000)

@@ -17,17 +17,17 @@ class Keeping(Recorder):
 
 
 def recorded(kind: type[Recorder], policy: str, seed: int) -> tuple[Recorder, Engine]:
-    on, jobs, incidents = policy_cases.world_of(policy, seed)
+    on, jobs, incidents = policy_cases.build_world(policy, seed)
     # Word of the first job comes when it is long over.
     late = [JobCancelled(30, jobs[0].name)]
-    made = policy_cases.fresh(policy, on, jobs, seed)
+    made = policy_cases.build_policy(policy, on, jobs, seed)
     recorder = kind(on, jobs, made)
     until = 40 if made.capabilities.wakes_every_slot else None
     simulation = Simulation(on, jobs, made, until, incidents=[*incidents, *late], seed=seed)
     return recorder, simulation.run([recorder])
 
 
-@pytest.mark.parametrize("policy", policy_cases.every_policy())
+@pytest.mark.parametrize("policy", policy_cases.policy_names())
 def test_a_run_whose_jobs_leave_the_engine_tells_the_same(policy: str) -> None:
     for seed in (2, 5):
         collecting, engine = recorded(Recorder, policy, seed)

@@ -20,7 +20,7 @@ from shadowprice.simulator.driver import Simulation
 from tests.oracles.elasticflow import Elastic, run
 from tests.properties.test_queues import pool
 from tests.support.examples import example_count
-from tests.support.policy_runs import Watcher, replay
+from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -80,7 +80,7 @@ def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
     on = pool(places)
     policy = make_policy("elasticflow", PolicyContext(on), {})
     incidents = [JobCancelled(slot, name) for name, slot in cancels.items()]
-    engine = Simulation(on, jobs, policy, incidents=incidents).run([Watcher(watch)])
+    engine = Simulation(on, jobs, policy, incidents=incidents).run([SlotObserver(watch)])
     wanted, refused = run(asked, places, cancels)
     assert ran == wanted
     assert {n for n, r in engine.jobs.items() if r.status is Status.REFUSED} == refused
@@ -99,6 +99,6 @@ def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
 
 def test_every_job_comes_to_an_end_whatever_happens() -> None:
     for seed in range(40):
-        engine = replay("elasticflow", seed, {})
+        engine = run_policy("elasticflow", seed, {})
         assert not engine.open_jobs
-        assert replay("elasticflow", seed, {}).state_digest() == engine.state_digest()
+        assert run_policy("elasticflow", seed, {}).state_digest() == engine.state_digest()

@@ -27,7 +27,7 @@ from shadowprice.engine import Engine
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support.examples import example_count
-from tests.support.policies import EarliestPlanner, Wanderer
+from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.straggling_execution import StragglingExecution
 from tests.support.workloads import cluster, random_job
 
@@ -151,10 +151,10 @@ def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
 def test_a_policy_that_wanders(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
     auditor = Auditor(on, jobs)
-    simulation = Simulation(on, jobs, Wanderer(seed), until=60, incidents=incidents)
+    simulation = Simulation(on, jobs, RandomPolicy(seed), until=60, incidents=incidents)
     engine = simulation.run([auditor])
     check_end(engine, auditor, jobs)
-    again = Engine(on, Wanderer(seed), until=60)
+    again = Engine(on, RandomPolicy(seed), until=60)
     for event in auditor.events:
         again.handle(event)
     assert again.state_digest() == engine.state_digest()

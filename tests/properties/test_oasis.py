@@ -24,7 +24,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
 from tests.support.oasis_cases import Market, random_case
-from tests.support.policy_runs import replay, world
+from tests.support.policy_runs import random_world, run_policy
 from tests.support.workloads import cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -132,7 +132,7 @@ class Auditor(Observer):
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS, st.sampled_from(["offline", "online"]))
 def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) -> None:
-    on, jobs, incidents = world(seed)
+    on, jobs, incidents = random_world(seed)
     policy = make_policy("oasis", PolicyContext(on, jobs), {"prices": prices})
     assert isinstance(policy, Oasis)
     auditor = Auditor(policy)
@@ -166,7 +166,9 @@ class Ear:
 def test_every_admitted_job_has_a_positive_payoff_and_completes_when_promised(
     seed: int, prices: str, chunks: str
 ) -> None:
-    engine = replay("oasis", seed, {"prices": prices, "chunks": chunks}, incidents=False, until=14)
+    engine = run_policy(
+        "oasis", seed, {"prices": prices, "chunks": chunks}, incidents=False, until=14
+    )
     assert not engine.open_jobs  # an admitted plan is kept to the end
     for record in engine.jobs.values():
         if record.status is Status.FINISHED and chunks == "exact":
@@ -182,7 +184,7 @@ def test_every_admitted_job_has_a_positive_payoff_and_completes_when_promised(
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_servers_lost_and_back_leave_no_job_without_an_answer(seed: int) -> None:
-    engine = replay("oasis", seed, {})
+    engine = run_policy("oasis", seed, {})
     assert not engine.open_jobs
     for record in engine.jobs.values():
         assert record.status.value in ("finished", "refused", "dropped", "cancelled")
@@ -195,7 +197,7 @@ def test_two_runs_take_the_same_decisions() -> None:
     for seed in range(8):
         logs = []
         for _ in range(2):
-            on, jobs, incidents = world(seed)
+            on, jobs, incidents = random_world(seed)
             ear = Ear(make_policy("oasis", PolicyContext(on, jobs), {"prices": "online"}))
             engine = Simulation(on, jobs, ear, incidents=incidents).run()
             without_ids = [re.sub(r" at 0x\w+", "", line) for line in ear.decisions]

@@ -25,7 +25,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from tests.support.examples import example_count
-from tests.support.policies import Wanderer
+from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -116,7 +116,9 @@ def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None
     rng = np.random.default_rng(seed)
     on = cluster(workers=1, ps=1, both=2, gpus=3)
     made = (
-        Wanderer(seed) if policy == "wanderer" else make_policy(policy, PolicyContext(on, None), {})
+        RandomPolicy(seed)
+        if policy == "wanderer"
+        else make_policy(policy, PolicyContext(on, None), {})
     )
     engine = Engine(on, made, acknowledges=True, keeps_memory=False)
     jobs = {

@@ -19,7 +19,7 @@ from shadowprice.simulator.advice.pauses import Pauses
 from shadowprice.simulator.driver import Course, Incident, Simulation
 from shadowprice.simulator.scenario import Scenario
 from tests.properties.test_snapshots import told
-from tests.support.policy_cases import Events, every_policy, fresh, world_of
+from tests.support.policy_cases import EventRecorder, build_policy, build_world, policy_names
 
 
 def bag(on: Cluster, name: str, arrival: int) -> Job:
@@ -40,11 +40,11 @@ def bag(on: Cluster, name: str, arrival: int) -> Job:
 
 def rushes(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return a world of two rushes, with more than a horizon between them in which little comes."""
-    on, jobs, incidents = world_of(policy, seed)
+    on, jobs, incidents = build_world(policy, seed)
     gap = 3 * on.horizon
     late = [replace(job, name=f"{job.name}-late", arrival=job.arrival + gap) for job in jobs[::2]]
     made = [*jobs, *late]
-    if fresh(policy, on, jobs, seed).capabilities.runs_bags:
+    if build_policy(policy, on, jobs, seed).capabilities.runs_bags:
         made += [bag(on, f"bag-{arrival}", arrival) for arrival in (0, 3, gap + 1)]
     return on, made, incidents
 
@@ -57,7 +57,7 @@ class Drawn:
         self.on, self.jobs, self.incidents = rushes(policy, seed)
 
     def simulation(self, jobs: list[Job]) -> Simulation:
-        made = fresh(self.policy, self.on, jobs, self.seed)
+        made = build_policy(self.policy, self.on, jobs, self.seed)
         return Simulation(self.on, jobs, made, incidents=self.incidents, seed=self.seed)
 
     def changed(self, job: Job, at: int) -> list[Job]:
@@ -67,17 +67,17 @@ class Drawn:
 def unforeseeing() -> list[str]:
     """Return the policies that know a job from its arrival on."""
     found = []
-    for policy in every_policy():
-        on, jobs, _ = world_of(policy, 1)
-        if not fresh(policy, on, jobs, 1).capabilities.foresees:
+    for policy in policy_names():
+        on, jobs, _ = build_world(policy, 1)
+        if not build_policy(policy, on, jobs, 1).capabilities.foresees:
             found.append(policy)
     assert "rolling" in found
     assert "optimum" not in found
     return found
 
 
-def from_beginning(simulation: Simulation) -> tuple[Engine, Events]:
-    seen = Events()
+def from_beginning(simulation: Simulation) -> tuple[Engine, EventRecorder]:
+    seen = EventRecorder()
     return simulation.run([seen]), seen
 
 
@@ -97,7 +97,7 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
     for slot in rng.permutation(slots).tolist():
         simulation = drawn.simulation(drawn.changed(replace(job, arrival=slot), at))
         engine, whole = from_beginning(simulation)
-        seen = Events()
+        seen = EventRecorder()
         course = others.before(slot).fork(simulation, [seen])
         course.run()
         assert course.engine.state_digest() == engine.state_digest(), slot

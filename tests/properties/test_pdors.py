@@ -12,8 +12,8 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support.examples import example_count
-from tests.support.pdors_cases import GBPS, PRICES, random_pool, random_two_rates
-from tests.support.policy_runs import Watcher
+from tests.support.pdors_cases import GBPS, PRICES, random_pool, random_two_rate_job
+from tests.support.policy_runs import SlotObserver
 
 
 def check_slot(engine: Engine, slot: int) -> None:
@@ -54,7 +54,8 @@ def test_constraints_hold_whatever_happens(
     rng = np.random.default_rng(seed)
     on = random_pool(rng, roles=roles, horizon=10)
     jobs = [
-        random_two_rates(on, rng, f"job-{at}", latest=8) for at in range(int(rng.integers(1, 10)))
+        random_two_rate_job(on, rng, f"job-{at}", latest=8)
+        for at in range(int(rng.integers(1, 10)))
     ]
     if not on.hosts_ps.any():
         jobs = [job for job in jobs if job.ps is None]
@@ -75,7 +76,7 @@ def test_constraints_hold_whatever_happens(
     until = 20 if seed % 2 else None
     policy = make_policy("pdors", PolicyContext(on, jobs, until, seed), parameters)
     engine = Simulation(on, jobs, policy, until=until, incidents=happened).run(
-        [Watcher(check_slot)]
+        [SlotObserver(check_slot)]
     )
     for record in engine.jobs.values():
         job, plan = record.job, record.plan

@@ -30,7 +30,7 @@ from tests.oracles.queues import (
     shortest,
 )
 from tests.support.examples import example_count
-from tests.support.policy_runs import Watcher, replay
+from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import DIMENSIONS, job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -101,7 +101,7 @@ def run(
 
     policy = make_policy(name, PolicyContext(on), settings_)
     incidents = [JobCancelled(slot, job) for job, slot in cancels.items()]
-    engine = Simulation(on, jobs, policy, incidents=incidents).run([Watcher(watch)])
+    engine = Simulation(on, jobs, policy, incidents=incidents).run([SlotObserver(watch)])
     return ran, engine
 
 
@@ -265,6 +265,6 @@ def _order(asked: list[Asked], one: Asked) -> int:
 )
 def test_every_job_runs_to_its_end_whatever_happens(name: str, setting: dict[str, Any]) -> None:
     for seed in range(25):
-        engine = replay(name, seed, setting)
+        engine = run_policy(name, seed, setting)
         assert not engine.open_jobs
-        assert replay(name, seed, setting).state_digest() == engine.state_digest()
+        assert run_policy(name, seed, setting).state_digest() == engine.state_digest()

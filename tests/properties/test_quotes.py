@@ -37,7 +37,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests.support import bag_cases
 from tests.support.astraea_cases import random_jobs, shared_cluster
 from tests.support.policies import EarliestPlanner
-from tests.support.policy_runs import world
+from tests.support.policy_runs import random_world
 from tests.support.workloads import cluster, job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -157,7 +157,7 @@ def compare(
 def test_quotes_come_true_and_leave_no_trace(
     name: str, settings: Mapping[str, Any], seed: int
 ) -> None:
-    compare(name, settings, *world(seed, both=False), seed)
+    compare(name, settings, *random_world(seed, both=False), seed)
 
 
 @pytest.mark.parametrize(("name", "settings"), PLACES, ids=str)
@@ -179,9 +179,9 @@ def test_quotes_of_policies_that_count_places(
 @hypothesis_settings(max_examples=8, deadline=None)
 def test_quotes_of_bags(policy: str, parameters: dict[str, str], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on = bag_cases.places(2, 3)
+    on = bag_cases.place_cluster(2, 3)
     jobs = [
-        bag_cases.bag(
+        bag_cases.build_bag(
             on,
             bag_cases.pareto(int(rng.integers(1, 5)), 2.0, float(rng.uniform(0.3, 1.5))),
             name=f"bag-{at}",

@@ -16,7 +16,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.support.policy_cases import every_policy, world_of
+from tests.support.policy_cases import build_world, policy_names
 
 CHOOSE = ("oasis", "pdors")
 """Policies of papers that count restarts unless they are told to ignore them."""
@@ -44,8 +44,8 @@ def ignoring(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
 def planners() -> list[str]:
     """Return the policies that plan ahead without charging restarts."""
     found = []
-    for name in every_policy():
-        on, jobs, _ = world_of(name, 1)
+    for name in policy_names():
+        on, jobs, _ = build_world(name, 1)
         does = ignoring(name, on, jobs, 1).capabilities
         if does.plans_ahead and not does.charges_restarts:
             found.append(name)
@@ -63,7 +63,7 @@ def test_those_are_the_planners_of_the_papers() -> None:
 def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
     again, ended = 0, 0
     for seed in range(1, 9):
-        on, jobs, incidents = world_of(policy, seed)
+        on, jobs, incidents = build_world(policy, seed)
         rng = np.random.default_rng(seed)
         lossy: list[Any] = [
             replace(one, restart=Fraction(int(rng.integers(1, 4)), 4)) for one in jobs
@@ -100,7 +100,7 @@ def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_fir
     """Nothing is planned twice where no server is lost, and all is done by its promised slot."""
     admitted = refused = again = 0
     for seed in range(1, 25):
-        on, jobs, _ = world_of(policy, seed)
+        on, jobs, _ = build_world(policy, seed)
         on = replace(on, restart_first=restart_first)
         rng = np.random.default_rng(seed)
         lossy: list[Any] = [
@@ -129,7 +129,7 @@ def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_fir
 def test_gangs_are_planned_with_a_first_start_that_costs(policy: str) -> None:
     planned = 0
     for seed in range(1, 13):
-        on, jobs, _ = world_of(policy, seed)
+        on, jobs, _ = build_world(policy, seed)
         on = replace(on, restart_first=True)
         rng = np.random.default_rng(seed)
         lossy: list[Any] = [
@@ -150,7 +150,7 @@ def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(
 ) -> None:
     """A plan that is just long enough, and moves in every slot, could be made anew for ever."""
     for seed in range(1, 13):
-        on, jobs, incidents = world_of(policy, seed)
+        on, jobs, incidents = build_world(policy, seed)
         on = replace(on, restart_first=restart_first)
         lossy: list[Any] = [replace(one, restart=Fraction(1)) for one in jobs]
         made = [ignoring(policy, on, lossy, seed)]

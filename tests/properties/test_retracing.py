@@ -24,7 +24,13 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.retracing import Known, Retracing
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
-from tests.support.advice_cases import entry, resolved, servers, tight_entry, tight_servers
+from tests.support.advice_cases import (
+    random_entry,
+    random_servers,
+    random_tight_entry,
+    random_tight_servers,
+    resolve_jobs,
+)
 from tests.support.examples import example_count
 
 SETTINGS: list[tuple[str, Mapping[str, Any]]] = [
@@ -101,13 +107,13 @@ def by_arrivals(
 def drawn(seed: int) -> tuple[Scenario, list[dict[str, Any]]]:
     rng = np.random.default_rng(seed)
     tight = bool(rng.random() < 0.3)
-    on = tight_servers(rng) if tight else servers(rng)
+    on = random_tight_servers(rng) if tight else random_servers(rng)
     if tight:
-        entries = [tight_entry(rng, f"job-{at}") for at in range(10)]
+        entries = [random_tight_entry(rng, f"job-{at}") for at in range(10)]
     else:
-        entries = [entry(rng, f"job-{at}", 14) for at in range(int(rng.integers(4, 22)))]
+        entries = [random_entry(rng, f"job-{at}", 14) for at in range(int(rng.integers(4, 22)))]
     until = 14 if rng.random() < 0.4 else None
-    return Scenario(on, resolved(on, entries), until=until), entries
+    return Scenario(on, resolve_jobs(on, entries), until=until), entries
 
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
@@ -129,7 +135,7 @@ def test_arrivals_alone_are_decided_as_in_a_run(
                 twin["utility"]["slope"] *= factor
             if factor == 1.02:
                 twin["arrival"] = f"{int(rng.integers(0, 12))} slots"
-            (changed,) = resolved(scenario.cluster, [twin])
+            (changed,) = resolve_jobs(scenario.cluster, [twin])
             jobs = list(scenario.jobs)
             jobs[at] = changed
             whole = by_engine(replace(scenario, jobs=jobs), name, settings)
@@ -203,9 +209,9 @@ def test_most_refusals_are_not_decided_again(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(PricedAdmission, "weigh", counted)
     rng = np.random.default_rng(7)
-    on = servers(rng)
-    entries = [entry(rng, f"job-{at}", 10) for at in range(60)]
-    scenario = Scenario(on, resolved(on, entries), until=14)
+    on = random_servers(rng)
+    entries = [random_entry(rng, f"job-{at}", 10) for at in range(60)]
+    scenario = Scenario(on, resolve_jobs(on, entries), until=14)
     settings: Mapping[str, Any] = {"prices": "offline"}
     decided = by_engine(scenario, "oasis", settings)
     at = max(range(60), key=lambda one: scenario.jobs[one].arrival)

@@ -46,7 +46,7 @@ from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from tests.oracles.promises import completions
 from tests.oracles.standing import put_on
 from tests.support.examples import example_count
-from tests.support.policy_runs import Watcher, world
+from tests.support.policy_runs import SlotObserver, random_world
 from tests.support.workloads import cluster, faster_together, job, mixed, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -149,7 +149,7 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
                 assert not fits, (slot, name)
 
     carries = np.array([CARRIES[role] for role in on.roles])
-    Simulation(on, jobs, policy).run([Watcher(watch)])
+    Simulation(on, jobs, policy).run([SlotObserver(watch)])
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
@@ -164,7 +164,7 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
 def test_without_faults_every_promise_is_kept(
     seed: int, restarts: str, restart_limit: float, revision: bool, steady: bool, together: bool
 ) -> None:
-    on, jobs, _ = world(seed, incidents=False)
+    on, jobs, _ = random_world(seed, incidents=False)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
     on = replace(on, restart_first=restarts == "starts")
@@ -185,7 +185,7 @@ def test_without_faults_every_promise_is_kept(
 def test_promises_are_kept_where_servers_of_several_roles_are_alike(
     seed: int, together: bool
 ) -> None:
-    on, jobs, _ = world(seed, incidents=False)
+    on, jobs, _ = random_world(seed, incidents=False)
     on = mixed(on, np.random.default_rng(seed))
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
@@ -210,7 +210,7 @@ def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(planner, "overfull", ask)
         made = []
         for seed in range(80):
-            on, jobs, _ = world(seed, incidents=False)
+            on, jobs, _ = random_world(seed, incidents=False)
             _, recorder, _ = run(on, jobs, prices="given", price=1e9)
             made.append((recorder.decisions, recorder.completions))
         decided.append(made)
@@ -273,7 +273,7 @@ def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.integers(4, 20))
 def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
-    on, jobs, _ = world(seed, incidents=False)
+    on, jobs, _ = random_world(seed, incidents=False)
     _, recorder, told = run(on, jobs, until=until)
     done = completions(jobs, recorder.segments())
     for _, promise in told:
@@ -284,7 +284,7 @@ def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(SEEDS, st.booleans())
 def test_with_faults_the_last_promise_told_is_kept(seed: int, together: bool) -> None:
-    on, jobs, incidents = world(seed)
+    on, jobs, incidents = random_world(seed)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
     _, recorder, told = run(on, jobs, incidents)
@@ -315,7 +315,7 @@ class Slower(ExecutionModel):
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.booleans())
 def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: bool) -> None:
-    on, jobs, _ = world(seed, incidents=False)
+    on, jobs, _ = random_world(seed, incidents=False)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
     engine, recorder, told = run(on, jobs, execution=Slower())
@@ -355,4 +355,4 @@ def test_nothing_that_a_waiting_job_could_use_stays_idle(seed: int) -> None:
                 assert used == places, (slot, name)
 
     policy = make_policy("rolling", PolicyContext(on), {})
-    Simulation(on, jobs, policy).run([Watcher(watch)])
+    Simulation(on, jobs, policy).run([SlotObserver(watch)])

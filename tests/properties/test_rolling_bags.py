@@ -34,10 +34,10 @@ from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.properties.test_engine import Auditor
 from tests.properties.test_snapshots import told
-from tests.support.bag_cases import SLOT, bag, pareto, places, world
+from tests.support.bag_cases import SLOT, build_bag, pareto, place_cluster, random_bag_world
 from tests.support.examples import example_count
-from tests.support.policy_cases import Events
-from tests.support.policy_runs import Watcher
+from tests.support.policy_cases import EventRecorder
+from tests.support.policy_runs import SlotObserver
 from tests.support.workloads import job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -71,7 +71,7 @@ def with_training(on: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
 
 def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return the same with servers that are lost and bags that are cancelled."""
-    on, jobs, incidents = world(seed)
+    on, jobs, incidents = random_bag_world(seed)
     jobs = with_training(on, jobs, seed)
     names = {one.name for one in jobs}
     happened = [
@@ -84,7 +84,7 @@ def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
 @given(SEEDS, st.booleans())
 def test_promises_to_training_jobs_are_kept_beside_bags(seed: int, revision: bool) -> None:
     """However long tasks last: a bag's places are what its plan says, or fewer."""
-    on, jobs, _ = world(seed)
+    on, jobs, _ = random_bag_world(seed)
     jobs = with_training(on, jobs, seed)
     policy = rolling(on, revision=revision)
     recorder = Recorder(on, jobs, policy)
@@ -123,7 +123,9 @@ def test_copies_start_once_stay_where_they_are_and_only_end(seed: int) -> None:
                 assert now.total_workers == sum(one.tasks * one.copies for one in record.copies)
             before[name] = plan, now
 
-    Simulation(on, jobs, rolling(on), incidents=incidents, seed=seed % 997).run([Watcher(watch)])
+    Simulation(on, jobs, rolling(on), incidents=incidents, seed=seed % 997).run(
+        [SlotObserver(watch)]
+    )
 
 
 def test_a_bags_promise_is_broken_no_more_often_than_it_may() -> None:
@@ -134,9 +136,9 @@ def test_a_bags_promise_is_broken_no_more_often_than_it_may() -> None:
     kept = broken = 0
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        on = places(6, 4, horizon=12)
+        on = place_cluster(6, 4, horizon=12)
         jobs = [
-            bag(
+            build_bag(
                 on,
                 pareto(int(rng.integers(2, 5)), float(rng.uniform(1.3, 2.5)), 0.3),
                 name=f"bag-{at}",
@@ -163,7 +165,7 @@ def test_a_bags_promise_is_broken_no_more_often_than_it_may() -> None:
 def drawn(seed: int) -> tuple[Cluster, list[Job], list[DriverEvent], list[list[object]]]:
     """Return a world of bags and training jobs, and what was sent and ordered in it."""
     on, jobs, incidents = eventful(seed)
-    seen = Events()
+    seen = EventRecorder()
     Simulation(on, jobs, rolling(on), incidents=incidents, seed=seed).run([seen])
     return on, jobs, seen.events, seen.commands
 
@@ -286,7 +288,7 @@ def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_bags_survive_servers_that_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on, jobs, _ = world(seed)
+    on, jobs, _ = random_bag_world(seed)
     jobs = with_training(on, jobs, seed)
     engine = Engine(on, rolling(on), keeps_memory=False)
     each = int(on.capacity[0, 0])
@@ -313,7 +315,7 @@ def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shares = {"a": int(rng.integers(1, 6)), "b": int(rng.integers(1, 6))}
     on = build_cluster(
-        slot_seconds=places().slot_seconds,
+        slot_seconds=place_cluster().slot_seconds,
         horizon=12,
         servers=[(f"s-{at}", Role.ANY, {"gpu": 4000}) for at in range(3)],
         dimensions={"gpu": Dimension.COUNT},
@@ -321,7 +323,7 @@ def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
     )
     jobs = [
         replace(one, tenant=("a", "b", None)[int(rng.integers(3))], name=f"{one.name}-{at}")
-        for at, one in enumerate(world(seed)[1])
+        for at, one in enumerate(random_bag_world(seed)[1])
         if one.bag is None or one.bag.slot_seconds == SLOT
     ]
 
@@ -337,5 +339,5 @@ def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
             over += max(0, held - shares.get(tenant or "", 0))
         assert over <= 12 - sum(shares.values())
 
-    engine = Simulation(on, jobs, rolling(on), seed=seed % 997).run([Watcher(watch)])
+    engine = Simulation(on, jobs, rolling(on), seed=seed % 997).run([SlotObserver(watch)])
     assert not any(record.job.bag is not None for record in engine.open_jobs.values())

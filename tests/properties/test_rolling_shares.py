@@ -23,7 +23,7 @@ from shadowprice.simulator.driver import Simulation
 from tests.oracles.promises import completions
 from tests.oracles.shares import overdrawn, starved
 from tests.support.examples import example_count
-from tests.support.policy_runs import Watcher, world
+from tests.support.policy_runs import SlotObserver, random_world
 from tests.support.workloads import DIMENSIONS, job, random_utility
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -96,7 +96,7 @@ def test_no_tenant_is_kept_from_its_share(seed: int) -> None:
 
     policy = make_policy("rolling", PolicyContext(on), {})
     recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy).run([recorder, Watcher(watch)])
+    Simulation(on, jobs, policy).run([recorder, SlotObserver(watch)])
     done = completions(jobs, recorder.segments())
     for _, made in recorder.decisions:
         if isinstance(made, Promise):
@@ -146,7 +146,7 @@ def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: i
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
-    on, jobs, _ = world(seed, incidents=False)
+    on, jobs, _ = random_world(seed, incidents=False)
     rng = np.random.default_rng(seed)
     total = on.capacity.sum(axis=0)
     cut = rng.uniform(0, 1, 2)

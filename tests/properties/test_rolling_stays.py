@@ -36,10 +36,10 @@ from tests.oracles.promises import completions
 from tests.properties.test_engine import Auditor
 from tests.properties.test_rolling_bags import with_training
 from tests.properties.test_snapshots import told
-from tests.support.bag_cases import world as world_of_bags
+from tests.support.bag_cases import random_bag_world as world_of_bags
 from tests.support.examples import example_count
-from tests.support.policy_cases import Events
-from tests.support.policy_runs import Watcher, world
+from tests.support.policy_cases import EventRecorder
+from tests.support.policy_runs import SlotObserver, random_world
 from tests.support.workloads import faster_together, job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -56,7 +56,7 @@ SHARES = (
 def lasting(seed: int, *, incidents: bool = False) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return a world whose jobs last several slots, most of which lose a part of one by a move."""
     rng = np.random.default_rng(seed)
-    on, jobs, happened = world(seed, incidents=incidents)
+    on, jobs, happened = random_world(seed, incidents=incidents)
 
     def utility(one: Job) -> Utility:
         value, slots = float(rng.uniform(1, 100)), float(rng.integers(2, 25))
@@ -139,7 +139,7 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> No
                 assert plan.end <= book.promise[row], slot
 
         recorder = Recorder(on, jobs, policy)
-        Simulation(on, jobs, policy).run([recorder, Watcher(watch)])
+        Simulation(on, jobs, policy).run([recorder, SlotObserver(watch)])
         promised += kept(recorder.decisions, recorder.completions)
     assert min(staying, beside, promised) > 100
 
@@ -292,14 +292,14 @@ def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
         assert over <= common, slot
 
     recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy).run([recorder, Watcher(watch)])
+    Simulation(on, jobs, policy).run([recorder, SlotObserver(watch)])
     kept(recorder.decisions, recorder.completions)
 
 
 @pytest.mark.parametrize("seed", [3, 7, 11])
 def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     on, jobs, incidents = lasting(seed, incidents=True)
-    seen = Events()
+    seen = EventRecorder()
     Simulation(on, jobs, rolling(on), incidents=incidents).run([seen])
     engine = Engine(on, rolling(on), keeps_memory=False)
     twin, most = engine, 0
@@ -319,7 +319,7 @@ def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
     """Between slots it knows from where jobs stand, and what they were promised, that they stay."""
     on, jobs, _ = lasting(seed)
     taken_up = 0
-    seen = Events()
+    seen = EventRecorder()
     Simulation(on, jobs, rolling(on)).run([seen])
     for cut in range(1, len(seen.events)):
         if not isinstance(seen.events[cut], SlotBegan):

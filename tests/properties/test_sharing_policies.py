@@ -19,7 +19,13 @@ from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.tenants.dealing import deal
 from shadowprice.policies.tenants.tenancy import tenancy_of
-from tests.support.astraea_cases import Notes, random_jobs, shared_cluster, shared_job, simulate
+from tests.support.astraea_cases import (
+    DecisionRecorder,
+    random_jobs,
+    shared_cluster,
+    shared_job,
+    simulate,
+)
 from tests.support.examples import example_count
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
@@ -79,7 +85,7 @@ def test_gandiva_fair_s_long_run_shares_are_the_tickets(
         for at, name in enumerate("abc")
         for number in range(3)
     ]
-    notes = Notes()
+    notes = DecisionRecorder()
     slots = 120
     simulate(on, jobs, "gandiva_fair", {}, until=slots, observers=[notes])
     used: Counter[str] = Counter()
@@ -164,7 +170,7 @@ def test_hived_starts_a_job_within_its_tenant_s_cells_at_once(
                     workers={"min": size},
                 )
             )
-    notes = Notes()
+    notes = DecisionRecorder()
     engine = simulate(on, [*flood, *mine], "hived", {}, observers=[notes])
     for job in mine:
         record = engine.jobs[job.name]

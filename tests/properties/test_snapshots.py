@@ -20,8 +20,8 @@ from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.kernels.revision.jobs import Jobs
 from tests.properties.test_engine import Auditor, Simulation, world
-from tests.support.policies import EarliestPlanner, Wanderer
-from tests.support.policy_cases import driven, every_policy, fresh, run_slot
+from tests.support.policies import EarliestPlanner, RandomPolicy
+from tests.support.policy_cases import build_policy, policy_names, record_run, run_slot
 
 SEEDS = (1, 4)
 
@@ -38,15 +38,17 @@ def told(commands: Any) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_restarts_at_every_event_change_nothing(policy: str) -> None:
     """A new engine after each event, through JSON, and a policy that was just built."""
     seed = SEEDS[0]
-    on, jobs, events, commands = driven(policy, seed)
-    engine = Engine(on, fresh(policy, on, jobs, seed))
-    straight = Engine(on, fresh(policy, on, jobs, seed), keeps_memory=False)
+    on, jobs, events, commands = record_run(policy, seed)
+    engine = Engine(on, build_policy(policy, on, jobs, seed))
+    straight = Engine(on, build_policy(policy, on, jobs, seed), keeps_memory=False)
     for event, expected in zip(events, commands, strict=True):
-        engine = restore(json.loads(json.dumps(snapshot(engine))), fresh(policy, on, jobs, seed))
+        engine = restore(
+            json.loads(json.dumps(snapshot(engine))), build_policy(policy, on, jobs, seed)
+        )
         assert told(engine.handle(event)) == told(expected)
         straight.handle(event)
         assert engine.state_digest() == straight.state_digest()
@@ -54,12 +56,12 @@ def test_restarts_at_every_event_change_nothing(policy: str) -> None:
         assert list(engine.running) == list(straight.running)
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_a_clone_goes_its_own_way(policy: str) -> None:
     """What a clone decides is what the original decides next, and leaves no trace in it."""
     for seed in SEEDS:
-        on, jobs, events, commands = driven(policy, seed)
-        engine = Engine(on, fresh(policy, on, jobs, seed), keeps_memory=False)
+        on, jobs, events, commands = record_run(policy, seed)
+        engine = Engine(on, build_policy(policy, on, jobs, seed), keeps_memory=False)
         half = len(events) // 2
         for event in events[:half]:
             engine.handle(event)
@@ -76,17 +78,17 @@ def test_a_clone_goes_its_own_way(policy: str) -> None:
         assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_a_state_is_written_out_as_it_was_while_the_engine_goes_on(policy: str) -> None:
     """A piece after every event, whatever the pieces' size: the state of when it was taken."""
-    on, jobs, events, _ = driven(policy, SEEDS[1])
-    engine = Engine(on, fresh(policy, on, jobs, SEEDS[1]), keeps_memory=False)
+    on, jobs, events, _ = record_run(policy, SEEDS[1])
+    engine = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), keeps_memory=False)
     half = len(events) // 2
     for event in events[:half]:
         engine.handle(event)
         while engine.freshen_digest(2):
             pass
-    straight = Engine(on, fresh(policy, on, jobs, SEEDS[1]), keeps_memory=False)
+    straight = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), keeps_memory=False)
     for event in events[:half]:
         straight.handle(event)
     assert engine.state_digest() == straight.state_digest()
@@ -106,18 +108,18 @@ def test_a_state_is_written_out_as_it_was_while_the_engine_goes_on(policy: str) 
 def _go_on(order: tuple[str, int, str]) -> tuple[list[list[str]], str]:
     """Restore a snapshot in this process, and take in the rest of what the driver sent."""
     policy, seed, text = order
-    on, jobs, events, _ = driven(policy, seed)
-    engine = restore(json.loads(text), fresh(policy, on, jobs, seed))
+    on, jobs, events, _ = record_run(policy, seed)
+    engine = restore(json.loads(text), build_policy(policy, on, jobs, seed))
     half = len(events) // 2
     return [told(engine.handle(event)) for event in events[half:]], engine.state_digest()
 
 
 def test_another_process_decides_on_as_this_one_would() -> None:
     orders, expected = [], []
-    for policy in every_policy():
+    for policy in policy_names():
         seed = SEEDS[1]
-        on, jobs, events, commands = driven(policy, seed)
-        engine = Engine(on, fresh(policy, on, jobs, seed), keeps_memory=False)
+        on, jobs, events, commands = record_run(policy, seed)
+        engine = Engine(on, build_policy(policy, on, jobs, seed), keeps_memory=False)
         half = len(events) // 2
         for event in events[:half]:
             engine.handle(event)
@@ -131,12 +133,12 @@ def test_another_process_decides_on_as_this_one_would() -> None:
         assert there == here, policy
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_recovery_applies_what_was_decided(policy: str) -> None:
     """A snapshot, the journal's tail, and the memory kept with the last event: as if unbroken."""
     seed = SEEDS[1]
-    on, jobs, events, commands = driven(policy, seed)
-    engine = Engine(on, fresh(policy, on, jobs, seed))
+    on, jobs, events, commands = record_run(policy, seed)
+    engine = Engine(on, build_policy(policy, on, jobs, seed))
     third, tail = len(events) // 3, []
     for event in events[:third]:
         engine.handle(event)
@@ -146,7 +148,7 @@ def test_recovery_applies_what_was_decided(policy: str) -> None:
         assert engine.last is not None
         tail.append(engine.last)
     memory = engine.policy_memory()
-    again = restore(json.loads(saved), fresh(policy, on, jobs, seed))
+    again = restore(json.loads(saved), build_policy(policy, on, jobs, seed))
     for entry in tail:
         again.apply(entry)
     assert again.state_digest() == engine.state_digest()
@@ -170,12 +172,12 @@ def drive_on(engine: Engine, coming: list[DriverEvent], slots: int) -> None:
         run_slot(engine, slot)
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) -> None:
     """The policy begins anew on what it sees, in the middle of the event that comes next."""
     for seed in SEEDS:
-        on, jobs, events, _ = driven(policy, seed)
-        engine = Engine(on, fresh(policy, on, jobs, seed))
+        on, jobs, events, _ = record_run(policy, seed)
+        engine = Engine(on, build_policy(policy, on, jobs, seed))
         begun, entries = json.dumps(snapshot(engine)), []
         for event in events:
             engine.handle(event)
@@ -187,7 +189,7 @@ def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) ->
             if kind in kinds and cut % 11:
                 continue
             kinds.add(kind)
-            again = restore(json.loads(begun), fresh(policy, on, jobs, seed))
+            again = restore(json.loads(begun), build_policy(policy, on, jobs, seed))
             for entry in entries[:cut]:
                 again.apply(entry)
             again.handle(events[cut])
@@ -200,7 +202,7 @@ def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) ->
 @pytest.mark.parametrize("seed", range(6))
 def test_planners_with_faults_survive_restarts(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
-    for made in (EarliestPlanner, lambda: Wanderer(seed)):
+    for made in (EarliestPlanner, lambda: RandomPolicy(seed)):
         auditor = Auditor(on, jobs)
         done = Simulation(on, jobs, made(), until=60, incidents=incidents).run([auditor])
         engine = Engine(on, made(), until=60)
@@ -214,8 +216,8 @@ def test_planners_with_faults_survive_restarts(seed: int) -> None:
 
 
 def test_a_damaged_snapshot_is_refused() -> None:
-    on, jobs, events, _ = driven("fifo", 1)
-    engine = Engine(on, fresh("fifo", on, jobs, 1))
+    on, jobs, events, _ = record_run("fifo", 1)
+    engine = Engine(on, build_policy("fifo", on, jobs, 1))
     for event in events[:9]:
         engine.handle(event)
     whole = json.dumps(snapshot(engine))
@@ -233,7 +235,7 @@ def test_a_damaged_snapshot_is_refused() -> None:
         (broken(sequence=4), "its digest is not that of its state"),
     ):
         with pytest.raises(InputError, match=said):
-            restore(record, fresh("fifo", on, jobs, 1))
+            restore(record, build_policy("fifo", on, jobs, 1))
     nothing = base64.b64encode(zlib.compress(b"")).decode()
     other = base64.b64encode(zlib.compress(pickle.dumps(_OfAnotherShape()))).decode()
     for memory, said in (
@@ -242,7 +244,7 @@ def test_a_damaged_snapshot_is_refused() -> None:
         (other, "memory cannot be read"),
     ):
         with pytest.raises(ShadowpriceError, match=said):
-            restore(broken(memory=memory), fresh("fifo", on, jobs, 1))
+            restore(broken(memory=memory), build_policy("fifo", on, jobs, 1))
 
 
 class _OfAnotherShape:
@@ -254,8 +256,8 @@ class _OfAnotherShape:
 
 def test_a_memory_holds_no_strange_classes() -> None:
     """Reading a memory back builds what policies are made of, and runs nothing else."""
-    on, jobs, _, _ = driven("fifo", 1)
-    engine = Engine(on, fresh("fifo", on, jobs, 1))
+    on, jobs, _, _ = record_run("fifo", 1)
+    engine = Engine(on, build_policy("fifo", on, jobs, 1))
     hostile = b"cos\nsystem\n(S'true'\ntR."
     with pytest.raises(ShadowpriceError, match=r"os\.system is no part of a memory"):
         recall(engine.policy, hostile, engine.view)

@@ -16,9 +16,9 @@ from shadowprice.engine.journal import entry_line, entry_of
 from shadowprice.engine.snapshot import clone
 from shadowprice.policies.registry import make_policy
 from shadowprice.service.truth.views import promise_of
-from tests.support.policy_cases import every_policy, run_slot, world_of
+from tests.support.policy_cases import build_world, policy_names, run_slot
 
-POLICIES = [name for name in every_policy() if name != "optimum"]
+POLICIES = [name for name in policy_names() if name != "optimum"]
 """The optimum knows all jobs beforehand, and no service runs it."""
 
 SLOTS = 200
@@ -74,7 +74,7 @@ def drive(engine: Engine, jobs: Sequence[Job], changes: dict[int, int | None]) -
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_runs_past_an_end_that_is_set_moved_and_removed(policy: str, seed: int) -> None:
-    on, jobs, _ = world_of(policy, seed)
+    on, jobs, _ = build_world(policy, seed)
     engine = engine_of(policy, on)
     lines = drive(engine, jobs, {3: 9, 5: 6, 12: None})
     left = list(engine.open_jobs.values())
@@ -89,7 +89,7 @@ def test_nothing_runs_past_an_end_that_is_set_moved_and_removed(policy: str, see
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_clone_knows_the_end(policy: str) -> None:
-    on, _, _ = world_of(policy, 1)
+    on, _, _ = build_world(policy, 1)
     engine = engine_of(policy, on)
     engine.handle(TimespanChanged(0, 4))
     twin = clone(engine)
@@ -100,7 +100,7 @@ def test_a_clone_knows_the_end(policy: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_an_end_that_is_set_at_once_is_one_that_was_known(policy: str, seed: int) -> None:
     """Set before the first job, it changes what an end from the beginning changes."""
-    on, jobs, _ = world_of(policy, seed)
+    on, jobs, _ = build_world(policy, seed)
     known, told = engine_of(policy, on, 8), engine_of(policy, on)
     first = drive(known, jobs, {})
     later = drive(told, jobs, {0: 8})

@@ -42,7 +42,7 @@ class Case:
     def scenario(self, entries: Entries | None = None) -> Scenario:
         return Scenario(
             self.cluster,
-            resolved(self.cluster, self.entries if entries is None else entries),
+            resolve_jobs(self.cluster, self.entries if entries is None else entries),
             until=self.until,
             seed=self.seed,
         )
@@ -67,7 +67,7 @@ class Case:
         for part in parents:
             inner = int(part[1:]) if part.startswith("#") else part
             place = place[inner] if isinstance(place, list) else place.setdefault(inner, {})
-        place[last] = number(value)
+        place[last] = parse_number(value)
         return entries
 
     def admitted(self, position: int, key: str, value: str) -> bool:
@@ -80,10 +80,10 @@ class Case:
             engine = self.run(entries)
         except InputError:  # what no file may say
             return False
-        return took_in(engine, str(self.entries[position]["name"]))
+        return is_accepted(engine, str(self.entries[position]["name"]))
 
 
-def number(text: str) -> int | float | str:
+def parse_number(text: str) -> int | float | str:
     """Read a value as YAML does."""
     for kind in (int, float):
         try:
@@ -93,7 +93,7 @@ def number(text: str) -> int | float | str:
     return text
 
 
-def took_in(engine: Engine, name: str) -> bool:
+def is_accepted(engine: Engine, name: str) -> bool:
     """Whether a job was taken in: planned, placed or, by those who promise nothing, queued.
 
     One that ran for a while and was given up, with no server lost, was not; but a bag of tasks that
@@ -108,23 +108,23 @@ def took_in(engine: Engine, name: str) -> bool:
     return final or record.plans > 0 or record.started is not None
 
 
-def resolved(on: Cluster, entries: Entries) -> list[Job]:
+def resolve_jobs(on: Cluster, entries: Entries) -> list[Job]:
     return [JobSpec.model_validate(entry).resolve(on) for entry in entries]
 
 
-def refused(engine: Engine, entries: Entries) -> list[int]:
+def refused_positions(engine: Engine, entries: Entries) -> list[int]:
     """Return the positions of refused jobs."""
-    return ended(engine, entries, Status.REFUSED)
+    return positions_by_status(engine, entries, Status.REFUSED)
 
 
-def ended(engine: Engine, entries: Entries, status: Status) -> list[int]:
+def positions_by_status(engine: Engine, entries: Entries, status: Status) -> list[int]:
     """Return the positions of jobs that ended so."""
     return [
         at for at, entry in enumerate(entries) if engine.jobs[str(entry["name"])].status is status
     ]
 
 
-def servers(rng: np.random.Generator, horizon: int = 10) -> Cluster:
+def random_servers(rng: np.random.Generator, horizon: int = 10) -> Cluster:
     """Return one to three small GPU servers and one for parameter servers."""
     document = {
         "slot": "20min",
@@ -146,7 +146,7 @@ def servers(rng: np.random.Generator, horizon: int = 10) -> Cluster:
     return ClusterSpec.model_validate(document).resolve()
 
 
-def tight_servers(rng: np.random.Generator) -> Cluster:
+def random_tight_servers(rng: np.random.Generator) -> Cluster:
     """Return two or three unequal servers that few jobs of `tight_entry` fit on together."""
     document = {
         "slot": "20min",
@@ -166,7 +166,7 @@ def tight_servers(rng: np.random.Generator) -> Cluster:
     return ClusterSpec.model_validate(document).resolve()
 
 
-def tight_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
+def random_tight_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
     """Return a job whose workers and parameter server leave each other little room."""
     chunks = int(rng.integers(1, 5))
     return {
@@ -188,11 +188,11 @@ def tight_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
             "bandwidth": f"{int(rng.integers(1, 3))}Gbps",
         },
         "workers": {"min": int(rng.integers(1, chunks + 1)), "max": chunks},
-        "utility": utility(rng),
+        "utility": random_utility(rng),
     }
 
 
-def utility(rng: np.random.Generator) -> dict[str, Any]:
+def random_utility(rng: np.random.Generator) -> dict[str, Any]:
     value = round(float(10 ** rng.uniform(-2, 2)), 3)
     return [
         {"kind": "constant", "value": value},
@@ -209,7 +209,7 @@ def utility(rng: np.random.Generator) -> dict[str, Any]:
     ][int(rng.integers(6))]
 
 
-def entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[str, Any]:
+def random_entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[str, Any]:
     """Return a job of a random kind that asks for a good part of such a cluster."""
     chunks = int(rng.integers(2, 9))
     record: dict[str, Any] = {
@@ -223,7 +223,7 @@ def entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[str, Any
             "cpu": int(rng.integers(1, 7)),
             "memory": f"{int(rng.integers(4, 40))}GiB",
         },
-        "utility": utility(rng),
+        "utility": random_utility(rng),
     }
     if rng.random() < 0.25:
         counts = [n for n in range(1, chunks + 1) if rng.random() < 0.7] or [chunks]
@@ -240,7 +240,7 @@ def entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[str, Any
     return record
 
 
-def check(case: Case, position: int, counsel: Counsel) -> list[tuple[Advice, bool, bool]]:
+def check_advice(case: Case, position: int, counsel: Counsel) -> list[tuple[Advice, bool, bool]]:
     """Return whether each advice has the job admitted, and the next smaller change refused."""
     return [
         (

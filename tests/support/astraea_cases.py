@@ -31,7 +31,7 @@ SETTINGS: Mapping[str, Any] = {
 """The example's settings, as ``--set`` gives them."""
 
 
-class Notes(Observer):
+class DecisionRecorder(Observer):
     """Keeps commitments and charges, and what ran and at what prices in each slot."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ def simulate(
     context = PolicyContext(on, known_jobs=jobs if known else None, until=until)
     made = make_policy(policy, context, dict(settings or {}))
     for observer in observers:
-        if isinstance(observer, Notes):
+        if isinstance(observer, DecisionRecorder):
             observer.policy = made
     execution = execution or ExactExecution()
     simulation = Simulation(on, jobs, made, until, execution, incidents)

@@ -33,7 +33,9 @@ def exponential(count: int, mean: float, minimum: float = 0.0) -> BagTasks:
     return BagTasks(count, Law("weibull", parameters, minimum * SLOT, mean * SLOT))
 
 
-def places(servers: int = 4, each: int = 4, horizon: int = 20, role: Role = Role.WORKER) -> Cluster:
+def place_cluster(
+    servers: int = 4, each: int = 4, horizon: int = 20, role: Role = Role.WORKER
+) -> Cluster:
     """Servers that hold so many copies each, a GPU a copy."""
     return build_cluster(
         slot_seconds=Fraction(60),
@@ -43,7 +45,7 @@ def places(servers: int = 4, each: int = 4, horizon: int = 20, role: Role = Role
     )
 
 
-def bag(
+def build_bag(
     on: Cluster,
     *groups: BagTasks,
     name: str = "bag",
@@ -96,9 +98,9 @@ def random_bag_market(
     return made, cost, worth
 
 
-def world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
+def random_bag_world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     rng = np.random.default_rng(seed)
-    on = places(int(rng.integers(1, 5)), int(rng.integers(1, 5)), horizon=12)
+    on = place_cluster(int(rng.integers(1, 5)), int(rng.integers(1, 5)), horizon=12)
     room = int(on.capacity.sum()) // 1000
     jobs: list[Job] = []
     for at in range(int(rng.integers(1, 8))):
@@ -121,7 +123,7 @@ def world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
         groups = [pareto(int(rng.integers(1, 5)), rng.uniform(1.2, 3), rng.uniform(0.2, 0.9))]
         if rng.random() < 0.5:
             groups.append(exponential(int(rng.integers(1, 4)), rng.uniform(0.3, 1.5)))
-        one = bag(
+        one = build_bag(
             on,
             *groups,
             name=f"bag-{at}",

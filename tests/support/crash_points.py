@@ -31,7 +31,7 @@ from shadowprice.service.truth.outcome import Operation, Outcome
 from shadowprice.service.truth.recovery import Recovered, recover
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView
-from tests.support.simulated_hours import CLUSTER, Crash, Hour, play
+from tests.support.simulated_hours import CLUSTER, Crash, SimulatedHour, run_hour
 
 SAME, OTHER = 0, 3
 """How a killed hour's process ends: as the one that nobody killed, or right but otherwise."""
@@ -41,7 +41,7 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def known(truth: Truth | Recovered) -> str:
+def durable_digest(truth: Truth | Recovered) -> str:
     """Return the digest of all that a service must not forget: plans, promises, orders, accounts.
 
     Not what a policy learnt, which a crash may cost, nor which numbers are free.
@@ -67,7 +67,7 @@ def known(truth: Truth | Recovered) -> str:
 
 
 @dataclass
-class EveryPosition:
+class CrashPoints:
     """The fault of an hour that is killed at every one of its points, and goes on.
 
     Parameters
@@ -88,7 +88,7 @@ class EveryPosition:
         What was broken, and where.
     """
 
-    hour: Hour
+    hour: SimulatedHour
     uninterrupted: Mapping[str, JobView]
     every: int = 1
     points: int = 0
@@ -107,7 +107,7 @@ class EveryPosition:
         self.hour.opened = self._follow
         self.hour.closes = self._closes
 
-    def _follow(self, hour: Hour) -> None:
+    def _follow(self, hour: SimulatedHour) -> None:
         """Take note of what is known after each commit of a truth."""
         if self.child:
             return
@@ -116,7 +116,7 @@ class EveryPosition:
         def followed(operations: Sequence[Operation]) -> Outcome:
             self._early = []
             outcome = commit(operations)
-            self._expected = known(truth)
+            self._expected = durable_digest(truth)
             # Between the commit and its return, the new is there already.
             for where, found in self._early:
                 self._compare(where, found)
@@ -124,7 +124,7 @@ class EveryPosition:
             return outcome
 
         truth.commit = followed  # type: ignore[method-assign]
-        self._expected = known(truth)
+        self._expected = durable_digest(truth)
 
     def _compare(self, where: str, found: str) -> None:
         if found != self._expected:
@@ -170,7 +170,7 @@ class EveryPosition:
         store = Store(str(folder / "data"))  # read from only: killed hours open it, too
         try:
             choice = PolicyChoice(self.hour.policy, {})
-            return known(recover(store, CLUSTER, choice, SteadyClock(self.hour.clock)))
+            return durable_digest(recover(store, CLUSTER, choice, SteadyClock(self.hour.clock)))
         finally:
             store.close()
             shutil.rmtree(folder)
@@ -202,21 +202,21 @@ def _ending(views: Mapping[str, JobView]) -> dict[str, Any]:
     return {name: (view.state, view.first_promise, view.promise) for name, view in views.items()}
 
 
-def kill_everywhere(
+def kill_at_every_point(
     policy: str, *, seed: int = 0, jobs: int = 40, every: int = 1, budgets: bool = True
-) -> EveryPosition:
+) -> CrashPoints:
     """Kill an hour at each of its points; return how often, and what was broken."""
     with tempfile.TemporaryDirectory() as name:
 
-        def hour_in(folder: str) -> Hour:
+        def hour_in(folder: str) -> SimulatedHour:
             (Path(name) / folder).mkdir()
-            return Hour(
+            return SimulatedHour(
                 Path(name) / folder, policy, seed=seed, jobs=jobs, budgets=budgets, threads=False
             )
 
-        uninterrupted = dict(play(hour_in("uninterrupted")))
+        uninterrupted = dict(run_hour(hour_in("uninterrupted")))
         hour = hour_in("hour")
-        kills = EveryPosition(hour, uninterrupted, every)
+        kills = CrashPoints(hour, uninterrupted, every)
         asyncio.run(_played(hour, kills))
         views = hour.check()
         hour.store.close()
@@ -225,7 +225,7 @@ def kill_everywhere(
     return kills
 
 
-async def _played(hour: Hour, kills: EveryPosition) -> None:
+async def _played(hour: SimulatedHour, kills: CrashPoints) -> None:
     """Play an hour; a killed one's process ends here, before it closes what it shares."""
     try:
         await hour.run()
@@ -257,7 +257,7 @@ def main() -> None:
     broken = False
     for policy in asked.policy:
         began, cpu = time.monotonic(), sum(os.times()[:4])
-        kills = kill_everywhere(policy, seed=asked.seed, jobs=asked.jobs, every=asked.every)
+        kills = kill_at_every_point(policy, seed=asked.seed, jobs=asked.jobs, every=asked.every)
         print(
             f"{policy}: {kills.points} positions, read back at {kills.looked}, gone on from "
             f"{kills.kills} that differ, {kills.same} of them to the very end of the uninterrupted "

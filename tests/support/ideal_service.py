@@ -17,10 +17,10 @@ from shadowprice.service.truth.reading import list_jobs
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
-from tests.support.simulated_world import HandClock
+from tests.support.simulated_world import ManualClock
 
 
-def declared(
+def run_declared(
     folder: Path,
     cluster: Mapping[str, Any],
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
@@ -46,7 +46,7 @@ def declared(
     dict of str to Lived
         When each was submitted.
     """
-    clock, lived = HandClock(), {}
+    clock, lived = ManualClock(), {}
     origin = clock.at
     store = Store(str(folder))
     store.open()

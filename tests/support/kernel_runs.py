@@ -29,19 +29,19 @@ def results() -> Results:
 
 def _policies() -> Iterator[tuple[str, Any]]:
     from shadowprice.policies.registry import policies
-    from tests.support.pdors_cases import random_pool, random_two_rates
-    from tests.support.policy_runs import replay
+    from tests.support.pdors_cases import random_pool, random_two_rate_job
+    from tests.support.policy_runs import run_policy
 
     for name, info in policies().items():
         if name not in APART and not info.counts_places:
-            yield name, [replay(name, seed, {}).state_digest() for seed in (1, 2)]
-    yield "rolling", [replay("rolling", seed, {}, until=10).state_digest() for seed in (1, 2)]
+            yield name, [run_policy(name, seed, {}).state_digest() for seed in (1, 2)]
+    yield "rolling", [run_policy("rolling", seed, {}, until=10).state_digest() for seed in (1, 2)]
     yield "rolling beside who stays", _staying()
-    yield "dorm", replay("dorm", 3, {}, incidents=False).state_digest()
+    yield "dorm", run_policy("dorm", 3, {}, incidents=False).state_digest()
     for settings in ({}, {"prices": "online"}, {"chunks": "literal", "preset": "paper"}):
-        runs = [replay("oasis", seed, settings, until=10).state_digest() for seed in (1, 4)]
+        runs = [run_policy("oasis", seed, settings, until=10).state_digest() for seed in (1, 4)]
         yield f"oasis {settings}", runs
-    yield "optimum", replay("optimum", 5, {}, incidents=False, until=12).state_digest()
+    yield "optimum", run_policy("optimum", 5, {}, incidents=False, until=12).state_digest()
     jobs_of_two_rates = {
         "rolling of two rates": ("rolling", {}),
         **{f"pdors {one}": ("pdors", {"placement": one}) for one in PLACEMENTS},
@@ -51,7 +51,7 @@ def _policies() -> Iterator[tuple[str, Any]]:
         for seed in range(6):
             rng = np.random.default_rng(seed)
             on = random_pool(rng, horizon=6)
-            jobs = [random_two_rates(on, rng, f"job-{at}", latest=2) for at in range(5)]
+            jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=2) for at in range(5)]
             runs.append(_run(name, on, jobs, settings))
         yield said, runs
 
@@ -62,11 +62,11 @@ def _staying() -> list[str]:
     from fractions import Fraction
 
     from shadowprice.core.utility import Deadline
-    from tests.support.policy_runs import world
+    from tests.support.policy_runs import random_world
 
     found = []
     for seed in (1, 2):
-        on, jobs, _ = world(seed, incidents=False)
+        on, jobs, _ = random_world(seed, incidents=False)
         lasting = [
             replace(one, restart=Fraction(1, 4), utility=Deadline(50.0, 12.0)) for one in jobs
         ]
@@ -94,11 +94,11 @@ def _tenants() -> Iterator[tuple[str, Any]]:
 
 
 def _bags() -> Iterator[tuple[str, Any]]:
-    from tests.support.bag_cases import bag, exponential, pareto, places
+    from tests.support.bag_cases import build_bag, exponential, pareto, place_cluster
 
-    on = places(2, 4)
+    on = place_cluster(2, 4)
     groups = pareto(4, 2.0, 0.5), exponential(2, 1.0)
-    jobs = [bag(on, groups[at], name=f"bag-{at}", arrival=at) for at in range(2)]
+    jobs = [build_bag(on, groups[at], name=f"bag-{at}", arrival=at) for at in range(2)]
     yield "bags", _run("oasis", on, jobs, {})
 
 

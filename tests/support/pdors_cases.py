@@ -30,7 +30,7 @@ SPEEDS = ((120, 75), (100, 60), (60, 50), (300, 40))
 """Step times outside and inside that give whole mini-batches in a slot."""
 
 
-def pool(
+def build_pool(
     rows: Sequence[tuple[int, ...]], *, roles: Sequence[Role] | None = None, horizon: int = 4
 ) -> Cluster:
     """Return machines of so many GPUs, cores and units of memory."""
@@ -50,7 +50,7 @@ def pool(
     )
 
 
-def two_rates(
+def build_two_rate_job(
     on: Cluster,
     name: str = "job",
     *,
@@ -99,7 +99,7 @@ def two_rates(
     return replace(job, required=required)
 
 
-def random_two_rates(on: Cluster, rng: np.random.Generator, name: str, latest: int = 0) -> Job:
+def random_two_rate_job(on: Cluster, rng: np.random.Generator, name: str, latest: int = 0) -> Job:
     """Draw a job: all-reduce or served, of two rates or one."""
     most = int(rng.integers(1, 5))
     speed = SPEEDS[int(rng.integers(len(SPEEDS)))]
@@ -107,7 +107,7 @@ def random_two_rates(on: Cluster, rng: np.random.Generator, name: str, latest: i
     inside = outside if rng.random() < 0.2 else outside * 40
     if inside == outside:
         speed = (speed[0], speed[0])
-    return two_rates(
+    return build_two_rate_job(
         on,
         name,
         arrival=int(rng.integers(0, latest + 1)),
@@ -133,18 +133,18 @@ def random_pool(rng: np.random.Generator, *, roles: bool = False, horizon: int =
     kinds = None
     if roles:
         kinds = [Role.ANY, *(list(Role)[int(at)] for at in rng.integers(0, 3, machines - 1))]
-    return pool(rows, roles=kinds, horizon=horizon)
+    return build_pool(rows, roles=kinds, horizon=horizon)
 
 
 @dataclass
-class Arena:
+class PdorsEngine:
     """An engine under `pdors`, asked job by job."""
 
     on: Cluster
     engine: Engine
 
     @classmethod
-    def of(cls, on: Cluster, *, seed: int = 0, **settings: Any) -> Arena:
+    def of(cls, on: Cluster, *, seed: int = 0, **settings: Any) -> PdorsEngine:
         """Build with given prices unless told otherwise."""
         policy = make_policy("pdors", PolicyContext(on, None, None, seed), PRICES | settings)
         return cls(on, Engine(on, policy))
@@ -152,7 +152,7 @@ class Arena:
     def arrive(self, job: Job) -> Decision:
         """Let a job arrive now; return what was decided."""
         commands = self.engine.handle(JobsArrived(self.engine.ledger.start, (job,)))
-        return decision_of(commands)
+        return single_decision(commands)
 
     def crowd(self, rng: np.random.Generator) -> None:
         """Reserve a random part of every machine in every slot, resource by resource."""
@@ -177,13 +177,13 @@ class Arena:
             return np.where(capacity > 0, price / largest, 0.0)
 
 
-def decision_of(commands: Sequence[Command]) -> Decision:
+def single_decision(commands: Sequence[Command]) -> Decision:
     """Return the one decision among commands."""
     (found,) = [command.decision for command in commands if isinstance(command, Decided)]
     return found
 
 
-def plan_of(decision: Decision) -> list[list[int]]:
+def plan_rows(decision: Decision) -> list[list[int]]:
     """Return the rows of a commitment."""
     assert isinstance(decision, Commit)
     return decision.schedule.rows()

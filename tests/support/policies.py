@@ -25,7 +25,7 @@ from shadowprice.core.schedule import Placement, Schedule
 NO_ROOM = Refusal(Reason.NO_ROOM, "no room")
 
 
-def free_places(view: View, slot: int, state: JobState, *, ps: bool) -> list[int]:
+def fit_counts(view: View, slot: int, state: JobState, *, ps: bool) -> list[int]:
     """Return how many workers, or parameter servers, fit on each server in a slot."""
     job, cluster = state.job, view.cluster
     demand = job.ps if ps else job.worker
@@ -37,7 +37,7 @@ def free_places(view: View, slot: int, state: JobState, *, ps: bool) -> list[int
     return [int(place) if hosts[at] else 0 for at, place in enumerate(places)]
 
 
-def fill(view: View, slot: int, state: JobState, workers: int) -> Placement | None:
+def place_first_fit(view: View, slot: int, state: JobState, workers: int) -> Placement | None:
     """Place so many workers, and the servers they need, on the first machines with room."""
     entries: list[tuple[int, int, int]] = []
     counts = [(False, workers), (True, state.job.ps_needed(workers))]
@@ -45,7 +45,7 @@ def fill(view: View, slot: int, state: JobState, workers: int) -> Placement | No
         left = wanted
         if not left:
             continue
-        for server, places in enumerate(free_places(view, slot, state, ps=ps)):
+        for server, places in enumerate(fit_counts(view, slot, state, ps=ps)):
             # Servers for both carry one kind each here, so the two counts cannot collide.
             if view.cluster.hosts_workers[server] and view.cluster.hosts_ps[server] and ps:
                 places = 0  # noqa: PLW2901 - reads better than a second name
@@ -92,7 +92,7 @@ class EarliestPlanner:
         left = state.remaining
         for slot in range(view.slot, view.end):
             for workers in reversed(state.job.worker_counts.tolist()):
-                placement = fill(view, slot, state, workers)
+                placement = place_first_fit(view, slot, state, workers)
                 if placement is not None:
                     rows = zip(placement.servers, placement.workers, placement.ps, strict=True)
                     entries += [(slot, *row) for row in rows]
@@ -103,7 +103,7 @@ class EarliestPlanner:
         return None
 
 
-class Wanderer:
+class RandomPolicy:
     """Places, moves, pauses, rejects and drops queued jobs at random, within the rules."""
 
     capabilities = Capabilities(elastic=True, wakes_every_slot=True)
@@ -131,6 +131,6 @@ class Wanderer:
                 yield Drop(name, NO_ROOM)
             elif draw < 0.6:
                 workers = int(self.rng.choice(state.job.worker_counts))
-                placement = fill(view, view.slot, state, workers)
+                placement = place_first_fit(view, view.slot, state, workers)
                 if placement is not None:
                     yield Place(name, placement)

@@ -27,7 +27,9 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests.support import policy_runs
 from tests.support.astraea_cases import random_jobs, shared_cluster
 
-SHARED: Final = tuple(name for name, info in policies().items() if info.counts_places)
+PLACE_COUNTING_POLICIES: Final = tuple(
+    name for name, info in policies().items() if info.counts_places
+)
 """Policies that count places."""
 
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {}
@@ -40,14 +42,14 @@ TENANTS: Final = {
 }
 
 
-def every_policy() -> list[str]:
+def policy_names() -> list[str]:
     """Return the names of all policies."""
     return list(policies())
 
 
-def world_of(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
+def build_world(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return servers, jobs and incidents that a policy can cope with."""
-    if policy in SHARED:
+    if policy in PLACE_COUNTING_POLICIES:
         on = shared_cluster(4, TENANTS)
         jobs = random_jobs(on, 14, seed)
         incidents: list[Incident] = [
@@ -56,19 +58,19 @@ def world_of(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]
             JobCancelled(7, jobs[3].name),
         ]
         return on, jobs, incidents
-    on, jobs, incidents = policy_runs.world(seed)
+    on, jobs, incidents = policy_runs.random_world(seed)
     if policy == "optimum":
         return on, jobs[:5], []
     return on, jobs, incidents
 
 
-def fresh(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
+def build_policy(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
     """Return a policy of a world that has decided nothing."""
     context = PolicyContext(on, jobs, None, seed)
     return make_policy(policy, context, dict(SETTINGS.get(policy, {})))
 
 
-class Events(Observer):
+class EventRecorder(Observer):
     """Keeps what a driver sent, and the commands it was given."""
 
     def __init__(self) -> None:
@@ -80,17 +82,19 @@ class Events(Observer):
         self.commands.append(list(commands))
 
 
-def driven(policy: str, seed: int) -> tuple[Cluster, list[Job], list[DriverEvent], list[Any]]:
+def record_run(policy: str, seed: int) -> tuple[Cluster, list[Job], list[DriverEvent], list[Any]]:
     """Run a policy in its world; return what was sent, and the commands on each event."""
-    on, jobs, incidents = world_of(policy, seed)
-    seen = Events()
-    Simulation(on, jobs, fresh(policy, on, jobs, seed), incidents=incidents, seed=seed).run([seen])
+    on, jobs, incidents = build_world(policy, seed)
+    seen = EventRecorder()
+    Simulation(on, jobs, build_policy(policy, on, jobs, seed), incidents=incidents, seed=seed).run(
+        [seen]
+    )
     return on, jobs, seen.events, seen.commands
 
 
-def changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[DriverEvent]:
+def cluster_changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[DriverEvent]:
     """Return changes of servers, and of shares, that come one after the other."""
-    if policy in SHARED:
+    if policy in PLACE_COUNTING_POLICIES:
         amounts = {"worker": 2000, "ps": 1000}
         more = {name: dict(share) for name, share in TENANTS.items()}
         more["a"] = {"worker": 5, "ps": 3}

@@ -17,10 +17,10 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support.workloads import cluster, random_job
 
-Watch = Callable[[Engine, int], None]
+SlotCallback = Callable[[Engine, int], None]
 
 
-def world(
+def random_world(
     seed: int, *, both: bool = True, incidents: bool = True
 ) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return a cluster, jobs and incidents; lost servers come back, so that all can finish."""
@@ -42,10 +42,10 @@ def world(
     return on, jobs, happened
 
 
-class Watcher(Observer):
+class SlotObserver(Observer):
     """Calls a function in every running slot."""
 
-    def __init__(self, watch: Watch | None) -> None:
+    def __init__(self, watch: SlotCallback | None) -> None:
         self.watch = watch
 
     def slot_running(self, engine: Engine, slot: int) -> None:
@@ -54,20 +54,22 @@ class Watcher(Observer):
             self.watch(engine, slot)
 
 
-def replay(
+def run_policy(
     name: str,
     seed: int,
     settings: Mapping[str, Any],
-    watch: Watch | None = None,
+    watch: SlotCallback | None = None,
     *,
     both: bool = True,
     incidents: bool = True,
     until: int | None = None,
 ) -> Engine:
     """Run a policy on the world of a seed to the end, and check that no job is lost."""
-    on, jobs, happened = world(seed, both=both, incidents=incidents)
+    on, jobs, happened = random_world(seed, both=both, incidents=incidents)
     policy = make_policy(name, PolicyContext(on, jobs, until, seed), settings)
-    engine = Simulation(on, jobs, policy, until=until, incidents=happened).run([Watcher(watch)])
+    engine = Simulation(on, jobs, policy, until=until, incidents=happened).run(
+        [SlotObserver(watch)]
+    )
     assert engine.jobs.keys() == {job.name for job in jobs}
     for record in engine.jobs.values():
         finished = record.status is Status.FINISHED

@@ -54,10 +54,10 @@ TRACES: Final = {
 }
 """Pieces of traces, below the folder of traces."""
 
-TOLD: Final = frozenset({"charged", "payoff_bound", "slot_costs"})
+IGNORED_FIELDS: Final = frozenset({"charged", "payoff_bound", "slot_costs"})
 """Fields of decisions that tell more of them, and came after the first digests."""
 
-TOGETHER: Final = frozenset({"pdors", "rolling"})
+COLOCATING: Final = frozenset({"pdors", "rolling"})
 """Policies that put jobs on one server where they are faster there."""
 
 SLOW: Final = frozenset({"optimum"})
@@ -65,7 +65,7 @@ SLOW: Final = frozenset({"optimum"})
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class RecordedWorld:
     """What is run, and to what end."""
 
     cluster: Cluster
@@ -74,7 +74,7 @@ class World:
     until: int | None = None
 
 
-class Listener(Observer):
+class CommandHasher(Observer):
     """Hashes every command, in order; numbers that are not whole to six digits."""
 
     def __init__(self) -> None:
@@ -83,10 +83,10 @@ class Listener(Observer):
     def took(self, event: Any, commands: Any) -> None:
         del event
         for command in commands:
-            self.hash.update(json.dumps(plain(command)).encode())
+            self.hash.update(json.dumps(to_plain(command)).encode())
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return a value in plain ones: what it is called, and what it holds."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -95,60 +95,60 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return [[plain(key), plain(item)] for key, item in value.items()]
+        return [[to_plain(key), to_plain(item)] for key, item in value.items()]
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if hasattr(value, "rows"):
-        return plain(list(value.rows()))
+        return to_plain(list(value.rows()))
     if hasattr(value, "record"):
-        return plain(value.record())
+        return to_plain(value.record())
     fields = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     assert fields, value
-    decided = sorted(set(fields) - TOLD)
+    decided = sorted(set(fields) - IGNORED_FIELDS)
     if isinstance(value, Place | Promise) and not value.copies:  # no bag: as before there were any
         decided.remove("copies")
     if isinstance(value, Commit):  # why a job is planned again is not part of what is decided
         decided.remove("message")
-    return [type(value).__name__, *(plain(getattr(value, name)) for name in decided)]
+    return [type(value).__name__, *(to_plain(getattr(value, name)) for name in decided)]
 
 
-def worlds(policy: str) -> Iterator[tuple[str, World]]:
+def policy_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
     """Yield small worlds that a policy can cope with, by name."""
-    shared = policy in policy_cases.SHARED
+    shared = policy in policy_cases.PLACE_COUNTING_POLICIES
     for seed in range(1, 7):
-        yield f"eventful {seed}", World(*policy_cases.world_of(policy, seed))
+        yield f"eventful {seed}", RecordedWorld(*policy_cases.build_world(policy, seed))
     if policy in SLOW:
         return
     for seed in (2, 5):
-        on, jobs, _ = policy_cases.world_of(policy, seed)
-        happened: Any = policy_cases.changes(policy, on, np.random.default_rng(seed))
-        yield f"changing {seed}", World(on, jobs, happened, 200)
+        on, jobs, _ = policy_cases.build_world(policy, seed)
+        happened: Any = policy_cases.cluster_changes(policy, on, np.random.default_rng(seed))
+        yield f"changing {seed}", RecordedWorld(on, jobs, happened, 200)
     for seed in (1, 2):
         yield f"crowded {seed}", _crowded_places(seed) if shared else _crowded(seed)
-    if policy in TOGETHER:
+    if policy in COLOCATING:
         for seed in (1, 2):
             yield f"together {seed}", _together(seed)
 
 
-def _crowded(seed: int) -> World:
+def _crowded(seed: int) -> RecordedWorld:
     rng = np.random.default_rng([seed, 7])
     on = cluster(4, 2, 1, horizon=40)
     jobs = [random_job(on, rng, f"job-{at}", latest=25) for at in range(60)]
-    return World(on, jobs, _faults(on, jobs, rng), 60)
+    return RecordedWorld(on, jobs, _faults(on, jobs, rng), 60)
 
 
-def _together(seed: int) -> World:
+def _together(seed: int) -> RecordedWorld:
     rng = np.random.default_rng([seed, 9])
     on = cluster(1, 1, 4, horizon=40)
     jobs = [random_job(on, rng, f"job-{at}", latest=25) for at in range(40)]
     jobs = faster_together(jobs, rng)
-    return World(on, jobs, _faults(on, jobs, rng), 60)
+    return RecordedWorld(on, jobs, _faults(on, jobs, rng), 60)
 
 
-def _crowded_places(seed: int) -> World:
+def _crowded_places(seed: int) -> RecordedWorld:
     on = shared_cluster(6, {"a": {"worker": 6, "ps": 2}, "b": {"worker": 6, "ps": 4}})
     jobs = random_jobs(on, 50, seed, latest=20)
-    return World(on, jobs, _faults(on, jobs, np.random.default_rng([seed, 8])), 60)
+    return RecordedWorld(on, jobs, _faults(on, jobs, np.random.default_rng([seed, 8])), 60)
 
 
 def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[Incident]:
@@ -164,33 +164,35 @@ def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[
     return happened
 
 
-def bags(policy: str) -> Iterator[tuple[str, World]]:
+def bag_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
     """Yield worlds of bags of tasks and training jobs, if a policy runs any."""
-    on, jobs, _ = policy_cases.world_of(policy, 1)
-    if not policy_cases.fresh(policy, on, jobs, 1).capabilities.runs_bags:
+    on, jobs, _ = policy_cases.build_world(policy, 1)
+    if not policy_cases.build_policy(policy, on, jobs, 1).capabilities.runs_bags:
         return
     for seed in range(1, 9):
-        yield f"bags {seed}", World(*bag_cases.world(seed))
+        yield f"bags {seed}", RecordedWorld(*bag_cases.random_bag_world(seed))
 
 
 @cache
-def pieces(folder: Path) -> list[tuple[str, World]]:
+def trace_pieces(folder: Path) -> list[tuple[str, RecordedWorld]]:
     """Return the beginnings of traces, on clusters sized to them."""
     from shadowprice.simulator.source import Source
 
     found = []
     for name, place in TRACES.items():
         scenario, _ = Source(trace=f"{name}:{folder}/{place}", load=1.5).scenario(3)
-        found.append((name, World(scenario.cluster, list(scenario.jobs), [], scenario.until)))
+        found.append(
+            (name, RecordedWorld(scenario.cluster, list(scenario.jobs), [], scenario.until))
+        )
     return found
 
 
-def digest(policy: str, settings: Mapping[str, Any], world: World) -> str:
+def run_digest(policy: str, settings: Mapping[str, Any], world: RecordedWorld) -> str:
     """Run a world; return what was ordered and what came of it, with figures for the reader."""
     seed = 1
     context = PolicyContext(world.cluster, world.jobs, world.until, seed)
     built = make_policy(policy, context, dict(settings))
-    listener = Listener()
+    listener = CommandHasher()
     engine = Simulation(
         world.cluster, world.jobs, built, until=world.until, incidents=world.incidents, seed=seed
     ).run([listener])
@@ -213,16 +215,20 @@ def _label(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
 
 
-def recorded(policy: str, traces: Path | None = None) -> dict[str, str]:
+def record_digests(policy: str, traces: Path | None = None) -> dict[str, str]:
     """Run all worlds of a policy, or all pieces of traces; return the digests by name."""
     found = {}
     for settings in VARIANTS.get(policy, ({},)):
         if traces is not None:
-            there = [] if policy in SLOW | set(policy_cases.SHARED) else pieces(traces)
+            there = (
+                []
+                if policy in SLOW | set(policy_cases.PLACE_COUNTING_POLICIES)
+                else trace_pieces(traces)
+            )
         else:
-            there = list(worlds(policy)) + list(bags(policy))
+            there = list(policy_worlds(policy)) + list(bag_worlds(policy))
         for name, world in there:
-            found[f"{_label(settings)}: {name}"] = digest(policy, settings, world)
+            found[f"{_label(settings)}: {name}"] = run_digest(policy, settings, world)
     return found
 
 
@@ -235,7 +241,7 @@ def differences(found: Mapping[str, str], before: Mapping[str, str], policy: str
     ]
 
 
-def known(policy: str, *, of_traces: bool = False) -> dict[str, str]:
+def stored_digests(policy: str, *, of_traces: bool = False) -> dict[str, str]:
     """Return what is recorded of a policy."""
     every = json.loads(GOLDEN.read_text(encoding="utf-8")).get(policy, {})
     return {name: text for name, text in every.items() if _of_trace(name) == of_traces}
@@ -254,8 +260,8 @@ def main() -> None:
     options = parser.parse_args()
     every = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
     for policy in options.policies:
-        found = recorded(policy)
-        pieces_ = {} if options.traces is None else recorded(policy, options.traces)
+        found = record_digests(policy)
+        pieces_ = {} if options.traces is None else record_digests(policy, options.traces)
         before = every.get(policy, {})
         kept = {} if options.traces else {n: t for n, t in before.items() if _of_trace(n)}
         found = {**found, **pieces_, **kept}

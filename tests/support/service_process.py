@@ -51,7 +51,7 @@ def _run(
     run()
 
 
-class Served:
+class ServiceProcess:
     """A running service.
 
     Parameters

@@ -41,7 +41,7 @@ def job(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def client_of(address: str, headers: Mapping[str, str]) -> httpx.Client:
+def build_client(address: str, headers: Mapping[str, str]) -> httpx.Client:
     """A client of a service on this machine, without the authorities that it has no use for."""
     nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return httpx.Client(
@@ -50,7 +50,7 @@ def client_of(address: str, headers: Mapping[str, str]) -> httpx.Client:
 
 
 @dataclass
-class Running:
+class RunningService:
     """A service that listens, and a client with the operator's token."""
 
     service: Service
@@ -65,11 +65,11 @@ class Running:
 
     def as_(self, token: str | None) -> httpx.Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return client_of(self.address, headers)
+        return build_client(self.address, headers)
 
 
 @contextmanager
-def running(
+def run_service(
     folder: Path,
     *,
     cluster: Mapping[str, Any] = CLUSTER,
@@ -84,7 +84,7 @@ def running(
     trainingjobs: str | None = None,
     lease: tuple[str, str] | None = None,
     families: Path | None = None,
-) -> Iterator[Running]:
+) -> Iterator[RunningService]:
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(dict(cluster)))
@@ -120,8 +120,8 @@ def running(
             raise failures[0]
         token = service.token_file.read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
-        with client_of(service.address, headers) as client:
-            yield Running(service, service.address, client)
+        with build_client(service.address, headers) as client:
+            yield RunningService(service, service.address, client)
     finally:
         service.end()
         thread.join(WAIT_LIMIT_SECONDS)

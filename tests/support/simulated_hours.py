@@ -39,7 +39,7 @@ from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView
 from tests.support.ledger_checks import check_ledger
-from tests.support.simulated_world import HandClock, World, WorldExecutor
+from tests.support.simulated_world import ManualClock, World, WorldExecutor
 
 SLOT = 60
 HOUR = 3600
@@ -57,7 +57,7 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-class Inline(Executor):
+class InlineExecutor(Executor):
     """Does what it is asked at once, in the thread that asks."""
 
     def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
@@ -69,7 +69,7 @@ class Inline(Executor):
         return done
 
 
-class ByHand(Driver):
+class SteppedDriver(Driver):
     """A driver that takes each operation in as it is asked, and writes a snapshot over turns."""
 
     snapshot_seconds = 0.0
@@ -100,7 +100,7 @@ class ByHand(Driver):
 
 
 @dataclass
-class Answered:
+class ClientRecord:
     """What a client was told, and may rely on."""
 
     view: JobView
@@ -108,7 +108,7 @@ class Answered:
 
 
 @dataclass
-class Hour:
+class SimulatedHour:
     """One hour, and what came of it."""
 
     folder: Path
@@ -119,9 +119,9 @@ class Hour:
     fault: Callable[[str], None] = lambda _: None
     crashes: int = 0
     refusals: int = 0
-    answers: dict[str, Answered] = field(default_factory=dict)
-    before_slot: Callable[[Hour, int], None] = lambda _hour, _slot: None
-    opened: Callable[[Hour], None] = lambda _hour: None
+    answers: dict[str, ClientRecord] = field(default_factory=dict)
+    before_slot: Callable[[SimulatedHour, int], None] = lambda _hour, _slot: None
+    opened: Callable[[SimulatedHour], None] = lambda _hour: None
     closes: Callable[[], bool] = lambda: True
     """Whether what a crash leaves behind is to be closed here."""
     asked: int = 0
@@ -130,7 +130,7 @@ class Hour:
     """Whether what is synchronous is done in a thread of its own, as in a real service."""
 
     def __post_init__(self) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.world = World(self.clock)
         self.world.fault = self._outside
         self._random = random.Random(self.seed)
@@ -195,9 +195,11 @@ class Hour:
         choice = PolicyChoice(self.policy, {})
         self.truth = Truth(self.store, CLUSTER, choice, self.steady)
         self.store.fault = self.fault
-        self.driver = ByHand(self.truth, self.steady, virtual=False, keep=10**18, metrics=Metrics())
+        self.driver = SteppedDriver(
+            self.truth, self.steady, virtual=False, keep=10**18, metrics=Metrics()
+        )
         if not self.threads:
-            self.driver._thread = Inline()  # type: ignore[assignment]  # asked to work, and to end
+            self.driver._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
         self.executor = WorldExecutor(self.world)
         self.runner = Runner(self.driver, self.executor, b"key")
         self.opened(self)
@@ -281,7 +283,7 @@ class Hour:
             told = await self.driver.do(Submit(found, at_once=kind == "submit"))
             for name, problem in told:
                 assert problem is None, problem
-                self.answers.setdefault(name, Answered(self._look(name)))
+                self.answers.setdefault(name, ClientRecord(self._look(name)))
         elif kind == "cancel":
             view = await self.driver.do(Cancel(what))
             self.answers[what].cancelled = view.state == "cancelled"
@@ -348,12 +350,12 @@ class Hour:
         assert view.promise == told or view.state == "refused", (name, view.promise, told)
 
 
-def disk_full() -> BaseException:
+def disk_full_error() -> BaseException:
     """What SQLite says when the disk is full."""
     return OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
 
 
-def scattered(rng: random.Random, apart: int, error: Callable[[], BaseException]) -> Any:
+def random_faults(rng: random.Random, apart: int, error: Callable[[], BaseException]) -> Any:
     """A fault now and then: on average, so many points apart."""
     left = [rng.randint(1, 2 * apart)]
 
@@ -367,7 +369,7 @@ def scattered(rng: random.Random, apart: int, error: Callable[[], BaseException]
     return fault
 
 
-def play(hour: Hour) -> Mapping[str, JobView]:
+def run_hour(hour: SimulatedHour) -> Mapping[str, JobView]:
     """Run an hour and check it; return its jobs."""
     asyncio.run(hour.run())
     try:
@@ -395,11 +397,11 @@ def main() -> None:
     while totals["crashes"] + totals["refusals"] < asked.faults:
         seed = asked.seed + totals["hours"]
         policy = ("oasis", "rolling", "fifo")[seed % 3]
-        error = disk_full if seed % 5 == 4 else Crash
+        error = disk_full_error if seed % 5 == 4 else Crash
         with tempfile.TemporaryDirectory() as folder:
-            hour = Hour(Path(folder), policy, seed=seed, budgets=True)
-            hour.fault = scattered(random.Random(seed), asked.apart, error)
-            views = play(hour)
+            hour = SimulatedHour(Path(folder), policy, seed=seed, budgets=True)
+            hour.fault = random_faults(random.Random(seed), asked.apart, error)
+            views = run_hour(hour)
         totals["hours"] += 1
         totals["crashes"] += hour.crashes
         totals["refusals"] += hour.refusals

@@ -29,7 +29,7 @@ from shadowprice.service.clock import SECOND
 
 
 @dataclass
-class HandClock:
+class ManualClock:
     """Clocks that are set by hand."""
 
     at: int = 1_800_000_000 * SECOND
@@ -78,7 +78,7 @@ class World:
     generation to the next.
     """
 
-    clock: HandClock
+    clock: ManualClock
     work: dict[str, float] = field(default_factory=dict)
     done: dict[str, float] = field(default_factory=dict)
     processes: dict[tuple[str, int], Process] = field(default_factory=dict)

@@ -36,7 +36,7 @@ from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.starts import schedules_of
 from tests.oracles.lagrangian import lagrangian_bound
-from tests.support.bag_cases import bag, places
+from tests.support.bag_cases import build_bag, place_cluster
 from tests.support.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -350,9 +350,9 @@ def test_no_jobs_earn_nothing() -> None:
 
 
 def test_a_bag_has_no_certificate() -> None:
-    on = places()
+    on = place_cluster()
     with pytest.raises(InputError, match="best schedule of a bag of tasks can't be proved"):
-        certify(on, [bag(on)])
+        certify(on, [build_bag(on)])
 
 
 @pytest.mark.parametrize("gap", [-0.01, float("nan"), float("inf")])

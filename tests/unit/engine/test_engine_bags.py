@@ -33,7 +33,7 @@ from shadowprice.core.refusal import Reason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine import Engine
 from shadowprice.engine.journal import Header, JournalReader, JournalWriter, replay
-from tests.support.bag_cases import bag, exponential, pareto, places
+from tests.support.bag_cases import build_bag, exponential, pareto, place_cluster
 from tests.support.policies import EarliestPlanner
 
 PLAN = [(0, 0, 4, 0), (0, 1, 3, 0), (1, 0, 4, 0), (1, 1, 1, 0), (2, 0, 2, 0)]
@@ -75,11 +75,11 @@ class Fixed:
 
 
 def two_groups(on: Cluster, deadline: float = 6.0) -> Job:
-    return bag(on, pareto(2, 2.0, 0.5), exponential(3, 1.0), deadline=deadline)
+    return build_bag(on, pareto(2, 2.0, 0.5), exponential(3, 1.0), deadline=deadline)
 
 
 def run(policy: Fixed, *done: tuple[int, ...]) -> tuple[Engine, list[DriverEvent]]:
-    on = places(role=Role.ANY)
+    on = place_cluster(role=Role.ANY)
     engine = Engine(on, policy)
     events: list[DriverEvent] = [JobsArrived(0, (two_groups(on),))]
     for slot, finished in enumerate(done):
@@ -112,7 +112,7 @@ def test_a_plan_that_breaks_a_rule_is_refused(
 
 
 def test_a_training_job_has_no_copies() -> None:
-    on = places()
+    on = place_cluster()
     engine = Engine(on, Fixed())
     from tests.support.workloads import job
 
@@ -176,7 +176,7 @@ def test_a_bags_progress_says_which_tasks() -> None:
 
 def test_the_journal_of_a_bag_replays(tmp_path: Path) -> None:
     _, events = run(Fixed(), (1, 2), (1, 0))
-    engine = Engine(places(role=Role.ANY), Fixed())
+    engine = Engine(place_cluster(role=Role.ANY), Fixed())
     with JournalWriter(tmp_path / "journal.jsonl", Header.of(engine, "fixed")) as writer:
         for event in events:
             engine.handle(event)
@@ -191,7 +191,7 @@ def test_the_journal_of_a_bag_replays(tmp_path: Path) -> None:
 
 
 def test_a_policy_without_bags_is_not_asked() -> None:
-    on = places()
+    on = place_cluster()
     engine = Engine(on, EarliestPlanner())
     engine.handle(JobsArrived(0, (two_groups(on),)))
     record = engine.jobs["bag"]
@@ -231,7 +231,7 @@ FIRST = stood((0, 4, 0), (1, 3, 0), copies=COPIES)
 
 def placed(*steps: list[Decision], done: tuple[tuple[int, ...], ...] = ()) -> Engine:
     """Place a bag slot by slot; the last slot begins, and ends where ``done`` tells of it."""
-    on = places(role=Role.ANY)
+    on = place_cluster(role=Role.ANY)
     engine = Engine(on, Placer(*steps))
     engine.handle(JobsArrived(0, (two_groups(on),)))
     for slot in range(len(steps)):
@@ -270,7 +270,7 @@ def test_copies_that_are_placed_against_a_rule_are_refused(
 def test_a_training_job_is_not_placed_with_copies() -> None:
     from tests.support.workloads import job
 
-    on = places()
+    on = place_cluster()
     trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
     engine = Engine(on, Placer([Place(trainer.name, Placement.of([(0, 1, 0)]), COPIES)]))
     engine.handle(JobsArrived(0, (trainer,)))

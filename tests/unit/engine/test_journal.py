@@ -30,7 +30,7 @@ from shadowprice.engine.records import cluster_of, cluster_record, event_of, eve
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.journaling import JournalObserver
 from tests.properties.test_engine import SEEDS, world
-from tests.support.policies import EarliestPlanner, Wanderer
+from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.straggling_execution import StragglingExecution
 
 
@@ -51,7 +51,7 @@ class Raising:
 
 
 def policy(seed: int, kind: str) -> Policy:
-    return EarliestPlanner() if kind == "planner" else Wanderer(seed)
+    return EarliestPlanner() if kind == "planner" else RandomPolicy(seed)
 
 
 def journal_of(path: Path, seed: int, kind: str = "planner") -> Engine:

@@ -23,7 +23,7 @@ from shadowprice.experiments.framework import Settings, find_experiment, run_exp
 from shadowprice.experiments.live import Lived, live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
-from tests.support.ideal_service import declared
+from tests.support.ideal_service import run_declared
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
@@ -92,7 +92,7 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
         (one.after + 0.1 * at, measure._record(one, SPEEDS, 0, 1.5))
         for at, one in enumerate(measure.WORKLOAD, start=1)
     ]
-    ended, submitted = declared(tmp_path / "data", measure.cluster(SLOT), asked, who)
+    ended, submitted = run_declared(tmp_path / "data", measure.cluster(SLOT), asked, who)
     run = measure._simulated(who, SLOT, asked, submitted)
     assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
 

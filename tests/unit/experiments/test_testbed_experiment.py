@@ -60,7 +60,7 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
         for at, job in enumerate(files.jobs)
     ]
     asked.sort(key=lambda one: one[0])
-    ended, submitted = ideal_service.declared(tmp_path / "data", files.cluster, asked, who)
+    ended, submitted = ideal_service.run_declared(tmp_path / "data", files.cluster, asked, who)
     run = measure.simulated(files, who, submitted)
     assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
 

@@ -25,7 +25,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.bags import places as places_by_definition
 from tests.oracles.bags import plans
-from tests.support.bag_cases import bag, exponential, pareto, places, random_bag_market
+from tests.support.bag_cases import build_bag, exponential, pareto, place_cluster, random_bag_market
 
 PRICES = {"prices": "given", "worker": {"L": 0.01, "U": {"gpu": 100.0}}}
 
@@ -196,8 +196,8 @@ def test_a_dearer_start_never_gets_more_copies() -> None:
 def test_a_later_deadline_and_a_looser_promise_never_pay_less() -> None:
     def payoff(deadline: float, miss_probability: float, seed: int) -> float:
         rng = np.random.default_rng(seed)
-        on = places()
-        job = bag(
+        on = place_cluster()
+        job = build_bag(
             on,
             pareto(30, rng.uniform(1.3, 3.0), 0.4),
             exponential(20, 0.9, 0.2),
@@ -221,7 +221,7 @@ def test_a_later_deadline_and_a_looser_promise_never_pay_less() -> None:
 
 def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
     """Ending sooner saves later slots: the dearer the start beside them, the fewer copies."""
-    job = bag(places(), pareto(40, 1.5, 0.7), deadline=6.0, miss_probability=0.2)
+    job = build_bag(place_cluster(), pareto(40, 1.5, 0.7), deadline=6.0, miss_probability=0.2)
     assert job.bag is not None
     started = []
     for price in (0.1, 1.0, 10.0):
@@ -240,12 +240,12 @@ def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
 
 def test_promises_are_broken_as_rarely_as_promised() -> None:
     """Simulated bags against (3) for the copies chosen, and against the miss probability."""
-    on = places(10, 8)
+    on = place_cluster(10, 8)
     kept = broken = 0
     predicted = 0.0
     for seed in range(24):
         jobs = [
-            bag(
+            build_bag(
                 on,
                 pareto(6, 2.0, 0.5),
                 exponential(4, 0.8, 0.2),
@@ -284,13 +284,13 @@ def _predicted(copies: tuple[TaskCopies, ...], slots: float) -> float:
 
 
 def test_a_bag_draws_the_same_whatever_else_runs() -> None:
-    on = places()
-    alone = simulated(on, [bag(on)], seed=3).jobs["bag"]
-    other = bag(on, pareto(3, 1.5, 0.4), name="other", arrival=9)
-    together = simulated(on, [other, bag(on)], seed=3).jobs["bag"]
+    on = place_cluster()
+    alone = simulated(on, [build_bag(on)], seed=3).jobs["bag"]
+    other = build_bag(on, pareto(3, 1.5, 0.4), name="other", arrival=9)
+    together = simulated(on, [other, build_bag(on)], seed=3).jobs["bag"]
     assert alone.plan.rows() == together.plan.rows()
     assert alone.completion == together.completion
-    completions = {simulated(on, [bag(on)], seed=s).jobs["bag"].completion for s in range(12)}
+    completions = {simulated(on, [build_bag(on)], seed=s).jobs["bag"].completion for s in range(12)}
     assert len(completions) > 1
 
 
@@ -300,7 +300,7 @@ def test_a_bag_draws_the_same_whatever_else_runs() -> None:
 def test_a_bag_beside_training_jobs() -> None:
     from tests.support.workloads import job
 
-    on = places()
+    on = place_cluster()
     trainers = [
         job(
             on,
@@ -314,7 +314,7 @@ def test_a_bag_beside_training_jobs() -> None:
         )
         for at in range(4)
     ]
-    jobs = [*trainers, bag(on, arrival=2)]
+    jobs = [*trainers, build_bag(on, arrival=2)]
     engine = simulated(on, jobs)
     assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
     assert not engine.ledger.used.any()
@@ -324,7 +324,7 @@ def test_a_bag_beside_training_jobs() -> None:
 def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
     from tests.support.workloads import job
 
-    on = places()
+    on = place_cluster()
     small = {"epochs": 1, "minibatches": 5, "worker_amounts": {"gpu": 1000}, "ps_amounts": None}
     trainers = [job(on, f"train-{at}", **small) for at in range(2)]
 
@@ -338,14 +338,14 @@ def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str
                 assert refusal.reason is Reason.POLICY
         return [engine.jobs[one.name].completion for one in trainers]
 
-    assert completions([bag(on), *trainers]) == completions(trainers)
+    assert completions([build_bag(on), *trainers]) == completions(trainers)
     assert None not in completions(trainers)
 
 
 def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
     """At the same prices; servers for parameter servers alone take no copies."""
     given = {"L": 0.01, "U": {"gpu": 100.0}}
-    on = places()
+    on = place_cluster()
     mixed = build_cluster(
         slot_seconds=on.slot_seconds,
         horizon=on.horizon,
@@ -366,7 +366,7 @@ def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
         for name, cluster, prices in runs:
             sizes = np.random.default_rng(seed).integers(1, 5, 3)
             jobs = [
-                bag(cluster, pareto(int(size), 1.8, 0.6), name=f"bag-{at}", arrival=at,
+                build_bag(cluster, pareto(int(size), 1.8, 0.6), name=f"bag-{at}", arrival=at,
                     deadline=5.0, miss_probability=0.1, utility=Constant(60.0))
                 for at, size in enumerate(sizes)
             ]  # fmt: skip
@@ -380,22 +380,22 @@ def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
 
 
 def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
-    on = places(1, 4)
-    tight = bag(on, pareto(4, 2.0, 0.9), deadline=1.5, miss_probability=0.01)
+    on = place_cluster(1, 4)
+    tight = build_bag(on, pareto(4, 2.0, 0.9), deadline=1.5, miss_probability=0.01)
     refusal = simulated(on, [tight]).jobs["bag"].refusal
     assert refusal is not None
     assert refusal.reason is Reason.DEADLINE
     assert "on 4 places" in refusal.message
     enough = float(refusal.numbers["smallest_deadline_s"]) / 60.0
-    later = bag(on, pareto(4, 2.0, 0.9), deadline=enough * 1.001, miss_probability=0.01)
+    later = build_bag(on, pareto(4, 2.0, 0.9), deadline=enough * 1.001, miss_probability=0.01)
     assert simulated(on, [later]).jobs["bag"].plans >= 1
-    sooner = bag(on, pareto(4, 2.0, 0.9), deadline=enough * 0.999, miss_probability=0.01)
+    sooner = build_bag(on, pareto(4, 2.0, 0.9), deadline=enough * 0.999, miss_probability=0.01)
     assert simulated(on, [sooner]).jobs["bag"].plans == 0
 
 
 def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
-    on = places()
-    refusal = simulated(on, [bag(on, utility=Constant(1e-6))]).jobs["bag"].refusal
+    on = place_cluster()
+    refusal = simulated(on, [build_bag(on, utility=Constant(1e-6))]).jobs["bag"].refusal
     assert refusal is not None
     assert refusal.reason is Reason.PRICE
     assert refusal.value == 1e-6
@@ -404,9 +404,9 @@ def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
 
 
 def test_a_full_cluster_says_how_many_places_are_missing() -> None:
-    on = places(2, 4)
-    first = bag(on, pareto(8, 2.0, 0.9), name="first", deadline=7.0, miss_probability=0.5)
-    second = bag(on, pareto(8, 2.0, 0.6), name="second", deadline=2.0, miss_probability=0.9)
+    on = place_cluster(2, 4)
+    first = build_bag(on, pareto(8, 2.0, 0.9), name="first", deadline=7.0, miss_probability=0.5)
+    second = build_bag(on, pareto(8, 2.0, 0.6), name="second", deadline=2.0, miss_probability=0.9)
     engine = simulated(on, [first, second])
     assert engine.jobs["first"].plans >= 1
     refusal = engine.jobs["second"].refusal
@@ -416,8 +416,8 @@ def test_a_full_cluster_says_how_many_places_are_missing() -> None:
 
 
 def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
-    on = places()
-    jobs = [bag(on, exponential(8, 1.5, 0.9), deadline=12.0)]
+    on = place_cluster()
+    jobs = [build_bag(on, exponential(8, 1.5, 0.9), deadline=12.0)]
     lost: list[Incident] = [ServerLost(1, on.names[server]) for server in range(2)]
     record = simulated(on, jobs, incidents=lost).jobs["bag"]
     assert record.plans > 1
@@ -427,10 +427,10 @@ def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
 
 
 def test_a_bag_that_misses_its_deadline_is_given_up() -> None:
-    on = places()
+    on = place_cluster()
     dropped = None
     for seed in range(60):
-        one = bag(on, pareto(6, 1.2, 0.6), deadline=1.7, miss_probability=0.5)
+        one = build_bag(on, pareto(6, 1.2, 0.6), deadline=1.7, miss_probability=0.5)
         record = simulated(on, [one], seed).jobs["bag"]
         if record.status is Status.DROPPED:
             dropped = record

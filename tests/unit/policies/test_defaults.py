@@ -20,13 +20,18 @@ from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies, policy_parameters
 from tests.support.astraea_cases import shared_cluster, shared_job
-from tests.support.policy_cases import SHARED, every_policy, fresh, world_of
+from tests.support.policy_cases import (
+    PLACE_COUNTING_POLICIES,
+    build_policy,
+    build_world,
+    policy_names,
+)
 from tests.support.workloads import cluster, job
 
 
 @pytest.mark.parametrize("name", [n for n, info in policies().items() if not info.knows_all_jobs])
 def test_every_policy_runs_live_as_it_stands(name: str) -> None:
-    if name in SHARED:
+    if name in PLACE_COUNTING_POLICIES:
         on = shared_cluster()
         jobs = [shared_job(on, f"job-{at}", tenant="u1") for at in range(2)]
     else:
@@ -55,10 +60,10 @@ class Wrapped:
         self.capabilities = policy.capabilities
 
 
-@pytest.mark.parametrize("name", every_policy())
+@pytest.mark.parametrize("name", policy_names())
 def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
-    on, jobs, _ = world_of(name, 1)
-    made = fresh(name, on, jobs, 1)
+    on, jobs, _ = build_world(name, 1)
+    made = build_policy(name, on, jobs, 1)
     for told, offered, method in (
         (made.capabilities.prices, priced, "slot_prices"),
         (made.capabilities.quotes, quoting, "quote"),
@@ -98,7 +103,7 @@ def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
 
 @pytest.mark.parametrize("name", sorted(policies()))
 def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
-    on = shared_cluster() if name in SHARED else cluster(2, 1)
+    on = shared_cluster() if name in PLACE_COUNTING_POLICIES else cluster(2, 1)
     context = PolicyContext(on, [])
     told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
     assert told["preset"] == "paper"

@@ -21,7 +21,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.dorm.model import Instance, Item, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.support.policy_runs import Watcher, replay
+from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import cluster, job, random_job
 from tests.unit.policies.test_drf import plain_filling
 
@@ -186,7 +186,7 @@ def test_every_recomputation_keeps_both_bounds(theta_1: float, theta_2: float) -
         watch = Bounds(theta_1, theta_2)
         setting = {"fairness_loss": theta_1, "adjustment_overhead": theta_2}
         policy = make_policy("dorm", PolicyContext(on), setting)
-        engine = Simulation(on, jobs, policy).run([Watcher(watch)])
+        engine = Simulation(on, jobs, policy).run([SlotObserver(watch)])
         assert not engine.open_jobs
         counted = policy.parameters_in_force()["statistics"]
         assert isinstance(counted, dict)
@@ -198,7 +198,9 @@ def test_every_recomputation_keeps_both_bounds(theta_1: float, theta_2: float) -
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(SEEDS, st.sampled_from([0, 8]))
 def test_every_job_is_admitted_and_ends(seed: int, exact_servers: int) -> None:
-    engine = replay("dorm", seed, {"exact_servers": exact_servers, "window": 4, "adjustable": 3})
+    engine = run_policy(
+        "dorm", seed, {"exact_servers": exact_servers, "window": 4, "adjustable": 3}
+    )
     assert not engine.open_jobs
     assert all(record.status is not Status.DROPPED for record in engine.jobs.values())
 
@@ -217,11 +219,11 @@ def test_classes_of_servers_keep_within_the_adjustments_too(seed: int) -> None:
         before.update(engine.running)
 
     setting = {"exact_servers": 0, "adjustment_overhead": 0.3, "fairness_loss": 0.0}
-    assert not replay("dorm", seed, setting, watch, incidents=False).open_jobs
+    assert not run_policy("dorm", seed, setting, watch, incidents=False).open_jobs
 
 
 def test_the_same_run_twice() -> None:
-    digests = {replay("dorm", 5, {"exact_servers": 0}).state_digest() for _ in range(2)}
+    digests = {run_policy("dorm", 5, {"exact_servers": 0}).state_digest() for _ in range(2)}
     assert len(digests) == 1
 
 
@@ -236,7 +238,7 @@ def placements(
         seen.append({name: p.total_workers for name, p in engine.running.items()})
 
     policy = make_policy("dorm", PolicyContext(on), parameters)
-    Simulation(on, jobs, policy, incidents=incidents).run([Watcher(watch)])
+    Simulation(on, jobs, policy, incidents=incidents).run([SlotObserver(watch)])
     return seen
 
 

@@ -17,7 +17,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.support.policy_runs import Watcher, replay
+from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import GBPS, GIB, cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -90,7 +90,7 @@ def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> N
         assert [0 if p is None else p.total_workers for p in placed] == wanted
 
     policy = make_policy("drf", PolicyContext(on), {})
-    engine = Simulation(on, jobs, policy).run([Watcher(watch)])
+    engine = Simulation(on, jobs, policy).run([SlotObserver(watch)])
     assert all(
         record.status in {Status.FINISHED, Status.REFUSED} for record in engine.jobs.values()
     )
@@ -120,13 +120,13 @@ def test_no_job_can_be_given_more_without_taking_from_another(seed: int) -> None
                 fits &= room_for(engine, one.ps, engine.cluster.hosts_ps) >= servers
             assert not fits
 
-    assert not replay("drf", seed, {}, watch, both=False).open_jobs
+    assert not run_policy("drf", seed, {}, watch, both=False).open_jobs
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(SEEDS)
 def test_every_job_ends_on_machines_that_carry_both(seed: int) -> None:
-    engine = replay("drf", seed, {})
+    engine = run_policy("drf", seed, {})
     assert not engine.open_jobs
     assert all(r.status is not Status.DROPPED for r in engine.jobs.values())
 
@@ -139,7 +139,7 @@ def workers_in_first_slot(on: Cluster, jobs: list[Job]) -> list[int]:
             seen.extend(placement.total_workers for placement in engine.running.values())
 
     policy = make_policy("drf", PolicyContext(on), {})
-    Simulation(on, jobs, policy).run([Watcher(watch)])
+    Simulation(on, jobs, policy).run([SlotObserver(watch)])
     return seen
 
 
@@ -188,7 +188,7 @@ def test_a_settled_job_stays_where_it_is() -> None:
             seen.setdefault(name, set()).add(placement)
 
     policy = make_policy("drf", PolicyContext(on), {})
-    Simulation(on, jobs, policy).run([Watcher(watch)])
+    Simulation(on, jobs, policy).run([SlotObserver(watch)])
     assert all(len(placements) == 1 for placements in seen.values())
 
 

@@ -15,7 +15,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.support.policy_runs import replay
+from tests.support.policy_runs import run_policy
 from tests.support.workloads import cluster, job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -56,7 +56,7 @@ def test_no_job_runs_before_an_earlier_one_and_the_head_waits_only_for_room(
         for name, placement in engine.running.items():
             assert widths.setdefault(name, placement.total_workers) == placement.total_workers
 
-    engine = replay("fifo", seed, {"workers": workers}, watch, both=False)
+    engine = run_policy("fifo", seed, {"workers": workers}, watch, both=False)
     assert not engine.open_jobs
     assert all(r.status is not Status.DROPPED for r in engine.jobs.values())
 
@@ -64,7 +64,7 @@ def test_no_job_runs_before_an_earlier_one_and_the_head_waits_only_for_room(
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(SEEDS, st.integers(0, 3))
 def test_every_job_ends_on_machines_that_carry_both(seed: int, backfill: int) -> None:
-    engine = replay("fifo", seed, {"backfill": backfill})
+    engine = run_policy("fifo", seed, {"backfill": backfill})
     assert not engine.open_jobs
     assert all(
         r.status in {Status.FINISHED, Status.CANCELLED, Status.REFUSED}

@@ -23,7 +23,7 @@ from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.support.pdors_cases import random_pool, random_two_rates
+from tests.support.pdors_cases import random_pool, random_two_rate_job
 from tests.support.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -68,7 +68,7 @@ def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> No
 def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = random_pool(rng)
-    one = random_two_rates(on, rng, "job", latest=2)
+    one = random_two_rate_job(on, rng, "job", latest=2)
     one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
     slots = Alone(on, on.hosts_workers, on.hosts_ps).slots(one)
     free = {"prices": "given", "L": 1e-12, "U": dict.fromkeys(on.resources, 1e-12)}
@@ -192,7 +192,7 @@ def test_the_guarantee_covers_jobs_that_come_one_by_one() -> None:
 def test_exact_placements_of_pdors_have_the_ratio_of_oasis() -> None:
     rng = np.random.default_rng(8)
     on = random_pool(rng)
-    jobs = [random_two_rates(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=3) for at in range(6)]
     ratios = {}
     for placement in ("exact", "randomised", "greedy"):
         options = {"placement": placement, "delta": 1.0, "lower": "guaranteed"}

@@ -13,12 +13,14 @@ from shadowprice.core.events import JobsArrived, Place, ServerLost
 from shadowprice.core.policy import Capabilities
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-from tests.support.policy_cases import SHARED, every_policy
+from tests.support.policy_cases import PLACE_COUNTING_POLICIES, policy_names
 from tests.support.workloads import cluster, job
 
 
 @pytest.mark.parametrize("limited", [{}, {"bandwidth": "10Gbps"}], ids=["unknown", "unlimited"])
-@pytest.mark.parametrize("policy", [one for one in every_policy() if one not in SHARED])
+@pytest.mark.parametrize(
+    "policy", [one for one in policy_names() if one not in PLACE_COUNTING_POLICIES]
+)
 def test_what_takes_nothing_leaves_a_lost_server(
     tmp_path: Path, policy: str, limited: dict[str, str]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shadowprice.core.events import JobRevised, JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.engine import Engine
-from tests.support.policy_cases import every_policy, fresh, world_of
+from tests.support.policy_cases import build_policy, build_world, policy_names
 
 SEEDS = range(4)
 SLOTS = 14
@@ -27,13 +27,13 @@ def narrowed(job: Job, below: int) -> Job | None:
     return replace(job, **counts)
 
 
-@pytest.mark.parametrize("policy", every_policy())
+@pytest.mark.parametrize("policy", policy_names())
 def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: str) -> None:
     """It ends its slot as it is, and whoever decides goes on; it stopped the service."""
     narrower = wider = 0
     for seed in SEEDS:
-        on, jobs, _ = world_of(policy, seed)
-        engine = Engine(on, fresh(policy, on, jobs, seed))
+        on, jobs, _ = build_world(policy, seed)
+        engine = Engine(on, build_policy(policy, on, jobs, seed))
         for slot in range(SLOTS):
             engine.handle(JobsArrived(slot, tuple(job for job in jobs if job.arrival == slot)))
             engine.handle(SlotBegan(slot))
@@ -58,7 +58,7 @@ def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: 
 
 
 def test_what_a_job_yields_with_a_number_that_it_may_not_have_is_that_of_the_next_lower() -> None:
-    _, jobs, _ = world_of("drf", 0)
+    _, jobs, _ = build_world("drf", 0)
     job = next(one for one in jobs if one.bag is None and len(one.worker_counts) > 2)
     counts, gains = job.worker_counts.tolist(), job.gains.tolist()
     without = replace(

@@ -34,7 +34,7 @@ from shadowprice.policies.oasis.policy import Oasis, pools
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.oasis import Side, milp_payoff
-from tests.support.policy_runs import world
+from tests.support.policy_runs import random_world
 from tests.support.workloads import DIMENSIONS, GBPS, GIB, cluster, job, random_job
 
 GIVEN: Mapping[str, Any] = {
@@ -119,7 +119,7 @@ class Examiner:
 def test_algorithm_1_admits_exactly_the_jobs_whose_best_payoff_is_positive() -> None:
     seen = {True: 0, False: 0}
     for seed in range(12):
-        on, jobs, incidents = world(seed)
+        on, jobs, incidents = random_world(seed)
         jobs = [one for one in jobs if one.arrival < 9]
         if all(one.all_reduce for one in jobs):
             continue  # `any` servers would then not be split

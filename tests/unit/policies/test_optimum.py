@@ -34,7 +34,7 @@ from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.offline import brute_optimum, plain_optimum
-from tests.support.policy_runs import replay
+from tests.support.policy_runs import run_policy
 from tests.support.workloads import cluster, job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -222,7 +222,7 @@ def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
 @settings(deadline=None, derandomize=True, max_examples=8)
 @given(SEEDS)
 def test_it_survives_lost_servers_and_cancelled_jobs(seed: int) -> None:
-    engine = replay("optimum", seed, {}, until=14)
+    engine = run_policy("optimum", seed, {}, until=14)
     assert not engine.open_jobs
 
 

@@ -39,13 +39,13 @@ from tests.oracles.pdors_schedule import best_payoff
 from tests.support.pdors_cases import (
     GBPS,
     PRICES,
-    Arena,
-    decision_of,
-    plan_of,
-    pool,
+    PdorsEngine,
+    build_pool,
+    build_two_rate_job,
+    plan_rows,
     random_pool,
-    random_two_rates,
-    two_rates,
+    random_two_rate_job,
+    single_decision,
 )
 from tests.support.workloads import job as job_of
 
@@ -60,7 +60,7 @@ def found_payoff(decision: Decision) -> float:
     return -math.inf
 
 
-def exact_payoff(arena: Arena, job: Any, *, literal: bool = False) -> float:
+def exact_payoff(arena: PdorsEngine, job: Any, *, literal: bool = False) -> float:
     """Return the optimum of Find-Sch at the ledger's prices, from the integer program."""
     on, ledger = arena.on, arena.engine.ledger
     ps = np.zeros_like(job.worker) if job.ps is None else job.ps
@@ -97,9 +97,9 @@ def test_exact_placement_is_the_optimum_of_find_sch(roles: bool) -> None:
     rng = np.random.default_rng(3)
     admitted = refused = together = 0
     for _ in range(12):
-        arena = Arena.of(random_pool(rng, roles=roles), placement="exact")
+        arena = PdorsEngine.of(random_pool(rng, roles=roles), placement="exact")
         for at in range(3):
-            job = random_two_rates(arena.on, rng, f"job-{at}")
+            job = random_two_rate_job(arena.on, rng, f"job-{at}")
             best = exact_payoff(arena, job)
             decision = arena.arrive(job)
             if isinstance(decision, Reject) and decision.refusal.reason is Reason.NEVER_FITS:
@@ -120,10 +120,10 @@ def test_exact_placement_is_the_optimum_by_the_letter_of_3_4() -> None:
     rng = np.random.default_rng(4)
     compared = 0
     for _ in range(10):
-        arena = Arena.of(random_pool(rng), placement="exact", bandwidth="literal")
+        arena = PdorsEngine.of(random_pool(rng), placement="exact", bandwidth="literal")
         for at in range(2):
             inside = int(rng.integers(2, 5))
-            job = two_rates(
+            job = build_two_rate_job(
                 arena.on,
                 f"job-{at}",
                 most=int(rng.integers(1, 5)),
@@ -142,7 +142,7 @@ def test_exact_placement_is_the_optimum_by_the_letter_of_3_4() -> None:
 
 def wide(on: Cluster, rng: np.random.Generator, name: str, arrival: int = 0) -> Job:
     """Draw a job of one rate that has to be spread over machines, at odd amounts."""
-    return two_rates(
+    return build_two_rate_job(
         on,
         name,
         arrival=arrival,
@@ -160,11 +160,11 @@ def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_opt
     rng = np.random.default_rng(5)
     dearer = feasible = 0
     for at in range(40):
-        on = pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=5)
+        on = build_pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=5)
         job = wide(on, rng, "job")
         found = {}
         for placement in ("exact", "randomised", "greedy"):
-            arena = Arena.of(on, placement=placement, seed=at)
+            arena = PdorsEngine.of(on, placement=placement, seed=at)
             arena.crowd(np.random.default_rng(at))
             found[placement] = found_payoff(arena.arrive(job))
         exact = found["exact"]
@@ -178,13 +178,13 @@ def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_opt
 
 
 def test_choices_report_bounds_and_rounds() -> None:
-    on = pool([(2, 6, 6)] * 4)
-    arena = Arena.of(on)
-    arena.arrive(two_rates(on, "first", most=3, work=20))
+    on = build_pool([(2, 6, 6)] * 4)
+    arena = PdorsEngine.of(on)
+    arena.arrive(build_two_rate_job(on, "first", most=3, work=20))
     policy = arena.engine.policy
     assert isinstance(policy, Pdors)
     policy._planner.follow(arena.engine.view.ledger)
-    job = two_rates(on, "second", most=4, bandwidths=(1, 1, 3), speed=(100, 100))
+    job = build_two_rate_job(on, "second", most=4, bandwidths=(1, 1, 3), speed=(100, 100))
     quote = policy._planner.quote(arena.engine.view, job, job.required)
     choices = quote.choices  # type: ignore[attr-defined]
     counts = len(job.worker_counts)
@@ -200,9 +200,9 @@ def test_locality_is_honoured_choice_by_choice() -> None:
     inside = outside = 0
     for at in range(80):
         on = random_pool(rng, roles=at % 4 == 0, horizon=6)
-        arena = Arena.of(on, seed=at, bandwidth=["internal", "literal"][at % 2])
-        arena.arrive(random_two_rates(on, rng, "first"))
-        job = random_two_rates(on, rng, "second")
+        arena = PdorsEngine.of(on, seed=at, bandwidth=["internal", "literal"][at % 2])
+        arena.arrive(random_two_rate_job(on, rng, "first"))
+        job = random_two_rate_job(on, rng, "second")
         policy = arena.engine.policy
         assert isinstance(policy, Pdors)
         policy._planner.follow(arena.engine.view.ledger)
@@ -231,50 +231,50 @@ def test_locality_is_honoured_choice_by_choice() -> None:
 
 
 def test_a_job_that_trains_faster_together_is_put_on_one_machine() -> None:
-    on = pool([(2, 3, 9), (4, 6, 9), (2, 3, 9)])
-    plan = plan_of(Arena.of(on).arrive(two_rates(on, most=4, work=30)))
+    on = build_pool([(2, 3, 9), (4, 6, 9), (2, 3, 9)])
+    plan = plan_rows(PdorsEngine.of(on).arrive(build_two_rate_job(on, most=4, work=30)))
     assert all(row[1] == 1 for row in plan)
 
 
 def test_by_the_letter_fast_links_inside_forbid_one_machine() -> None:
-    on = pool([(4, 8, 9)] * 2)
-    job = two_rates(on, most=4, work=10, bandwidths=(1, 40, 3), utility=Constant(30.0))
-    plan = plan_of(Arena.of(on, bandwidth="literal").arrive(job))
+    on = build_pool([(4, 8, 9)] * 2)
+    job = build_two_rate_job(on, most=4, work=10, bandwidths=(1, 40, 3), utility=Constant(30.0))
+    plan = plan_rows(PdorsEngine.of(on, bandwidth="literal").arrive(job))
     machines_by_slot = {slot: {row[1] for row in plan if row[0] == slot} for slot, *_ in plan}
     assert all(len(machines) == 2 for machines in machines_by_slot.values())
     # Slow enough for the servers, co-location is allowed, at ceil(w b_i / B) servers.
-    job = two_rates(on, most=4, work=32, bandwidths=(1, 2, 3), speed=(120, 75))
-    for slot, _, workers, ps in plan_of(Arena.of(on, bandwidth="literal").arrive(job)):
+    job = build_two_rate_job(on, most=4, work=32, bandwidths=(1, 2, 3), speed=(120, 75))
+    for slot, _, workers, ps in plan_rows(PdorsEngine.of(on, bandwidth="literal").arrive(job)):
         assert ps == math.ceil(workers * 2 / 3), slot
 
 
 def test_all_reduce_trains_faster_on_one_machine_too() -> None:
-    on = pool([(2, 8, 8), (4, 8, 8)])
-    job = two_rates(on, ps=None, most=4, work=32)
-    plan = plan_of(Arena.of(on).arrive(job))
+    on = build_pool([(2, 8, 8), (4, 8, 8)])
+    job = build_two_rate_job(on, ps=None, most=4, work=32)
+    plan = plan_rows(PdorsEngine.of(on).arrive(job))
     assert plan == [[0, 1, 4, 0]]
-    spread = two_rates(on, ps=None, most=6, work=30, fewest=6)
-    first = [row for row in plan_of(Arena.of(on).arrive(spread)) if row[0] == 0]
+    spread = build_two_rate_job(on, ps=None, most=6, work=30, fewest=6)
+    first = [row for row in plan_rows(PdorsEngine.of(on).arrive(spread)) if row[0] == 0]
     assert [(row[1], row[2]) for row in first] == [(0, 2), (1, 4)]
 
 
 def test_one_role_only() -> None:
-    on = pool([(4, 8, 8)] * 2, roles=[Role.WORKER] * 2)
-    assert plan_of(Arena.of(on).arrive(two_rates(on, ps=None)))
-    served = [two_rates(on)]
+    on = build_pool([(4, 8, 8)] * 2, roles=[Role.WORKER] * 2)
+    assert plan_rows(PdorsEngine.of(on).arrive(build_two_rate_job(on, ps=None)))
+    served = [build_two_rate_job(on)]
     with pytest.raises(InputError, match=r"job.* have parameter servers, and no server .* any"):
         make_policy("pdors", PolicyContext(on, served), {})
     # Without a known job set each such job is refused, with the reason.
-    refused = Arena.of(on).arrive(served[0])
+    refused = PdorsEngine.of(on).arrive(served[0])
     assert isinstance(refused, Reject)
     assert refused.refusal.reason is Reason.NEVER_FITS
     with pytest.raises(InputError, match="no server of the cluster carries workers"):
-        make_policy("pdors", PolicyContext(pool([(4, 8, 8)], roles=[Role.PS]), []), {})
+        make_policy("pdors", PolicyContext(build_pool([(4, 8, 8)], roles=[Role.PS]), []), {})
 
 
 def test_separate_roles_never_co_locate() -> None:
-    on = pool([(4, 8, 8), (4, 8, 8), (0, 8, 8)], roles=[Role.WORKER, Role.WORKER, Role.PS])
-    for _, server, workers, ps in plan_of(Arena.of(on).arrive(two_rates(on))):
+    on = build_pool([(4, 8, 8), (4, 8, 8), (0, 8, 8)], roles=[Role.WORKER, Role.WORKER, Role.PS])
+    for _, server, workers, ps in plan_rows(PdorsEngine.of(on).arrive(build_two_rate_job(on))):
         assert (workers > 0) == (server < 2)
         assert (ps > 0) == (server == 2)
 
@@ -299,15 +299,15 @@ def test_separate_roles_never_co_locate() -> None:
 )
 def test_bad_parameters_are_refused_with_their_mend(settings: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        make_policy("pdors", PolicyContext(pool([(1, 1, 1)]), None), settings)
+        make_policy("pdors", PolicyContext(build_pool([(1, 1, 1)]), None), settings)
 
 
 def test_theorem_2_gives_the_gain_from_delta() -> None:
     assert PdorsParameters(gain="theorem", delta=1.0).factor == 0.0
     assert PdorsParameters(gain=2).factor == 2.0
-    on = pool([(4, 8, 8)] * 3)
-    job = two_rates(on, ps=None, most=6, work=30, fewest=6)
-    assert plan_of(Arena.of(on, gain="theorem", delta=1.0).arrive(job))
+    on = build_pool([(4, 8, 8)] * 3)
+    job = build_two_rate_job(on, ps=None, most=6, work=30, fewest=6)
+    assert plan_rows(PdorsEngine.of(on, gain="theorem", delta=1.0).arrive(job))
 
 
 def test_internal_bandwidth_below_the_external_one_is_refused() -> None:
@@ -325,8 +325,8 @@ def test_internal_bandwidth_below_the_external_one_is_refused() -> None:
 
 
 def test_constants_of_one_pool() -> None:
-    on = pool([(4, 8, 8), (2, 4, 8)])
-    job = two_rates(on, most=4, work=60, speed=(100, 50), utility=Reciprocal(12.0))
+    on = build_pool([(4, 8, 8), (2, 4, 8)])
+    job = build_two_rate_job(on, most=4, work=60, speed=(100, 50), utility=Reciprocal(12.0))
     learner = ConstantsLearner(Pool.of(on, np.ones(2, dtype=bool)), "both", on.horizon, 10)
     learner.learn([job])
     constants = learner.constants()
@@ -344,7 +344,7 @@ def test_constants_of_one_pool() -> None:
 def test_prices_learnt_online_are_the_offline_ones_once_all_are_seen() -> None:
     rng = np.random.default_rng(8)
     on = random_pool(rng)
-    jobs = [random_two_rates(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=3) for at in range(6)]
     offline = make_policy("pdors", PolicyContext(on, jobs, 8), {"preset": "paper"})
     learning = {"preset": "paper", "prices": "online"}
     online = make_policy("pdors", PolicyContext(on, jobs, 8), learning)
@@ -354,12 +354,12 @@ def test_prices_learnt_online_are_the_offline_ones_once_all_are_seen() -> None:
 
 
 def test_cost_over_value_is_the_least_factor_that_admits() -> None:
-    on = pool([(4, 8, 8), (2, 4, 8)])
-    arena = Arena.of(on)
-    arena.arrive(two_rates(on, "first", work=60))
-    before = Arena.of(on)
-    before.arrive(two_rates(on, "first", work=60))
-    refused = arena.arrive(two_rates(on, "second", utility=Reciprocal(0.01)))
+    on = build_pool([(4, 8, 8), (2, 4, 8)])
+    arena = PdorsEngine.of(on)
+    arena.arrive(build_two_rate_job(on, "first", work=60))
+    before = PdorsEngine.of(on)
+    before.arrive(build_two_rate_job(on, "first", work=60))
+    refused = arena.arrive(build_two_rate_job(on, "second", utility=Reciprocal(0.01)))
     assert isinstance(refused, Reject)
     assert refused.refusal.reason is Reason.PRICE
     refusal = refused.refusal
@@ -369,65 +369,67 @@ def test_cost_over_value_is_the_least_factor_that_admits() -> None:
     assert refusal.value is not None
     factor = refusal.cost / refusal.value
     less = Reciprocal(0.01 * factor * 0.999)
-    assert isinstance(arena.arrive(two_rates(on, "less", utility=less)), Reject)
+    assert isinstance(arena.arrive(build_two_rate_job(on, "less", utility=less)), Reject)
     more = Reciprocal(0.01 * factor * 1.001)
-    assert isinstance(arena.arrive(two_rates(on, "more", utility=more)), Commit)
+    assert isinstance(arena.arrive(build_two_rate_job(on, "more", utility=more)), Commit)
 
 
 def test_other_refusals_say_why() -> None:
-    on = pool([(4, 8, 8), (2, 4, 8)])
-    late = Arena.of(on).arrive(two_rates(on, work=1000))
+    on = build_pool([(4, 8, 8), (2, 4, 8)])
+    late = PdorsEngine.of(on).arrive(build_two_rate_job(on, work=1000))
     assert isinstance(late, Reject)
     assert late.refusal.reason is Reason.TOO_LATE
     # 4 workers inside do 4 * 8 mini-batches a slot.
     assert late.refusal.numbers["slots_needed"] == math.ceil(1000 / 32)
-    arena = Arena.of(on)
+    arena = PdorsEngine.of(on)
     assert isinstance(
-        arena.arrive(two_rates(on, "big", most=4, work=128, utility=Constant(1e3))), Commit
+        arena.arrive(build_two_rate_job(on, "big", most=4, work=128, utility=Constant(1e3))), Commit
     )
-    full = arena.arrive(two_rates(on, "next", most=4, work=100))
+    full = arena.arrive(build_two_rate_job(on, "next", most=4, work=100))
     assert isinstance(full, Reject)
     assert full.refusal.reason is Reason.NO_ROOM
     assert full.refusal.bottleneck in {f"{name} of servers" for name in on.resources}
-    nothing = Arena.of(on).arrive(two_rates(on, work=100, utility=Deadline(1.0, 0.0)))
+    nothing = PdorsEngine.of(on).arrive(
+        build_two_rate_job(on, work=100, utility=Deadline(1.0, 0.0))
+    )
     assert isinstance(nothing, Reject)
     assert nothing.refusal.reason is Reason.NO_VALUE
 
 
 def test_a_lost_server_moves_what_stood_on_it() -> None:
-    on = pool([(4, 8, 8), (4, 8, 8)], horizon=8)
-    arena = Arena.of(on)
+    on = build_pool([(4, 8, 8), (4, 8, 8)], horizon=8)
+    arena = PdorsEngine.of(on)
     engine = arena.engine
-    first = plan_of(arena.arrive(two_rates(on, work=96, utility=Constant(1e3))))
+    first = plan_rows(arena.arrive(build_two_rate_job(on, work=96, utility=Constant(1e3))))
     (home,) = {row[1] for row in first}
     engine.handle(SlotBegan(0))
     engine.handle(SlotEnded(0, {"job": engine.jobs["job"].job.gain(4, colocated=True)}))
-    moved = decision_of(engine.handle(ServerLost(1, engine.cluster.names[home])))
-    plan = plan_of(moved)
+    moved = single_decision(engine.handle(ServerLost(1, engine.cluster.names[home])))
+    plan = plan_rows(moved)
     assert {row[1] for row in plan} == {1 - home}
     assert plan[0][0] == 1
-    lost = decision_of(engine.handle(ServerLost(1, engine.cluster.names[1 - home])))
+    lost = single_decision(engine.handle(ServerLost(1, engine.cluster.names[1 - home])))
     assert isinstance(lost, Drop)
     assert lost.refusal.reason is Reason.SERVER_LOST
     assert not engine.ledger.used.any()
 
 
 def test_cancelling_gives_everything_back() -> None:
-    on = pool([(4, 8, 8)] * 2)
-    arena = Arena.of(on)
-    arena.arrive(two_rates(on))
+    on = build_pool([(4, 8, 8)] * 2)
+    arena = PdorsEngine.of(on)
+    arena.arrive(build_two_rate_job(on))
     arena.engine.handle(SlotBegan(0))
     arena.engine.handle(SlotEnded(0, {"job": 1}))
     arena.engine.handle(JobCancelled(1, "job"))
     assert not arena.engine.ledger.used.any()
-    again = plan_of(arena.arrive(two_rates(on, "again", arrival=1)))
-    fresh = plan_of(Arena.of(on).arrive(two_rates(on, "again")))
+    again = plan_rows(arena.arrive(build_two_rate_job(on, "again", arrival=1)))
+    fresh = plan_rows(PdorsEngine.of(on).arrive(build_two_rate_job(on, "again")))
     assert again == [[slot + 1, *row] for slot, *row in fresh]
 
 
 def test_the_seed_decides_and_nothing_else() -> None:
     rng = np.random.default_rng(11)
-    on = pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=12)
+    on = build_pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=12)
     jobs = [wide(on, rng, f"job-{at}", arrival=at // 2) for at in range(16)]
 
     def plans(seed: int, jobs: Any = jobs) -> Any:
@@ -438,14 +440,14 @@ def test_the_seed_decides_and_nothing_else() -> None:
     assert plans(1) == plans(1)
     assert plans(1) != plans(2)
     # What never fits leaves no trace in the others' draws.
-    giant = two_rates(on, "giant", worker=(12, 9, 9))
+    giant = build_two_rate_job(on, "giant", worker=(12, 9, 9))
     assert plans(1, [giant, *jobs]) == plans(1) | {"giant": []}
 
 
 def test_oasis_takes_half_of_the_same_machines() -> None:
     rng = np.random.default_rng(12)
-    on = pool([(3, 8, 8)] * 4, horizon=12)
-    jobs = [random_two_rates(on, rng, f"job-{at}", latest=8) for at in range(12)]
+    on = build_pool([(3, 8, 8)] * 4, horizon=12)
+    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=8) for at in range(12)]
     policy = make_policy("oasis", PolicyContext(on, jobs, 20), {"split": "half"})
     engine = Simulation(on, jobs, policy, until=20).run()
     finished = [r for r in engine.jobs.values() if r.status is Status.FINISHED]
@@ -456,7 +458,7 @@ def test_oasis_takes_half_of_the_same_machines() -> None:
 
 
 def test_measured_throughputs_and_worker_ranges() -> None:
-    on = pool([(3, 8, 8), (2, 8, 8)], horizon=8)
+    on = build_pool([(3, 8, 8), (2, 8, 8)], horizon=8)
     measured = job_of(
         on,
         worker_amounts={"gpu": 1000, "cpu": 1000},
@@ -468,14 +470,14 @@ def test_measured_throughputs_and_worker_ranges() -> None:
         minibatches=12,
         utility=Constant(100.0),
     )
-    decision = Arena.of(on).arrive(measured)
+    decision = PdorsEngine.of(on).arrive(measured)
     assert isinstance(decision, Commit)
     workers, ps, _ = decision.schedule.totals()
     assert set(workers.tolist()) <= {1, 3, 5}
     assert (ps == -(-workers // 2)).all()
     assert sum(measured.gain(int(w)) for w in workers) >= measured.required
-    ranged = two_rates(on, "ranged", fewest=4, most=5, work=50, utility=Constant(100.0))
-    second = Arena.of(on).arrive(ranged)
+    ranged = build_two_rate_job(on, "ranged", fewest=4, most=5, work=50, utility=Constant(100.0))
+    second = PdorsEngine.of(on).arrive(ranged)
     assert isinstance(second, Commit)
     assert set(second.schedule.totals()[0].tolist()) <= {4, 5}
 
@@ -503,10 +505,12 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
         on = random_pool(rng, roles=roles)
         context = PolicyContext(on, None, None, seed)
         asked, plain = (
-            Arena(on, Engine(on, make_policy("pdors", one, PRICES | {"bandwidth": bandwidth})))
+            PdorsEngine(
+                on, Engine(on, make_policy("pdors", one, PRICES | {"bandwidth": bandwidth}))
+            )
             for one in (replace(context, explained=False), context)
         )
-        jobs = [random_two_rates(on, rng, f"job-{at}") for at in range(6)]
+        jobs = [random_two_rate_job(on, rng, f"job-{at}") for at in range(6)]
         for job in jobs:
             first, second = asked.arrive(job), plain.arrive(job)
             assert type(first) is type(second)

@@ -19,7 +19,7 @@ from shadowprice.policies.bags.planner import Plan
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.policies.rolling.stays import Stay
-from tests.support.bag_cases import bag, exponential, places
+from tests.support.bag_cases import build_bag, exponential, place_cluster
 from tests.unit.policies.test_rolling import gpus, promises, rolling, training
 
 
@@ -205,14 +205,14 @@ def test_a_lost_server_ends_a_plan_that_stays() -> None:
 
 @pytest.mark.parametrize("server", [0, 1])
 def test_copies_are_planned_where_nobody_stays(server: int) -> None:
-    on = places(2, 1)
+    on = place_cluster(2, 1)
     policy = make_policy("rolling", PolicyContext(on), {})
     assert isinstance(policy, Rolling)
     row = policy._book.add(training(on, "a"))
     one = np.ones(1, np.int64)
     policy._planner.stays.plans = {row: Stay(0, 9, np.array([server]), one, np.zeros(1, np.int64))}
     wanted = Plan(3, 4, (), np.ones(2, np.int64), 0.0)
-    later = bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
+    later = build_bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
     found = policy._copies._stood(0, later, wanted, on.capacity)
     assert found is not None
     assert found.servers.tolist() == [1 - server]

@@ -27,7 +27,7 @@ from shadowprice.kernels.reactive.worth import TOLD, Worths, worth
 from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.support.policy_runs import Watcher, replay
+from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import cluster, job, random_utility
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -144,7 +144,7 @@ def test_the_more_rewarding_runs_and_the_other_pauses() -> None:
     def watch(engine: Engine, slot: int) -> None:
         ran.append(list(engine.running))
 
-    Simulation(on, jobs, policy).run([Watcher(watch)])
+    Simulation(on, jobs, policy).run([SlotObserver(watch)])
     assert ran == [["cheap"]] * 2 + [["dear"]] * 2 + [["cheap"]] * 4
 
 
@@ -213,7 +213,7 @@ def test_a_job_waits_only_for_room_beside_more_rewarding_ones(seed: int, workers
                 room &= places(free, one.ps, on.hosts_ps) >= one.ps_needed(count)
             assert not room
 
-    engine = replay("rrh", seed, {"workers": workers}, watch, both=False)
+    engine = run_policy("rrh", seed, {"workers": workers}, watch, both=False)
     assert not engine.open_jobs
 
 
@@ -225,6 +225,6 @@ def places(free: np.ndarray, demand: np.ndarray, hosts: np.ndarray) -> int:
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(SEEDS)
 def test_every_admitted_job_ends_on_machines_that_carry_both(seed: int) -> None:
-    engine = replay("rrh", seed, {})
+    engine = run_policy("rrh", seed, {})
     assert not engine.open_jobs
     assert all(record.status is not Status.DROPPED for record in engine.jobs.values())

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
-from tests.support.astraea_cases import Notes, shared_cluster, shared_job, simulate
+from tests.support.astraea_cases import DecisionRecorder, shared_cluster, shared_job, simulate
 
 
 def world(slope: float, clock: str, price: float) -> tuple[Job, int | None, list[object]]:
@@ -23,7 +23,7 @@ def world(slope: float, clock: str, price: float) -> tuple[Job, int | None, list
     second = shared_job(on, "b", "u2", 0, utility=utility, **shape)
     # theta^(1/2) - 1 a slot beside the first job.
     settings = {"lambda": "1", "theta": {"worker": str((price / 2 + 1) ** 2), "ps": "2"}}
-    notes = Notes()
+    notes = DecisionRecorder()
     engine = simulate(
         on, [first, second], "astraea", {**settings, "clock": clock}, observers=[notes]
     )

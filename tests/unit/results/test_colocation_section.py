@@ -16,14 +16,14 @@ from shadowprice.results.report import section_colocation
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_colocation import colocation, shares, slots_of_jobs
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.support.pdors_cases import pool, random_two_rates
+from tests.support.pdors_cases import build_pool, random_two_rate_job
 from tests.unit.results.test_report import check_page, data_of, run_of
 
 
 def pdors_run() -> Run:
     rng = np.random.default_rng(2)
-    on = pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=12)
-    jobs = [random_two_rates(on, rng, f"job-{at}", latest=9) for at in range(14)]
+    on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=12)
+    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=9) for at in range(14)]
     policy = make_policy("pdors", PolicyContext(on, jobs, 16), {})
     return record_run(Scenario(on, jobs, until=16), "pdors", policy)
 

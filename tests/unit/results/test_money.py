@@ -21,7 +21,7 @@ from shadowprice.results.report.section_stories import stories
 from shadowprice.results.story import read_story
 from shadowprice.results.telling import story_lines
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.support.policy_runs import world
+from tests.support.policy_runs import random_world
 
 
 class Meter(Observer):
@@ -59,7 +59,7 @@ class Meter(Observer):
 @pytest.mark.parametrize("policy", ["fifo", "oasis"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_run_costs_what_its_slots_cost(policy: str, seed: int) -> None:
-    on, jobs, happened = world(seed)
+    on, jobs, happened = random_world(seed)
     on = replace(on, costs=np.random.default_rng(seed).uniform(0, 9, on.servers))
     scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
     meter = Meter(on)
@@ -83,7 +83,7 @@ def test_a_run_costs_what_its_slots_cost(policy: str, seed: int) -> None:
 
 
 def test_a_run_without_prices_tells_no_money() -> None:
-    on, jobs, _ = world(1)
+    on, jobs, _ = random_world(1)
     scenario = Scenario(on, jobs, until=40)
     run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
     assert "money" not in run.summary
@@ -93,7 +93,7 @@ def test_a_run_without_prices_tells_no_money() -> None:
 
 
 def test_pages_and_stories_tell_what_jobs_and_the_cluster_cost(tmp_path: Path) -> None:
-    on, jobs, _ = world(1)
+    on, jobs, _ = random_world(1)
     on = replace(on, costs=np.arange(1.0, on.servers + 1.0))
     scenario = Scenario(on, jobs, until=40)
     run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))

@@ -27,7 +27,7 @@ from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import random_jobs, shared_cluster
 from tests.support.flat_rate import FlatRate
-from tests.support.pdors_cases import pool, random_two_rates
+from tests.support.pdors_cases import build_pool, random_two_rate_job
 from tests.support.workloads import cluster, job
 from tests.unit.results.test_report import check_page
 
@@ -35,8 +35,8 @@ from tests.unit.results.test_report import check_page
 def planned_run(jobs: int = 12) -> Run:
     """A planner's run in which servers are lost, so that some plans are not kept."""
     rng = np.random.default_rng(2)
-    on = pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
-    work = [random_two_rates(on, rng, f"job-{at}", latest=9) for at in range(jobs)]
+    on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
+    work = [random_two_rate_job(on, rng, f"job-{at}", latest=9) for at in range(jobs)]
     policy = make_policy("pdors", PolicyContext(on, work, 20), {})
     incidents = [
         ServerLost(3, on.names[0]),

@@ -21,7 +21,7 @@ from shadowprice.results.listing import Range, Selection, columns_of, ordered
 from shadowprice.results.moment import Moment, amounts_of, moment_of
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.support.policy_runs import world
+from tests.support.policy_runs import random_world
 from tests.unit.results.test_places import unfolded
 
 
@@ -41,7 +41,7 @@ class Seen(Observer):
 
 
 def watched(policy: str, seed: int, **settings: Any) -> tuple[Run, Seen]:
-    on, jobs, happened = world(seed)
+    on, jobs, happened = random_world(seed)
     scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
     seen = Seen()
     built = PolicyChoice(policy, settings).build(scenario.context())
@@ -54,7 +54,7 @@ def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
     run, seen = watched(policy, seed)
     names = run.server_names
     resources = list(run.info["cluster"]["resources"])
-    capacity = world(seed)[0].capacity
+    capacity = random_world(seed)[0].capacity
     for slot in run.slots["slot"].to_list():
         moment = moment_of(run, slot)
         # Slots that the driver skipped had nothing in them.

@@ -27,7 +27,7 @@ from shadowprice.results.tables import plain
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.properties.test_engine import SEEDS, world
 from tests.support.flat_rate import FlatRate
-from tests.support.policies import Wanderer
+from tests.support.policies import RandomPolicy
 
 
 class Account(Observer):
@@ -67,7 +67,7 @@ class Account(Observer):
 def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, Run]:
     on, jobs, incidents, _ = world(seed)
     account = Account(on)
-    policy = FlatRate(0.5) if kind == "planner" else Wanderer(seed)
+    policy = FlatRate(0.5) if kind == "planner" else RandomPolicy(seed)
     account.policy = policy if isinstance(policy, FlatRate) else None
     scenario = Scenario(on, jobs, until=60, incidents=incidents)
     return on, jobs, account, record_run(scenario, kind, policy, observers=[account])

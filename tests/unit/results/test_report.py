@@ -32,7 +32,7 @@ from shadowprice.results.report.tables import Column, data_table
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import Trials, trials_of
 from tests.support.flat_rate import FlatRate
-from tests.support.policies import Wanderer
+from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
 
 VOID = {"meta", "input", "br"}
@@ -164,7 +164,7 @@ def test_comparison_shows_every_policy() -> None:
     ]
     runs = [
         record_run(Scenario(on, work, until=30), name, policy)
-        for name, policy in (("flat-rate", FlatRate()), ("wanderer", Wanderer(1)))
+        for name, policy in (("flat-rate", FlatRate()), ("wanderer", RandomPolicy(1)))
     ]
     text = render_comparison(runs, [("total utility", ["60", "<5"], frozenset({0}))])
     check_page(text)
@@ -183,7 +183,7 @@ def trials() -> Trials:
     work = [job(on, f"job-{at}", arrival=at, utility=Sigmoid(5.0, 0.5, 2.0)) for at in range(6)]
     measured: list[tuple[str, int, Any]] = []
     for seed in range(6):
-        for name, policy in (("flat-rate", FlatRate()), ("wanderer <b>", Wanderer(seed))):
+        for name, policy in (("flat-rate", FlatRate()), ("wanderer <b>", RandomPolicy(seed))):
             run = record_run(Scenario(on, work, until=30, seed=seed), name, policy)
             measured.append((name, seed, run.info))
     return trials_of(measured)

@@ -30,7 +30,7 @@ from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from tests.support.simulated_hours import CLUSTER, SLOT
-from tests.support.simulated_world import HandClock
+from tests.support.simulated_world import ManualClock
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -66,7 +66,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
 ) -> None:
     store = Store(str(tmp_path / "data"))
     store.open()
-    clock = SteadyClock(HandClock())
+    clock = SteadyClock(ManualClock())
     truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     truth.prepare()
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
@@ -115,7 +115,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
     monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_STEP", 2)
     store = Store(str(tmp_path / "data"))
     store.open()
-    clock = SteadyClock(HandClock())
+    clock = SteadyClock(ManualClock())
     truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
     driver.snapshot_seconds = 0.0  # a piece is a step
@@ -152,7 +152,7 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
 ) -> None:
     store = Store(str(tmp_path / "data"))
     store.open()
-    clock = SteadyClock(HandClock())
+    clock = SteadyClock(ManualClock())
     truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
 
@@ -181,7 +181,7 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
 def test_a_slot_is_counted_though_looking_at_progress_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception
 ) -> None:
-    hand = HandClock()
+    hand = ManualClock()
     clock = SteadyClock(hand)
     store = Store(str(tmp_path / "data"))
     store.open()
@@ -225,7 +225,7 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
 def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole(
     tmp_path: Path,
 ) -> None:
-    hand = HandClock()
+    hand = ManualClock()
     clock = SteadyClock(hand)
     store = Store(str(tmp_path / "data"))
     store.open()
@@ -263,7 +263,7 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
 
 
 def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
-    clock = SteadyClock(HandClock())
+    clock = SteadyClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
@@ -299,7 +299,7 @@ class Counted(Truth):
 
 
 def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
-    clock = SteadyClock(HandClock())
+    clock = SteadyClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
@@ -326,7 +326,7 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
-    clock = SteadyClock(HandClock())
+    clock = SteadyClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
@@ -356,7 +356,7 @@ def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None:
-    hand = HandClock()
+    hand = ManualClock()
     clock = SteadyClock(hand)
     month = 30 * 86_400 * SECOND
     store = Store(str(tmp_path / "data"))

@@ -21,7 +21,7 @@ from shadowprice.service.trainingjobs.shares import (
     read_share,
     wanted,
 )
-from tests.support.services import Running, job, running
+from tests.support.services import RunningService, job, run_service
 
 
 def cluster(*tenants: dict[str, Any]) -> Cluster:
@@ -120,12 +120,12 @@ def test_shares_are_no_more_than_the_servers_hold() -> None:
     )
 
 
-def shares(service: Running) -> dict[str, dict[str, str]]:
+def shares(service: RunningService) -> dict[str, dict[str, str]]:
     found = service.client.get("/v1/tenants").json()["tenants"]
     return {one["name"]: one["share"] for one in found}
 
 
-def follow(service: Running, *, anew: bool = False, **given: dict[str, int]) -> bool:
+def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
     driver = service.service.writing
     loop: asyncio.AbstractEventLoop = driver._wake._loop  # type: ignore[attr-defined]  # asyncio's
     change = driver.do(FollowShares(given, anew=anew))
@@ -133,7 +133,7 @@ def follow(service: Running, *, anew: bool = False, **given: dict[str, int]) -> 
 
 
 def test_tenants_follow_what_changed_and_operators_keep_the_rest(tmp_path: Path) -> None:
-    with running(tmp_path) as service:
+    with run_service(tmp_path) as service:
         assert service.client.post("/v1/jobs", json=job("of-nobody")).is_success
         assert service.client.post("/v1/jobs", json=job("of-x", tenant="x")).is_success
         assert follow(service, a={"gpu": 4000}, b={"gpu": 2000})
@@ -154,11 +154,11 @@ def test_tenants_follow_what_changed_and_operators_keep_the_rest(tmp_path: Path)
 
 
 def test_what_is_followed_outlives_a_restart_and_another_cluster_file(tmp_path: Path) -> None:
-    with running(tmp_path) as service:
+    with run_service(tmp_path) as service:
         follow(service, a={"gpu": 4000})
     servers = [{"name": "g", "count": 4, "capacity": {"gpu": 8, "cpu": 64}}]
     file = {"slot": "1h", "horizon": 50, "servers": servers, "tenants": [{"name": "a"}]}
-    with running(tmp_path, cluster=file) as service:
+    with run_service(tmp_path, cluster=file) as service:
         assert shares(service) == {"a": {}}  # the file's change came first
         assert follow(service, a={"gpu": 4000}, anew=True)
         assert shares(service) == {"a": {"gpu": "4"}}

@@ -26,10 +26,10 @@ from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import LoseServer, Submit
 from shadowprice.service.truth.reports import TakeReports
 from shadowprice.service.truth.submission import read_submissions
-from tests.support.simulated_hours import CLUSTER, SLOT, Hour, disk_full
+from tests.support.simulated_hours import CLUSTER, SLOT, SimulatedHour, disk_full_error
 
 
-class Played(Hour):
+class Played(SimulatedHour):
     """A service whose reports come as a test says."""
 
     async def begin(self, *names: str) -> None:
@@ -250,7 +250,7 @@ def test_a_server_that_went_while_nothing_could_be_written_is_lost_later(
 
 
 def _full(point: str) -> None:
-    raise disk_full()
+    raise disk_full_error()
 
 
 def _raising(error: Exception) -> Callable[[object, Batch], None]:

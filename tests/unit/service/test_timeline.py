@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.service.queries.timeline import EXPECTED, PLANNED, RAN
-from tests.support.services import CLUSTER, Running, job, running
+from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory):
     cluster = CLUSTER | {"tenants": [{"name": "red"}, {"name": "blue"}]}
-    with running(tmp_path_factory.mktemp("timeline"), policy="oasis", cluster=cluster) as found:
+    with run_service(tmp_path_factory.mktemp("timeline"), policy="oasis", cluster=cluster) as found:
         for at in range(6):
             more = {"worker": {"gpu": 1 + at % 3, "cpu": 2}, "tenant": ("red", "blue")[at % 2]}
             found.client.post("/v1/jobs", json=job(f"job-{at}", minibatches=50, **more))
@@ -32,7 +32,7 @@ def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
     return raw.reshape(len(told["servers"]), told["last"] - told["first"])
 
 
-def test_levels_to_come_are_those_of_the_books(live: Running) -> None:
+def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
     told = live.client.get("/v1/timeline", params={"back": 3, "slots": 40}).json()
     engine = live.service.writing._truth.engine
     capacity = engine.cluster.capacity
@@ -50,7 +50,7 @@ def test_levels_to_come_are_those_of_the_books(live: Running) -> None:
     assert seen > 3
 
 
-def test_bars_to_come_are_the_plans(live: Running) -> None:
+def test_bars_to_come_are_the_plans(live: RunningService) -> None:
     told = live.client.get("/v1/timeline", params={"back": 0, "slots": 60}).json()
     bars = told["bars"]
     found = set()
@@ -71,7 +71,7 @@ def test_bars_to_come_are_the_plans(live: Running) -> None:
     assert planned
 
 
-def test_one_server_and_one_job_are_parts_of_the_whole(live: Running) -> None:
+def test_one_server_and_one_job_are_parts_of_the_whole(live: RunningService) -> None:
     whole = live.client.get("/v1/timeline", params={"slots": 30}).json()
     one = live.client.get("/v1/timeline", params={"slots": 30, "server": "g-1"}).json()
     assert one["servers"] == ["g-1"]
@@ -85,7 +85,7 @@ def test_one_server_and_one_job_are_parts_of_the_whole(live: Running) -> None:
     assert live.client.get("/v1/timeline", params={"slots": 0}).status_code == 422
 
 
-def test_tenants_see_others_without_their_names(live: Running) -> None:
+def test_tenants_see_others_without_their_names(live: RunningService) -> None:
     with live.as_(live.token("red")) as red:
         told = red.get("/v1/timeline", params={"slots": 30}).json()
         whole = live.client.get("/v1/timeline", params={"slots": 30}).json()
@@ -102,7 +102,7 @@ def test_what_was_planned_is_what_ran(tmp_path: Path) -> None:
     cluster = {"slot": "1s", "horizon": 30, "servers": CLUSTER["servers"]}
     quick = job("quick", minibatches=8, minibatch_time="1s", chunks=2)
     quick["utility"] = {"kind": "constant", "value": 9}
-    with running(tmp_path, policy="oasis", cluster=cluster) as live:
+    with run_service(tmp_path, policy="oasis", cluster=cluster) as live:
         told = live.client.post("/v1/jobs", json=quick).json()
         assert told["state"] == "admitted"
         before = live.client.get("/v1/timeline", params={"slots": 30, "job": "quick"}).json()
@@ -132,7 +132,7 @@ def slots_of(told: dict[str, Any]) -> set[tuple[str, int, int]]:
 def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path: Path) -> None:
     cluster = {"slot": "2s", "horizon": 30, "servers": CLUSTER["servers"]}
     long = job("long", minibatches=100, minibatch_time="1s", chunks=1)
-    with running(tmp_path, policy="fifo", cluster=cluster) as live:
+    with run_service(tmp_path, policy="fifo", cluster=cluster) as live:
         live.client.post("/v1/jobs", json=long)
         wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
         told = live.client.get("/v1/timeline", params={"slots": 100, "job": "long"}).json()

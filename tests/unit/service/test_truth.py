@@ -35,7 +35,7 @@ from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import State
 from tests.support.simulated_hours import CLUSTER, SLOT
-from tests.support.simulated_world import HandClock
+from tests.support.simulated_world import ManualClock
 
 
 class Bench:
@@ -44,7 +44,7 @@ class Bench:
     def __init__(
         self, where: Path | str, policy: str | PolicyChoice = "oasis", *, virtual: bool = False
     ) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.store = Store(str(where))
         self.store.open()
         self.choice = PolicyChoice(policy) if isinstance(policy, str) else policy
