@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests."""
+"""Fixtures and hooks for all tests."""
 
 import gc
 import os
@@ -15,67 +15,67 @@ from tests.support.ray_cluster import ray_cluster
 __all__ = ["control_plane", "ray_cluster", "testbed", "traces"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As jobs in a shell's background inherit it; what tests start would never be interrupted.
+    # Background jobs of a shell inherit it, and processes of tests would ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine is no fault of what is tested, and what new draws find must not decide whether a
-# change passes: `--hypothesis-profile=default` draws them.
+# No deadlines, because the machine may be busy. The examples are the same in every run, because a
+# change must not fail by examples that are new; `--hypothesis-profile=default` draws new ones.
 settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("same")
 
-AGAIN = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
-"""Markers of tests that drive real processes, whose machine may be busy with anything."""
+RERUN_MARKERS = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
+"""Markers of tests that drive real processes: they are rerun once after a failure."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the longest; try tests of real processes once more, and show the first failure."""
+    """Run files of long tests first; rerun failed tests of real processes once."""
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in long)
     if config.option.usepdb or not config.pluginmanager.hasplugin("rerunfailures"):
-        return  # a debugger, and who looks for races, want the first failure
+        return  # a debugger needs the first failure
     for item in items:
-        if any(item.get_closest_marker(name) for name in AGAIN):
+        if any(item.get_closest_marker(name) for name in RERUN_MARKERS):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_collection_finish() -> None:
-    """Set aside what was imported: a collector that goes through all of it takes 0.1 s."""
+    """Exclude imported objects from garbage collection, which takes 0.1 s over all of them."""
     gc.collect()
     gc.freeze()
 
 
-def _limit_anew(item: pytest.Item) -> None:
-    """Begin the limit of a test again: a failure takes pytest-timeout's off for good."""
-    settings = pytest_timeout._get_item_settings(item)  # which nothing public tells
+def _restart_timeout(item: pytest.Item) -> None:
+    """Restart the timeout of a test, which pytest-timeout cancels at the first failure."""
+    settings = pytest_timeout._get_item_settings(item)  # there is no public function
     if settings.timeout and not item.config.option.usepdb:
         item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Limit a second try as the first was."""
+    """Limit a rerun as the first run."""
     if getattr(item, "execution_count", 1) > 1:
-        _limit_anew(item)
+        _restart_timeout(item)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Limit what is taken down after a failure, too."""
-    _limit_anew(item)
+    """Limit the teardown after a failure too."""
+    _restart_timeout(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why a test had to be tried again: a race that is hidden is never mended."""
+    """Show the failures of tests that were rerun, so that races get fixed."""
     for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.section(f"tried again: {report.nodeid} ({report.when})")
+        terminalreporter.section(f"rerun: {report.nodeid} ({report.when})")
         terminalreporter.line(report.longreprtext)
 
 
 @pytest.fixture(scope="session")
 def traces() -> Path:
-    """The shared trace files, or a skip that says how to have them."""
+    """The folder of the shared trace files; skips the test if it is missing."""
     default = Path(__file__).parents[2] / "shared" / "traces"
     folder = Path(os.environ.get("SHADOWPRICE_TRACES", default))
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Small workloads as job files write them, and the honest test of advice: edit, and run again."""
+"""Small workloads as job files, and the test of advice: edit the file and run it again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Case:
         )
 
     def run(self, entries: Entries | None = None) -> Engine:
-        """Run a job file from its beginning to its end, with a policy built anew."""
+        """Run a job file to the end, with a new policy."""
         scenario = self.scenario(entries)
         policy = self.choice.build(scenario.context())
         return Simulation(
@@ -60,7 +60,7 @@ class Case:
         return advise(self.scenario(), self.choice, position, entry, **limits)
 
     def edited(self, position: int, key: str, value: str) -> list[dict[str, Any]]:
-        """Return the entries as somebody with an editor would change them."""
+        """Return the entries with one value replaced, as by a text editor."""
         entries = [deepcopy(dict(entry)) for entry in self.entries]
         place: Any = entries[position]
         *parents, last = key.replace("[", ".#").replace("]", "").split(".")
@@ -71,14 +71,14 @@ class Case:
         return entries
 
     def admitted(self, position: int, key: str, value: str) -> bool:
-        """Whether the job is admitted with a value in its entry; ``(default)`` leaves it out."""
+        """Whether the job is admitted with a value in its entry; ``(default)`` omits the key."""
         if value.endswith("(default)"):
             entries = [deepcopy(dict(entry)) for entry in self.entries]
         else:
             entries = self.edited(position, key, value)
         try:
             engine = self.run(entries)
-        except InputError:  # what no file may say
+        except InputError:  # an invalid file
             return False
         return is_accepted(engine, str(self.entries[position]["name"]))
 
@@ -94,10 +94,9 @@ def parse_number(text: str) -> int | float | str:
 
 
 def is_accepted(engine: Engine, name: str) -> bool:
-    """Whether a job was taken in: planned, placed or, by those who promise nothing, queued.
+    """Whether a job was accepted: planned, placed or, by a policy without promises, queued.
 
-    One that ran for a while and was given up, with no server lost, was not; but a bag of tasks that
-    was, and misses its deadline as it may, was taken in with that risk.
+    An abandoned job was not accepted, unless it is a bag of tasks: a bag may miss its deadline.
     """
     record = engine.jobs[name]
     if record.status is Status.REFUSED:
@@ -118,14 +117,14 @@ def refused_positions(engine: Engine, entries: Entries) -> list[int]:
 
 
 def positions_by_status(engine: Engine, entries: Entries, status: Status) -> list[int]:
-    """Return the positions of jobs that ended so."""
+    """Return the positions of jobs with a final status."""
     return [
         at for at, entry in enumerate(entries) if engine.jobs[str(entry["name"])].status is status
     ]
 
 
 def random_servers(rng: np.random.Generator, horizon: int = 10) -> Cluster:
-    """Return one to three small GPU servers and one for parameter servers."""
+    """Return one to three small GPU servers, and a server for PS."""
     document = {
         "slot": "20min",
         "horizon": horizon,
@@ -167,7 +166,7 @@ def random_tight_servers(rng: np.random.Generator) -> Cluster:
 
 
 def random_tight_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
-    """Return a job whose workers and parameter server leave each other little room."""
+    """Return a job whose workers and PS together nearly fill a server."""
     chunks = int(rng.integers(1, 5))
     return {
         "name": name,
@@ -210,7 +209,7 @@ def random_utility(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def random_entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[str, Any]:
-    """Return a job of a random kind that asks for a good part of such a cluster."""
+    """Return a job of a random kind that needs a large part of the cluster."""
     chunks = int(rng.integers(2, 9))
     record: dict[str, Any] = {
         "name": name,
@@ -241,7 +240,7 @@ def random_entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[s
 
 
 def check_advice(case: Case, position: int, counsel: Counsel) -> list[tuple[Advice, bool, bool]]:
-    """Return whether each advice has the job admitted, and the next smaller change refused."""
+    """Return for each advice whether it gets the job admitted, and the next smaller change not."""
     return [
         (
             advice,

@@ -1,4 +1,4 @@
-"""Astraea's worked example and small shared clusters, as cluster and job files describe them."""
+"""Astraea's worked example, and small clusters shared by tenants."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SETTINGS: Mapping[str, Any] = {
     "theta": {"worker": "16", "ps": "16"},
     "workers": "rigid",
 }
-"""The example's settings, as ``--set`` gives them."""
+"""Settings of the example, in the form of ``--set``."""
 
 
 class DecisionRecorder(Observer):
-    """Keeps commitments and charges, and what ran and at what prices in each slot."""
+    """Records commitments and charges, and the running jobs and prices of each slot."""
 
     def __init__(self) -> None:
         self.policy: Any = None
@@ -62,7 +62,7 @@ def shared_cluster(
     ps: int = 1,
     horizon: int = 16,
 ) -> Cluster:
-    """Return servers that count places, with tenants."""
+    """Return servers that hold a number of workers and PS, with tenants."""
     document = {
         "slot": "1h",
         "horizon": horizon,
@@ -80,7 +80,7 @@ def example_cluster() -> Cluster:
 
 
 def shared_job(on: Cluster, name: str, tenant: str | None, arrival: int = 0, **changes: Any) -> Job:
-    """Return a job whose mini-batches take a slot on one server, two slots across servers."""
+    """Return a job whose mini-batches take one slot co-located, and two slots spread."""
     record = {
         "name": name,
         "tenant": tenant,
@@ -113,7 +113,7 @@ def example_jobs(on: Cluster) -> list[Job]:
 
 
 def random_jobs(on: Cluster, count: int, seed: int, latest: int = 6) -> list[Job]:
-    """Return small jobs of all kinds for the tenants of a cluster, more for the first ones."""
+    """Return small jobs of all kinds for a cluster's tenants, most for the first tenants."""
     rng = np.random.default_rng(seed)
     tenants = [tenant.name for tenant in on.tenants]
     jobs = []

@@ -1,4 +1,4 @@
-"""Small bags of tasks, on a cluster of plain places."""
+"""Small bags of tasks, on a cluster whose servers hold a number of copies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SLOT = 60.0
 
 
 def pareto(count: int, shape: float, minimum: float) -> BagTasks:
-    """Tasks of a Pareto law; the shortest duration in slots."""
+    """Return tasks with a Pareto distribution; the minimum duration is in slots."""
     shortest = minimum * SLOT
     mean = shortest * shape / (shape - 1.0)
     return BagTasks(count, Law("pareto", {"shape": shape, "minimum": shortest}, shortest, mean))
 
 
 def exponential(count: int, mean: float, minimum: float = 0.0) -> BagTasks:
-    """Tasks of an exponential law beyond a minimum; both in slots."""
+    """Return tasks with an exponential distribution above a minimum, both in slots."""
     parameters = {"shape": 1.0, "expected": mean * SLOT, "minimum": minimum * SLOT}
     return BagTasks(count, Law("weibull", parameters, minimum * SLOT, mean * SLOT))
 
@@ -36,7 +36,7 @@ def exponential(count: int, mean: float, minimum: float = 0.0) -> BagTasks:
 def place_cluster(
     servers: int = 4, each: int = 4, horizon: int = 20, role: Role = Role.WORKER
 ) -> Cluster:
-    """Servers that hold so many copies each, a GPU a copy."""
+    """Return servers that hold `each` copies, one on each GPU."""
     return build_cluster(
         slot_seconds=Fraction(60),
         horizon=horizon,
@@ -54,7 +54,7 @@ def build_bag(
     miss_probability: float = 0.05,
     utility: Utility | None = None,
 ) -> Job:
-    """A bag as a job; a copy takes a GPU."""
+    """Return a bag as a job; a copy takes one GPU."""
     return bag_job(
         name=name,
         arrival=arrival,
@@ -67,7 +67,7 @@ def build_bag(
 def random_bag_market(
     seed: int, most_tasks: int = 3
 ) -> tuple[Bag, NDArray[np.float64], NDArray[np.float64]]:
-    """A small bag, what places cost in each slot, and what ending in each is worth."""
+    """Return a small bag, the cost of copies in each slot, and the utility of each end slot."""
     rng: Any = np.random.default_rng(seed)
     groups = []
     for _ in range(int(rng.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""What tests have bags run: functions that processes can import."""
+"""Functions that tests run as bags of tasks; worker processes import them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def forks_and_dies_at_first(file: str) -> int:
 
 
 def slow_but_last(task: tuple[str, int]) -> str:
-    """Write down that it is here, then wait for ever unless it is copy number ``fast``."""
+    """Write the process number; then block, unless this is copy number ``fast``."""
     folder, fast = task
     attempt = bag.current()
     Path(folder, f"copy-{attempt.copy}").write_text(str(os.getpid()))
@@ -50,7 +50,7 @@ def slow_but_last(task: tuple[str, int]) -> str:
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
         written = Path(folder, f"writing-{attempt.copy}")
         written.write_text(str(child.pid))
-        written.rename(Path(folder, f"child-{attempt.copy}"))  # there with what it says, or not
+        written.rename(Path(folder, f"child-{attempt.copy}"))  # complete, or missing
         time.sleep(600)
     others = Path(folder)
     _until(lambda: len(list(others.glob("child-*"))) >= fast, "all others are at it")
@@ -58,7 +58,7 @@ def slow_but_last(task: tuple[str, int]) -> str:
 
 
 def racing_side_effects(folder: str) -> int:
-    """Append to a file outside of the bag, in as many steps as would show two at it."""
+    """Append to a shared file in many steps, so that concurrent writers would be seen."""
     attempt = bag.current()
     token = attempt.claim()
     with Path(folder, f"effects-{attempt.task}").open("a") as stream:
@@ -70,7 +70,7 @@ def racing_side_effects(folder: str) -> int:
 
 
 def dies_holding(folder: str) -> int:
-    """Die of SIGKILL with the token, but for the second that gets it."""
+    """The first copy that gets the token dies of SIGKILL; the second one returns it."""
     attempt = bag.current()
     token = attempt.claim()
     with Path(folder, "tokens").open("a") as stream:
@@ -81,7 +81,7 @@ def dies_holding(folder: str) -> int:
 
 
 def writes_files(task: tuple[int, int]) -> int:
-    """Write half of two files, and fail or go on, as the copy's number says."""
+    """Write one of two files; fail if the copy's number is below ``failing``."""
     number, failing = task
     attempt = bag.current()
     (attempt.directory / "first.txt").write_text(f"{number} by copy {attempt.copy}")
@@ -92,7 +92,7 @@ def writes_files(task: tuple[int, int]) -> int:
 
 
 def fails_first(task: tuple[str, int]) -> int:
-    """Fail in some way in its first copy."""
+    """Fail in the first copy, by an error, a signal or an exit."""
     way, value = task
     if bag.current().copy == 0:
         if way == "raise":
@@ -111,13 +111,13 @@ def unpicklable(_task: Any) -> Any:
 
 
 def late(task: tuple[str, int]) -> int:
-    """Do not end in the first copy of one task, and at once in every other."""
+    """Block in the first copy of one task; return at once in all others."""
     folder, stuck = task
     attempt = bag.current()
     if (attempt.task, attempt.copy) == (stuck, 0):
         Path(folder, "stuck").touch()
         time.sleep(600)
-    # It runs: no other is the first to end.
+    # No other copy may end before the blocked one runs.
     _until(Path(folder, "stuck").exists, "the copy that does not end has begun")
     return attempt.copy
 
@@ -128,14 +128,14 @@ def waits(folder: str) -> None:
 
 
 class Unreadable:
-    """What can be pickled, and not unpickled."""
+    """An object that can be pickled, but not unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return int, ("no number",)
 
 
 def spoils(way: str) -> Any:
-    """Leave a result, or a directory, that nothing can be done with."""
+    """Leave an unusable result or directory."""
     if way == "unreadable":
         return Unreadable()
     if way == "removed":

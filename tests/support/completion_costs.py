@@ -1,4 +1,4 @@
-"""The search over slots with every completion slot solved exactly."""
+"""The search over slots, solved exactly for every completion slot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 def cost_bounds(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats]:
-    """Relaxation and rounded cost for every completion slot."""
+    """Return relaxation and rounded cost for every completion slot."""
     cost, gain = np.ascontiguousarray(cost, np.float64), np.ascontiguousarray(gain, np.int64)
     divisor = greatest_common_divisor(gain)
     class_of, first = equal_slots(cost)
@@ -30,10 +30,10 @@ def cost_bounds(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats
 
 
 def every_cost(cost: Floats, gain: Ints, required: int) -> tuple[Floats, Floats, Floats]:
-    """Exact least cost, relaxation and rounded cost for every completion slot, by its kernels.
+    """Return exact minimum cost, relaxation and rounded cost for every completion slot.
 
-    The policy's search solves few slots, and those only as far as the best payoff needs; here every
-    one is solved, which leaves no bound to hide behind.
+    The policy's search solves few slots, and only as far as the best payoff needs. Here every slot
+    is solved, so that no bound hides an error.
     """
     cost, gain = np.ascontiguousarray(cost, np.float64), np.ascontiguousarray(gain, np.int64)
     slots = cost.shape[0]

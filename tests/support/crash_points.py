@@ -1,10 +1,10 @@
-"""An hour of a service, killed at every position: between any two writes, and around every call.
+"""A simulated hour of the service, killed at every crash point.
 
-The hour is played once, as if nothing were. At each fault point, what kill -9 would leave is copied
-and read back: everything has to be as it was after the last commit, to the promise. Where what is
-left, or the world outside, was not met before, the hour also forks: a process of its own is killed
-there, goes on to the hour's end with what it finds, and is checked as every hour is. What is left
-being the same, so is all that follows from it: nothing but it outlives a crash.
+Crash points lie between any two writes of the store and around every call of the executor. The hour
+runs once without a crash. At each point the data that SIGKILL would leave is copied and recovered,
+and must equal the state after the last commit. If the data or the world differ from all points
+before, a forked process crashes there, continues to the end of the hour, and is checked as every
+hour is. Equal data and an equal world have equal futures, so this covers every point.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shadowprice.service.truth.views import JobView
 from tests.support.simulated_hours import CLUSTER, Crash, SimulatedHour, run_hour
 
 SAME, OTHER = 0, 3
-"""How a killed hour's process ends: as the one that nobody killed, or right but otherwise."""
+"""Exit statuses of a killed hour: the result of the uninterrupted hour, or another valid one."""
 
 
 def _digest(*parts: Any) -> str:
@@ -42,9 +42,9 @@ def _digest(*parts: Any) -> str:
 
 
 def durable_digest(truth: Truth | Recovered) -> str:
-    """Return the digest of all that a service must not forget: plans, promises, orders, accounts.
+    """Return the digest of the durable state: plans, promises, commands and accounts.
 
-    Not what a policy learnt, which a crash may cost, nor which numbers are free.
+    Leave out policy state, which a crash may lose, and the free numbers.
     """
     engine = truth.engine
     state = snapshot(engine)
@@ -68,24 +68,24 @@ def durable_digest(truth: Truth | Recovered) -> str:
 
 @dataclass
 class CrashPoints:
-    """The fault of an hour that is killed at every one of its points, and goes on.
+    """The fault function of an hour that is killed at each of its crash points.
 
     Parameters
     ----------
     hour : Hour
-        The hour, in one thread.
+        The hour, in one thread: it forks.
     uninterrupted : mapping of str to JobView
-        How its jobs end where nothing is killed.
+        The final jobs of the same hour without a crash.
     every : int
-        Points from one that is looked at to the next.
+        Check only each `every`-th point.
 
     Attributes
     ----------
     points, looked, kills, same : int
-        Points passed; those at which what is left was read back; those from which a killed hour
-        went on; how many of these ended with every job as in the uninterrupted hour.
+        Points passed; points at which the data was recovered; points at which a forked hour was
+        killed; killed hours that ended with every job as in the uninterrupted hour.
     wrong : list of str
-        What was broken, and where.
+        Violations, each with its point.
     """
 
     hour: SimulatedHour
@@ -108,7 +108,7 @@ class CrashPoints:
         self.hour.closes = self._closes
 
     def _follow(self, hour: SimulatedHour) -> None:
-        """Take note of what is known after each commit of a truth."""
+        """Record the digest of the durable state after each commit."""
         if self.child:
             return
         truth, commit = hour.truth, hour.truth.commit
@@ -117,7 +117,7 @@ class CrashPoints:
             self._early = []
             outcome = commit(operations)
             self._expected = durable_digest(truth)
-            # Between the commit and its return, the new is there already.
+            # Points between the commit and its return already see the new state.
             for where, found in self._early:
                 self._compare(where, found)
             self._early = None
@@ -128,10 +128,10 @@ class CrashPoints:
 
     def _compare(self, where: str, found: str) -> None:
         if found != self._expected:
-            self.wrong.append(f"{where}: what is read back is not what was written")
+            self.wrong.append(f"{where}: the recovered state differs from the committed state")
 
     def __call__(self, name: str) -> None:
-        """Look at what a crash would leave at this point; raise it in a process of its own."""
+        """Recover the data that a crash at this point would leave; crash in a forked process."""
         if self.child:
             return
         self.points += 1
@@ -150,7 +150,7 @@ class CrashPoints:
             self._go_on_killed(where)
 
     def _outside(self) -> list[Any]:
-        """Return what outlives a crash beside the store: the world, and what clients know."""
+        """Return the state outside the store that survives a crash: the world and the clients."""
         world, hour = self.hour.world, self.hour
         processes = [
             (one.key, one.phase.value, one.stop_at, one.command, one.ended)
@@ -167,7 +167,7 @@ class CrashPoints:
 
     def _read_back(self) -> str:
         folder = self._copied()
-        store = Store(str(folder / "data"))  # read from only: killed hours open it, too
+        store = Store(str(folder / "data"))  # only read: killed hours open it too
         try:
             choice = PolicyChoice(self.hour.policy, {})
             return durable_digest(recover(store, CLUSTER, choice, SteadyClock(self.hour.clock)))
@@ -179,10 +179,10 @@ class CrashPoints:
         folder, loop = self._copied(), asyncio.get_running_loop()
         process = os.fork()
         if not process:
-            asyncio._set_running_loop(loop)  # a loop counts as running in its own process only
+            asyncio._set_running_loop(loop)  # asyncio ties a running loop to the process number
             self.child = True
             hour = self.hour
-            # What another process uses is let go of, not closed.
+            # The parent process still uses these: keep them from being closed.
             self._abandoned = [hour.driver, hour.truth, hour.store, hour.runner]
             hour.folder = folder
             raise Crash
@@ -190,11 +190,11 @@ class CrashPoints:
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         shutil.rmtree(folder)
         if status not in {SAME, OTHER}:
-            self.wrong.append(f"{where}: what followed was broken")
+            self.wrong.append(f"{where}: the killed hour broke a rule")
         self.same += status == SAME
 
     def _closes(self) -> bool:
-        """Whether what a crash left behind is this process's own."""
+        """Whether this process owns the components that a crash left behind."""
         return not self.child or self.hour.crashes > 1
 
 
@@ -205,7 +205,7 @@ def _ending(views: Mapping[str, JobView]) -> dict[str, Any]:
 def kill_at_every_point(
     policy: str, *, seed: int = 0, jobs: int = 40, every: int = 1, budgets: bool = True
 ) -> CrashPoints:
-    """Kill an hour at each of its points; return how often, and what was broken."""
+    """Kill an hour at each of its crash points; return the counts and the violations."""
     with tempfile.TemporaryDirectory() as name:
 
         def hour_in(folder: str) -> SimulatedHour:
@@ -221,12 +221,12 @@ def kill_at_every_point(
         views = hour.check()
         hour.store.close()
         if _ending(views) != _ending(uninterrupted):
-            kills.wrong.append("the hour is another when it is looked at")
+            kills.wrong.append("checking changed the result of the hour")
     return kills
 
 
 async def _played(hour: SimulatedHour, kills: CrashPoints) -> None:
-    """Play an hour; a killed one's process ends here, before it closes what it shares."""
+    """Play an hour. A forked process exits here, before it closes what it shares."""
     try:
         await hour.run()
         if kills.child:
@@ -242,7 +242,7 @@ async def _played(hour: SimulatedHour, kills: CrashPoints) -> None:
 
 
 def main() -> None:
-    """Kill hours everywhere; print what was seen."""
+    """Kill hours at every crash point; print the counts."""
     import argparse
     import logging
     import time
@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--policy", nargs="*", default=["oasis", "rolling"])
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=1, help="points from one to the next")
+    parser.add_argument("--every", type=int, default=1, help="check only each EVERY-th point")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
     broken = False

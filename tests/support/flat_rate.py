@@ -1,4 +1,4 @@
-"""A small planner that posts prices, for tests of what surrounds policies."""
+"""A small planner that posts prices, for tests of the code around policies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FlatRateParameters(Parameters):
 
 
 class FlatRate(EarliestPlanner):
-    """Plans as early and as wide as it fits; refuses what is worth less than a flat price."""
+    """Plans the earliest slots with the most workers; refuses jobs below a flat price."""
 
     capabilities = Capabilities(plans_ahead=True, elastic=True, prices=True)
 

@@ -1,4 +1,4 @@
-"""A service in which nothing runs: every slot yields what was declared."""
+"""A service without an executor, in which every slot makes the declared progress."""
 
 from __future__ import annotations
 

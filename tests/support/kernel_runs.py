@@ -1,4 +1,4 @@
-"""Small runs that pass through every kernel, for comparing compiled with interpreted code.
+"""Small runs that call every kernel, to compare compiled with interpreted code.
 
 ``NUMBA_DISABLE_JIT=1 python -m tests.support.kernel_runs`` runs them interpreted. It prints the
 results, and which kernel files were executed.
@@ -17,12 +17,12 @@ import numpy as np
 Results = dict[str, Any]
 
 APART = frozenset({"dorm", "oasis", "optimum", "pdors", "rolling"})
-"""Policies that run with settings or workloads of their own."""
+"""Policies that have settings or workloads of their own below."""
 PLACEMENTS = ("randomised", "exact", "greedy")
 
 
 def results() -> Results:
-    """Run everything; decisions and whole numbers only, which do not depend on rounding."""
+    """Run everything; return decisions and integers, which don't depend on rounding."""
     parts = (_policies, _tenants, _bags, _cloning, _search, _rooms)
     return {name: found for part in parts for name, found in part()}
 
@@ -57,7 +57,7 @@ def _policies() -> Iterator[tuple[str, Any]]:
 
 
 def _staying() -> list[str]:
-    """Run jobs that lose a quarter of a slot by a restart: who runs is planned to stay."""
+    """Run jobs that lose a quarter of a slot by a restart, so that `rolling` pins running jobs."""
     from dataclasses import replace
     from fractions import Fraction
 
@@ -157,7 +157,7 @@ def _rooms() -> Iterator[tuple[str, Any]]:
         workers, servers = np.array([1, 2, 4]), rng.integers(0, 3, 3)
         asked = free, 1, pools[0], worker, np.ones(5), pools[1], ps, np.ones(5), workers, servers
         cost = room_costs(*asked)
-        # The widest choice that has room in each slot, none where none has.
+        # The choice with the most workers that fits in each slot, -1 if none fits.
         choice = np.isfinite(cost).cumsum(axis=1).argmax(axis=1)
         choice[np.isinf(cost).all(axis=1)] = -1
         placed = free, 1, pools[0], worker, pools[1], ps, workers, servers, choice
@@ -176,7 +176,7 @@ def _run(name: str, on: Any, jobs: Any, settings: Mapping[str, Any]) -> str:
 
 
 def _recorded(seen: set[str]) -> Callable[[Any], Any]:
-    """Return what takes the place of the compiler: it notes the file of every kernel called."""
+    """Return a replacement of the compiler that records the file of every called kernel."""
 
     def kernel(function: Any) -> Any:
         @functools.wraps(function)
@@ -190,7 +190,7 @@ def _recorded(seen: set[str]) -> Callable[[Any], Any]:
 
 
 def main() -> None:
-    """Run everything interpreted and print what came of it."""
+    """Run everything interpreted; print the results."""
     from shadowprice.kernels import jit
 
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Fixtures of a Kubernetes cluster of the tests' own: one a session, for all tests."""
+"""Fixtures of real Kubernetes clusters, one for all tests of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store's ledger of points, looked at from the outside: entries, accounts and jobs agree."""
+"""Consistency of a store's point ledger: entries, accounts and jobs have to agree."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from shadowprice.service.truth.views import JobView
 
 
 def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:
-    """Add every entry up anew, and hold accounts and jobs to the sums.
+    """Sum all entries again, and compare accounts and jobs with the sums.
 
-    Parameters
-    ----------
-    store : Store
-        What was committed.
-    forfeited : collection of str
-        Jobs whose tenant lost its budget before they were over.
+    `forfeited` names jobs whose tenant lost its budget while they were open.
     """
     with store.reading() as connection:
         rows = connection.execute(select(tables.entries).order_by(tables.entries.c.id)).all()

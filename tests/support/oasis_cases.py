@@ -1,4 +1,4 @@
-"""Small random markets that OASiS decides on, for its planner and for its twins alike."""
+"""Small random markets for OASiS, for the planner and its slow twins."""
 
 from __future__ import annotations
 
@@ -23,14 +23,7 @@ from tests.support.workloads import cluster, random_job
 class Market:
     """A partly reserved cluster with prices.
 
-    Parameters
-    ----------
-    on : Cluster
-        The servers.
-    ledger : Ledger
-        What is reserved.
-    low, high : (float, float), (list of float, list of float)
-        L and U of the worker pool and of the parameter-server pool.
+    `low` and `high` are L and U of the worker pool and of the PS pool.
     """
 
     on: Cluster
@@ -43,7 +36,7 @@ class Market:
         return pools(self.on, halved=True)
 
     def planner(self, *, literal: bool = False, gap: float = 0.0) -> ScheduleSearch:
-        """Return a planner that has just looked at the ledger."""
+        """Return a planner with the prices of the ledger."""
         boards = [
             PriceBoard(
                 self.on,
@@ -58,7 +51,7 @@ class Market:
         return planner
 
     def sides(self) -> tuple[Side, Side]:
-        """Return the two pools as the twins read them."""
+        """Return the two pools in the form of the twins."""
         workers, servers = (
             Side.of(members, self.on.capacity, self.ledger.capacity, self.ledger.used, low, high)
             for members, low, high in zip(self.members, self.low, self.high, strict=True)
@@ -66,7 +59,7 @@ class Market:
         return workers, servers
 
     def with_prices(self, factor: float, upper_factor: float = 1.0) -> Market:
-        """Return the market with every L scaled, and every U scaled and by another factor too."""
+        """Return the market with L scaled by `factor`, and U by both factors."""
         return replace(
             self,
             low=(self.low[0] * factor, self.low[1] * factor),
@@ -90,7 +83,7 @@ class Market:
 
 
 def random_market(rng: np.random.Generator, horizon: int) -> Market:
-    """Return a cluster with random amounts reserved in some slots, and perhaps a lost server."""
+    """Return a cluster with random reservations, and sometimes a lost server."""
     on = cluster(
         int(rng.integers(1, 4)),
         int(rng.integers(1, 3)),
@@ -116,7 +109,7 @@ def random_market(rng: np.random.Generator, horizon: int) -> Market:
 
 
 def random_case(seed: int, horizon: int = 5, *, linear: bool = False) -> tuple[Market, Job, int]:
-    """Return a market, a job, and how much of its work remains."""
+    """Return a market, a job, and its remaining work."""
     rng = np.random.default_rng(seed)
     market = random_market(rng, horizon)
     job = random_job(market.on, rng, "job", latest=market.ledger.start)

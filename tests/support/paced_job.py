@@ -1,4 +1,4 @@
-"""A job whose speed is known: a step takes ``serial + shared / workers`` seconds, once warm."""
+"""A job of known speed: after warm-up a step takes ``serial + shared / workers`` seconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from shadowprice import jobs
 parser = argparse.ArgumentParser()
 parser.add_argument("--serial", type=float, default=0.01)
 parser.add_argument("--shared", type=float, default=0.04)
-parser.add_argument("--linear", type=float, default=0.0, help="of a worker's own mini-batch")
+parser.add_argument(
+    "--linear",
+    type=float,
+    default=0.0,
+    help="seconds of a mini-batch on one worker, divided by the workers",
+)
 parser.add_argument("--noise", type=float, default=0.0)
-parser.add_argument("--warm-up", type=int, default=10, help="steps that take three times as long")
+parser.add_argument(
+    "--warm-up", type=int, default=10, help="first steps, which take three times as long"
+)
 parser.add_argument("--steps", type=int, default=10**9)
 parser.add_argument("--way", default="")
 chosen = parser.parse_args()
@@ -44,7 +51,7 @@ for number in range(chosen.steps - step):
     time.sleep(max(0.0, due - time.monotonic()))
     step += 1
     if chosen.way == "backwards" and number >= 20:
-        jobs.report(step - 15)  # as one does that counts from its last checkpoint
+        jobs.report(step - 15)  # as a job that counts from its last checkpoint
     elif chosen.way != "silent":
         jobs.report(step, gradient_bytes=4_000_000, loss=1.0 / step, pid=os.getpid())
     if stop and chosen.way != "stubborn":

@@ -1,4 +1,4 @@
-"""Small worlds in which co-location matters: two rates, one pool, roles mixed in."""
+"""Small worlds in which co-location matters: jobs of two rates, one pool, mixed roles."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ GBPS = 10**9
 SLOT = Fraction(600)
 RESOURCES = ("gpu", "cpu", "memory")
 PRICES = {"prices": "given", "L": 0.05, "U": {"gpu": 6.0, "cpu": 3.0, "memory": 4.0}}
-"""Low enough for most jobs to be admitted, high enough for some to be refused."""
+"""Prices at which most jobs are admitted and some are refused."""
 
 SPEEDS = ((120, 75), (100, 60), (60, 50), (300, 40))
-"""Step times outside and inside that give whole mini-batches in a slot."""
+"""Step times, spread and co-located, with a whole number of mini-batches in a slot."""
 
 
 def build_pool(
     rows: Sequence[tuple[int, ...]], *, roles: Sequence[Role] | None = None, horizon: int = 4
 ) -> Cluster:
-    """Return machines of so many GPUs, cores and units of memory."""
+    """Return servers with the given GPUs, cores and units of memory."""
     servers = [
         (
             f"m-{at}",
@@ -64,12 +64,12 @@ def build_two_rate_job(
     utility: Utility | None = None,
     fewest: int = 1,
 ) -> Job:
-    """Return a job whose step takes `speed` seconds outside and inside a machine.
+    """Return a job whose step takes `speed` seconds spread and co-located.
 
-    `bandwidths` are a worker's outside and inside, and a parameter server's, in Gbps.
+    `bandwidths` are a worker's between servers and inside one, and a PS's, in Gbps.
     """
     outside, inside, offered = (at * GBPS for at in bandwidths)
-    # Two unknowns, two step times: 16 gradient / b is the time that communication takes.
+    # Two step times determine gradient and computation: communication takes 16 gradient / b.
     apart = Fraction(speed[0] - speed[1])
     gradient = apart / (Fraction(16, outside) - Fraction(16, inside)) if inside > outside else 0
     compute = speed[0] - 16 * Fraction(gradient) / outside
@@ -100,7 +100,7 @@ def build_two_rate_job(
 
 
 def random_two_rate_job(on: Cluster, rng: np.random.Generator, name: str, latest: int = 0) -> Job:
-    """Draw a job: all-reduce or served, of two rates or one."""
+    """Draw a job: all-reduce or with PS, of one rate or two."""
     most = int(rng.integers(1, 5))
     speed = SPEEDS[int(rng.integers(len(SPEEDS)))]
     outside = int(rng.integers(1, 4))
@@ -124,7 +124,7 @@ def random_two_rate_job(on: Cluster, rng: np.random.Generator, name: str, latest
 
 
 def random_pool(rng: np.random.Generator, *, roles: bool = False, horizon: int = 4) -> Cluster:
-    """Draw two or three machines."""
+    """Draw two or three servers."""
     machines = int(rng.integers(2, 4))
     rows = [
         (int(rng.integers(0, 6)), int(rng.integers(2, 9)), int(rng.integers(2, 9)))
@@ -138,24 +138,24 @@ def random_pool(rng: np.random.Generator, *, roles: bool = False, horizon: int =
 
 @dataclass
 class PdorsEngine:
-    """An engine under `pdors`, asked job by job."""
+    """An engine with the policy `pdors` that gets one job at a time."""
 
     on: Cluster
     engine: Engine
 
     @classmethod
     def of(cls, on: Cluster, *, seed: int = 0, **settings: Any) -> PdorsEngine:
-        """Build with given prices unless told otherwise."""
+        """Build the engine; `settings` override the given prices."""
         policy = make_policy("pdors", PolicyContext(on, None, None, seed), PRICES | settings)
         return cls(on, Engine(on, policy))
 
     def arrive(self, job: Job) -> Decision:
-        """Let a job arrive now; return what was decided."""
+        """Submit a job in the present slot; return the decision."""
         commands = self.engine.handle(JobsArrived(self.engine.ledger.start, (job,)))
         return single_decision(commands)
 
     def crowd(self, rng: np.random.Generator) -> None:
-        """Reserve a random part of every machine in every slot, resource by resource."""
+        """Reserve a random share of every resource of every server in every slot."""
         for column, name in enumerate(self.on.resources):
             held = np.eye(len(self.on.resources), dtype=np.int64)[column] * MILLI
             capacity = self.on.capacity[:, column] // MILLI
@@ -166,7 +166,7 @@ class PdorsEngine:
             self.engine.ledger.reserve(f"crowd of {name}", plan, held, None)
 
     def prices(self) -> NDArray[np.float64]:
-        """Return (3.12) literally: price of one unit, shape (slots, machines, resources)."""
+        """Return (3.12) literally: price of one unit, shape (slots, servers, resources)."""
         lower = PRICES["L"]
         capacity = self.on.capacity.astype(float)
         largest = capacity.max(axis=0)
@@ -178,12 +178,12 @@ class PdorsEngine:
 
 
 def single_decision(commands: Sequence[Command]) -> Decision:
-    """Return the one decision among commands."""
+    """Return the only decision among commands."""
     (found,) = [command.decision for command in commands if isinstance(command, Decided)]
     return found
 
 
 def plan_rows(decision: Decision) -> list[list[int]]:
-    """Return the rows of a commitment."""
+    """Return the rows of a committed schedule."""
     assert isinstance(decision, Commit)
     return decision.schedule.rows()

@@ -1,4 +1,4 @@
-"""Policies for tests: a naive planner, and one that decides at random within the rules."""
+"""Policies for tests: a naive planner, and a policy of random valid decisions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_ROOM = Refusal(Reason.NO_ROOM, "no room")
 
 
 def fit_counts(view: View, slot: int, state: JobState, *, ps: bool) -> list[int]:
-    """Return how many workers, or parameter servers, fit on each server in a slot."""
+    """Return how many workers or PS fit on each server in a slot."""
     job, cluster = state.job, view.cluster
     demand = job.ps if ps else job.worker
     assert demand is not None
@@ -38,7 +38,7 @@ def fit_counts(view: View, slot: int, state: JobState, *, ps: bool) -> list[int]
 
 
 def place_first_fit(view: View, slot: int, state: JobState, workers: int) -> Placement | None:
-    """Place so many workers, and the servers they need, on the first machines with room."""
+    """Place workers, and the PS that they need, on the first servers with free capacity."""
     entries: list[tuple[int, int, int]] = []
     counts = [(False, workers), (True, state.job.ps_needed(workers))]
     for ps, wanted in counts:
@@ -46,7 +46,7 @@ def place_first_fit(view: View, slot: int, state: JobState, workers: int) -> Pla
         if not left:
             continue
         for server, places in enumerate(fit_counts(view, slot, state, ps=ps)):
-            # Servers for both carry one kind each here, so the two counts cannot collide.
+            # A server for both roles gets workers only, so that the two counts can't collide.
             if view.cluster.hosts_workers[server] and view.cluster.hosts_ps[server] and ps:
                 places = 0  # noqa: PLW2901 - reads better than a second name
             take = min(places, left)
@@ -59,12 +59,12 @@ def place_first_fit(view: View, slot: int, state: JobState, workers: int) -> Pla
 
 
 class EarliestPlanner:
-    """Commits every job to the earliest slots with room, as wide as it goes."""
+    """Commits every job to the earliest free slots, with as many workers as fit."""
 
     capabilities = Capabilities(plans_ahead=True, elastic=True)
 
     def resume(self, view: View) -> None:
-        pass  # it knows nothing of earlier events that it needs
+        pass  # it keeps no state
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}
@@ -104,7 +104,7 @@ class EarliestPlanner:
 
 
 class RandomPolicy:
-    """Places, moves, pauses, rejects and drops queued jobs at random, within the rules."""
+    """Places, moves, pauses, rejects and drops queued jobs at random, but always validly."""
 
     capabilities = Capabilities(elastic=True, wakes_every_slot=True)
 
@@ -112,7 +112,7 @@ class RandomPolicy:
         self.rng = np.random.default_rng(seed)
 
     def resume(self, view: View) -> None:
-        pass  # it knows nothing of earlier events that it needs
+        pass  # it keeps no state
 
     def parameters_in_force(self) -> Mapping[str, object]:
         return {}

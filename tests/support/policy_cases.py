@@ -1,4 +1,4 @@
-"""A small eventful world for every policy there is, and what a driver did in it."""
+"""A small world with incidents for every policy, and the events of a run in it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.support.astraea_cases import random_jobs, shared_cluster
 PLACE_COUNTING_POLICIES: Final = tuple(
     name for name, info in policies().items() if info.counts_places
 )
-"""Policies that count places."""
+"""Policies whose servers hold a number of workers and PS, as Astraea's."""
 
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {}
-"""Parameters of policies, where the defaults would show little."""
+"""Parameters of policies whose defaults would exercise little."""
 
 TENANTS: Final = {
     "a": {"worker": 3, "ps": 2},
@@ -48,7 +48,7 @@ def policy_names() -> list[str]:
 
 
 def build_world(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
-    """Return servers, jobs and incidents that a policy can cope with."""
+    """Return servers, jobs and incidents that a policy supports."""
     if policy in PLACE_COUNTING_POLICIES:
         on = shared_cluster(4, TENANTS)
         jobs = random_jobs(on, 14, seed)
@@ -65,13 +65,13 @@ def build_world(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incide
 
 
 def build_policy(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
-    """Return a policy of a world that has decided nothing."""
+    """Build a policy that has decided nothing."""
     context = PolicyContext(on, jobs, None, seed)
     return make_policy(policy, context, dict(SETTINGS.get(policy, {})))
 
 
 class EventRecorder(Observer):
-    """Keeps what a driver sent, and the commands it was given."""
+    """Records the events of a driver, and the commands for each."""
 
     def __init__(self) -> None:
         self.events: list[DriverEvent] = []
@@ -83,7 +83,7 @@ class EventRecorder(Observer):
 
 
 def record_run(policy: str, seed: int) -> tuple[Cluster, list[Job], list[DriverEvent], list[Any]]:
-    """Run a policy in its world; return what was sent, and the commands on each event."""
+    """Run a policy in its world; return the events, and the commands for each."""
     on, jobs, incidents = build_world(policy, seed)
     seen = EventRecorder()
     Simulation(on, jobs, build_policy(policy, on, jobs, seed), incidents=incidents, seed=seed).run(
@@ -93,7 +93,7 @@ def record_run(policy: str, seed: int) -> tuple[Cluster, list[Job], list[DriverE
 
 
 def cluster_changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[DriverEvent]:
-    """Return changes of servers, and of shares, that come one after the other."""
+    """Return successive changes of servers and of shares."""
     if policy in PLACE_COUNTING_POLICIES:
         amounts = {"worker": 2000, "ps": 1000}
         more = {name: dict(share) for name, share in TENANTS.items()}
@@ -128,7 +128,7 @@ def cluster_changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[
 
 
 def run_slot(engine: Engine, slot: int) -> None:
-    """Begin a slot, unless it runs, and end it: every job yields what its placement declares."""
+    """Start a slot, unless it runs, and end it with the declared progress of every job."""
     if engine.slot_running is None:
         engine.handle(SlotBegan(slot))
     assert (engine.ledger.recount() == engine.ledger.used).all()

@@ -1,4 +1,4 @@
-"""Runs of a policy on a small random world, watched slot by slot."""
+"""Runs of a policy on a small random world, with a callback in every slot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SlotCallback = Callable[[Engine, int], None]
 def random_world(
     seed: int, *, both: bool = True, incidents: bool = True
 ) -> tuple[Cluster, list[Job], list[Incident]]:
-    """Return a cluster, jobs and incidents; lost servers come back, so that all can finish."""
+    """Return a cluster, jobs and incidents. Lost servers return, so that every job can finish."""
     rng = np.random.default_rng(seed)
     machines = int(rng.integers(0, 3)) if both else 0
     on = cluster(int(rng.integers(1, 4)), int(rng.integers(1, 3)), machines)
@@ -43,7 +43,7 @@ def random_world(
 
 
 class SlotObserver(Observer):
-    """Calls a function in every running slot."""
+    """Calls a function in every slot that runs."""
 
     def __init__(self, watch: SlotCallback | None) -> None:
         self.watch = watch
@@ -64,7 +64,7 @@ def run_policy(
     incidents: bool = True,
     until: int | None = None,
 ) -> Engine:
-    """Run a policy on the world of a seed to the end, and check that no job is lost."""
+    """Run a policy on a random world to the end; check that no job is lost."""
     on, jobs, happened = random_world(seed, both=both, incidents=incidents)
     policy = make_policy(name, PolicyContext(on, jobs, until, seed), settings)
     engine = Simulation(on, jobs, policy, until=until, incidents=happened).run(

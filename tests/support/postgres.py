@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own: a cluster in a temporary directory, on loopback."""
+"""A PostgreSQL server for a test: a cluster in a temporary directory, on loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USER = "shadowprice"
 
 
 def binaries() -> Path | None:
-    """The folder of PostgreSQL's programs, None where it is not installed."""
+    """Return the folder of PostgreSQL's programs, or None if it is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if found:
         return found[-1].parent
@@ -29,7 +29,7 @@ def binaries() -> Path | None:
 
 @dataclass
 class Server:
-    """A server that can be killed and started again."""
+    """A server that a test can kill and restart."""
 
     folder: Path
     programs: Path
@@ -64,13 +64,13 @@ class Server:
         self._run("pg_ctl", "-D", data, "-l", log, "-w", "-o", options, "start")
 
     def stop(self, mode: str = "immediate") -> None:
-        """Stop it; ``immediate`` is what a crash leaves."""
+        """Stop the server; ``immediate`` leaves the files of a crash."""
         with suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", mode, "stop")
 
 
 def _as_nobody() -> dict:
-    """Arguments that let a program run as another user where the test is root's."""
+    """Return arguments that run a program as another user if the test runs as root."""
     if os.geteuid() != 0:
         return {}
     user = pwd.getpwnam("postgres" if _known("postgres") else "nobody")
@@ -90,7 +90,7 @@ def postgres() -> Iterator[Server]:
     """Run a server while the block lasts."""
     programs = binaries()
     assert programs is not None
-    # Not below pytest's folder: root's are closed to the user that the server has to run as.
+    # Root's pytest folders are closed to the user that runs the server.
     folder = Path(tempfile.mkdtemp(prefix="postgres-", dir="/tmp"))
     if os.geteuid() == 0:
         arguments = _as_nobody()

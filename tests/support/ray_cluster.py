@@ -1,4 +1,4 @@
-"""A Ray cluster of several raylets on this machine, for tests."""
+"""A Ray cluster of several raylets on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
 ADDRESS = "127.0.0.2"
-"""Loopback, and none of the names that Ray takes for "the address of this machine"."""
+"""A loopback address that Ray doesn't replace by the address of this machine."""
 
 NODES: Mapping[str, Mapping[str, Any]] = {
     "one": {"num_cpus": 2, "num_gpus": 2, "memory": 1 << 30, "labels": {"zone": "a"}},
@@ -24,14 +24,10 @@ NODES: Mapping[str, Mapping[str, Any]] = {
 
 
 class RayCluster:
-    """A head that carries no work, and nodes by name.
+    """A head without resources, and named nodes.
 
-    Parameters
-    ----------
-    nodes : mapping of str to mapping
-        What each node has, as `ray.cluster_utils.Cluster.add_node` takes it.
-    **head
-        More of the head.
+    `nodes` holds the arguments of `ray.cluster_utils.Cluster.add_node` for each node, `head` those
+    of the head.
     """
 
     def __init__(self, nodes: Mapping[str, Mapping[str, Any]] = NODES, **head: Any) -> None:
@@ -47,7 +43,7 @@ class RayCluster:
 
     @property
     def address(self) -> str:
-        """Where drivers connect."""
+        """The address for drivers."""
         return str(self.cluster.address)
 
     def _add(self, name: str, **more: Any) -> Any:
@@ -68,16 +64,16 @@ class RayCluster:
         raise AssertionError
 
     def restore(self) -> None:
-        """Start the nodes that are not there."""
+        """Start the missing nodes."""
         for name in self.wanted.keys() - self.nodes.keys():
             self.nodes[name] = self._add(name, **self.wanted[name])
 
     def kill(self, name: str) -> None:
-        """Kill a raylet, without a warning."""
+        """Kill the raylet of a node."""
         self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
 
     def shutdown(self) -> None:
-        """End all of it."""
+        """Stop every process of the cluster."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name in list(self.nodes):
@@ -87,7 +83,7 @@ class RayCluster:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
-    """One for all tests of a process that need no other: it takes half a minute to begin."""
+    """A cluster shared by the tests of a session, because it takes half a minute to start."""
     pytest.importorskip("ray")
     cluster = RayCluster()
     yield cluster

@@ -1,4 +1,4 @@
-"""Recorded runs of every policy: what it decided, as digests to hold later versions against.
+"""Recorded runs of every policy: digests of its decisions, to compare later versions with.
 
 A change that keeps every decision leaves ``tests/golden/digests.json`` unchanged. A change of
 decisions records new digests, and its commit says which and why.
@@ -46,19 +46,19 @@ VARIANTS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "rrh": ({}, {"alpha": 0.1, "threshold": 1.0, "workers": "fewest"}),
     "srtf": ({}, {"by": "service", "workers": 2}),
 }
-"""Settings with which policies run; the others run with their defaults."""
+"""Settings of policies; the other policies run with their defaults."""
 
 TRACES: Final = {
     "philly": "philly/philly.csv.gz?limit=150",
     "itp": "microsoft_itp_2021/elasticflow/cluster05.csv.gz?limit=120",
 }
-"""Pieces of traces, below the folder of traces."""
+"""Beginnings of traces: paths in the folder of traces."""
 
 IGNORED_FIELDS: Final = frozenset({"charged", "payoff_bound", "slot_costs"})
-"""Fields of decisions that tell more of them, and came after the first digests."""
+"""Descriptive fields of decisions, added after the first digests."""
 
 COLOCATING: Final = frozenset({"pdors", "rolling"})
-"""Policies that put jobs on one server where they are faster there."""
+"""Policies that co-locate a job's processes if that is faster."""
 
 SLOW: Final = frozenset({"optimum"})
 """Policies that are too slow for the larger worlds."""
@@ -66,7 +66,7 @@ SLOW: Final = frozenset({"optimum"})
 
 @dataclass(frozen=True, slots=True)
 class RecordedWorld:
-    """What is run, and to what end."""
+    """A cluster, its jobs and incidents, and the end of the run."""
 
     cluster: Cluster
     jobs: list[Job]
@@ -75,7 +75,7 @@ class RecordedWorld:
 
 
 class CommandHasher(Observer):
-    """Hashes every command, in order; numbers that are not whole to six digits."""
+    """Hashes every command in order, with floats rounded to six digits."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
@@ -87,7 +87,7 @@ class CommandHasher(Observer):
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value in plain ones: what it is called, and what it holds."""
+    """Convert a value to JSON types: an object to its class name and its fields."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, float):
@@ -113,7 +113,7 @@ def to_plain(value: Any) -> Any:
 
 
 def policy_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
-    """Yield small worlds that a policy can cope with, by name."""
+    """Yield small worlds that a policy supports, by name."""
     shared = policy in policy_cases.PLACE_COUNTING_POLICIES
     for seed in range(1, 7):
         yield f"eventful {seed}", RecordedWorld(*policy_cases.build_world(policy, seed))
@@ -165,7 +165,7 @@ def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[
 
 
 def bag_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
-    """Yield worlds of bags of tasks and training jobs, if a policy runs any."""
+    """Yield worlds of bags of tasks and training jobs, if a policy runs bags."""
     on, jobs, _ = policy_cases.build_world(policy, 1)
     if not policy_cases.build_policy(policy, on, jobs, 1).capabilities.runs_bags:
         return
@@ -188,7 +188,7 @@ def trace_pieces(folder: Path) -> list[tuple[str, RecordedWorld]]:
 
 
 def run_digest(policy: str, settings: Mapping[str, Any], world: RecordedWorld) -> str:
-    """Run a world; return what was ordered and what came of it, with figures for the reader."""
+    """Run a world; return the digest of commands and results, with figures for a human reader."""
     seed = 1
     context = PolicyContext(world.cluster, world.jobs, world.until, seed)
     built = make_policy(policy, context, dict(settings))
@@ -196,7 +196,7 @@ def run_digest(policy: str, settings: Mapping[str, Any], world: RecordedWorld) -
     engine = Simulation(
         world.cluster, world.jobs, built, until=world.until, incidents=world.incidents, seed=seed
     ).run([listener])
-    # Not the digest of the state: that tells apart what differs in the last digit of a number.
+    # The digest of the state would differ if one number differs in its last digit.
     for one in engine.jobs.values():
         state = (one.job.name, one.status.value, one.progress, one.started, one.completion)
         listener.hash.update(json.dumps([*state, one.plans, one.promise]).encode())
@@ -216,7 +216,7 @@ def _label(settings: Mapping[str, Any]) -> str:
 
 
 def record_digests(policy: str, traces: Path | None = None) -> dict[str, str]:
-    """Run all worlds of a policy, or all pieces of traces; return the digests by name."""
+    """Run all worlds of a policy, or all beginnings of traces; return the digests by name."""
     found = {}
     for settings in VARIANTS.get(policy, ({},)):
         if traces is not None:
@@ -233,7 +233,7 @@ def record_digests(policy: str, traces: Path | None = None) -> dict[str, str]:
 
 
 def differences(found: Mapping[str, str], before: Mapping[str, str], policy: str) -> list[str]:
-    """Return what differs between two records of a policy, a line each."""
+    """Return the differences between two records of a policy, a line each."""
     return [
         f"{policy} {name}: recorded {before.get(name)}, found {found.get(name)}"
         for name in {**found, **before}
@@ -242,7 +242,7 @@ def differences(found: Mapping[str, str], before: Mapping[str, str], policy: str
 
 
 def stored_digests(policy: str, *, of_traces: bool = False) -> dict[str, str]:
-    """Return what is recorded of a policy."""
+    """Return the recorded digests of a policy."""
     every = json.loads(GOLDEN.read_text(encoding="utf-8")).get(policy, {})
     return {name: text for name, text in every.items() if _of_trace(name) == of_traces}
 
@@ -252,11 +252,11 @@ def _of_trace(name: str) -> bool:
 
 
 def main() -> None:
-    """Tell what differs from the record, or record anew."""
+    """Print the differences from the record, or update it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("policies", nargs="*", default=sorted(policies()))
-    parser.add_argument("--write", action="store_true", help="record what is found")
-    parser.add_argument("--traces", type=Path, help="folder of traces, for the pieces of them too")
+    parser.add_argument("--write", action="store_true", help="update the record")
+    parser.add_argument("--traces", type=Path, help="folder of traces; run their beginnings too")
     options = parser.parse_args()
     every = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
     for policy in options.policies:

@@ -1,7 +1,7 @@
-"""``shadowprice serve`` in a process of its own, really killed and really started again.
+"""``shadowprice serve`` in a process of its own, for tests that kill and restart it.
 
-It is forked from one that has imported what the command imports, which takes longer than all that a
-service does when it starts. Nothing else is another: arguments, streams, signals and exit status.
+The process is forked from a server that has imported the command's modules, because the imports
+take longer than the start of the service. Arguments, streams, signals and exit status are real.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONTEXT.set_forkserver_preload(
 def _run(
     words: list[str], environment: Mapping[str, str], folder: str, out: Connection, log: bytes
 ) -> None:
-    """Be the process."""
+    """Run the command in the forked process."""
     from shadowprice.cli.main import run
 
     os.chdir(folder)
@@ -52,16 +52,10 @@ def _run(
 
 
 class ServiceProcess:
-    """A running service.
+    """A running service, and an HTTP client with the operator's token.
 
-    Parameters
-    ----------
-    folder : Path
-        Its data directory; what it logs is beside it.
-    cluster : Path
-        Its cluster file.
-    *more : str
-        Further words of the call; policy and address are set again by these.
+    The log is written beside the data directory `folder`. Options in `more` override the policy and
+    the address.
     """
 
     def __init__(self, folder: Path, cluster: Path, *more: str) -> None:
@@ -86,14 +80,14 @@ class ServiceProcess:
         )
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it lives."""
+        """Send a signal, unless the process has ended."""
         assert self.process.pid is not None
         if self.process.exitcode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
     def kill(self, number: int) -> int:
-        """Send a signal that ends it; return its exit status, of a signal the negative number."""
+        """Send a signal and wait for the end; return the exit status, negative for a signal."""
         self.client.close()
         self.signal(number)
         self.process.join(WAIT_LIMIT_SECONDS)

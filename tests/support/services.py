@@ -1,4 +1,4 @@
-"""Services for tests: really listening, on a port of their own, in this process."""
+"""Services that listen on a port of their own, in a thread of the test's process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLUSTER: Mapping[str, Any] = {
 
 
 def job(name: str, **changes: Any) -> dict[str, Any]:
-    """A small job: some slots' work for one worker."""
+    """Return a small job: the work of a few slots for one worker."""
     return {
         "name": name,
         "chunks": 4,
@@ -42,16 +42,16 @@ def job(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def build_client(address: str, headers: Mapping[str, str]) -> httpx.Client:
-    """A client of a service on this machine, without the authorities that it has no use for."""
-    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    """Return a client that loads no certificate authorities: plain HTTP needs none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return httpx.Client(
-        base_url=address, headers=headers, timeout=WAIT_LIMIT_SECONDS, verify=nobody
+        base_url=address, headers=headers, timeout=WAIT_LIMIT_SECONDS, verify=context
     )
 
 
 @dataclass
 class RunningService:
-    """A service that listens, and a client with the operator's token."""
+    """A listening service, and a client with the operator's token."""
 
     service: Service
     address: str

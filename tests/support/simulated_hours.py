@@ -1,9 +1,9 @@
-"""An hour of a service in a world, with a fault wherever one is wanted.
+"""An hour of the service in a simulated world, with injected faults.
 
-The very parts that `serve` runs (truth, driver, runner, store) are stepped by hand on clocks that
-are set by hand, so that an hour takes a second. `Hour.run` plays a script of clients; at each point
-between two writes of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` is
-what kill -9 is: everything in memory is gone, what was committed is there.
+The components of `serve` (truth, driver, runner, store) are stepped on manual clocks, so that an
+hour takes a second. `Hour.run` plays a script of clients. At each point
+between two writes of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` acts
+like SIGKILL: memory is lost, and committed data is kept.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ CLUSTER = resolve_cluster(
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The simulated end of the process by SIGKILL."""
 
 
 class InlineExecutor(Executor):
-    """Does what it is asked at once, in the thread that asks."""
+    """Runs each task at once, in the calling thread."""
 
     def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
         try:
             done.set_result(work(*arguments, **named))
-        except BaseException as error:  # as a thread's own future has it
+        except BaseException as error:  # a thread's future holds these too
             done.set_exception(error)
         return done
 
 
 class SteppedDriver(Driver):
-    """A driver that takes each operation in as it is asked, and writes a snapshot over turns."""
+    """A driver that performs each operation at once, and writes a snapshot over several turns."""
 
     snapshot_seconds = 0.0
 
@@ -87,7 +87,7 @@ class SteppedDriver(Driver):
             task.cancel()
 
     async def turn(self) -> None:
-        """Do what time asks for."""
+        """Perform what is due."""
         if self.trouble is not None:
             await self._mend()
             return
@@ -101,7 +101,7 @@ class SteppedDriver(Driver):
 
 @dataclass
 class ClientRecord:
-    """What a client was told, and may rely on."""
+    """The last response to a client, which a crash must not invalidate."""
 
     view: JobView
     cancelled: bool = False
@@ -109,7 +109,7 @@ class ClientRecord:
 
 @dataclass
 class SimulatedHour:
-    """One hour, and what came of it."""
+    """One simulated hour and its results."""
 
     folder: Path
     policy: str = "oasis"
@@ -123,11 +123,11 @@ class SimulatedHour:
     before_slot: Callable[[SimulatedHour, int], None] = lambda _hour, _slot: None
     opened: Callable[[SimulatedHour], None] = lambda _hour: None
     closes: Callable[[], bool] = lambda: True
-    """Whether what a crash leaves behind is to be closed here."""
+    """Whether this process closes the components that a crash leaves behind."""
     asked: int = 0
-    """Actions of the script that were answered."""
+    """Number of the script's actions that got a response."""
     threads: bool = True
-    """Whether what is synchronous is done in a thread of its own, as in a real service."""
+    """Whether synchronous work runs in a thread, as in a real service."""
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
@@ -137,11 +137,11 @@ class SimulatedHour:
         self.script = self._script()
 
     def _outside(self, point: str) -> None:
-        """Let an executor fail as an executor does."""
+        """Inject a fault into the executor, as the error that an executor raises."""
         try:
             self.fault(point)
         except OperationalError as error:
-            raise ExecutorError("it cannot be reached") from error
+            raise ExecutorError("the executor is unreachable") from error
 
     # ---------------------------------------------------------------- the clients
 
@@ -213,7 +213,7 @@ class SimulatedHour:
         self.store.close()
 
     async def run(self) -> None:
-        """Play the hour, and go on until all jobs are over."""
+        """Play the hour, and continue until all jobs are closed."""
         await self._surviving(self._open)
         waiting, end = list(self.script), 3 * HOUR
         began = self.clock.at
@@ -235,7 +235,7 @@ class SimulatedHour:
         await self.driver.turn()
         self.runner.inbox.told += self.executor.reports()
         for kept in self.runner.inbox.kept.values():
-            kept.due = 0.0  # a turn is later by longer than one is put off at first
+            kept.due = 0.0  # a turn is longer than the first backoff
         try:
             await self.runner.take_in()
             await self.runner.order()
@@ -246,7 +246,7 @@ class SimulatedHour:
             self.runner._unreachable(error)
 
     async def _surviving(self, work: Callable[[], Any]) -> Any:
-        """Do something, again after each crash on the way."""
+        """Run `work`; after each crash, recover and run it again."""
         while True:
             try:
                 return await work()
@@ -261,7 +261,7 @@ class SimulatedHour:
                     continue
 
     async def _until_answered(self, action: tuple[float, str, Any]) -> None:
-        """Ask as a client does who was told nothing: again, until there is an answer."""
+        """Retry a client's action until it gets a response."""
         for _ in range(50):
             try:
                 await self._surviving(lambda: self._ask(action))
@@ -274,7 +274,7 @@ class SimulatedHour:
                     self.asked += 1  # it is over already, say
                     return
                 self.refusals += 1
-        raise AssertionError("no answer in 50 tries")
+        raise AssertionError("no response in 50 attempts")
 
     async def _ask(self, action: tuple[float, str, Any]) -> None:
         _, kind, what = action
@@ -301,7 +301,7 @@ class SimulatedHour:
     def _look(self, name: str) -> JobView:
         published = self.driver.published
         found = published.jobs.get(name) or published.recent.get(name)
-        if found is None:  # it was over already when the crash took the answer
+        if found is None:  # the job closed before the crash lost its response
             with self.store.reading() as connection:
                 known = job(connection, name)
             assert known is not None, name
@@ -311,7 +311,7 @@ class SimulatedHour:
     # ---------------------------------------------------------------- afterwards
 
     def check(self) -> Mapping[str, JobView]:
-        """Find broken promises to clients, and work done twice; return all jobs."""
+        """Check the responses to clients and that no work ran twice; return all jobs."""
         assert not self.world.faults, self.world.faults[:5]
         check_ledger(self.store)
         newest: dict[str, int] = {}
@@ -323,7 +323,7 @@ class SimulatedHour:
             events = list_events(connection, after=0, limit=100_000)
         assert [event["id"] for event in events] == sorted({event["id"] for event in events})
         for name, answered in self.answers.items():
-            view = views[name]  # nobody is lost
+            view = views[name]  # no acknowledged job is lost
             assert view.id == answered.view.id
             if answered.cancelled:
                 assert view.state == "cancelled", name
@@ -335,7 +335,7 @@ class SimulatedHour:
         return views
 
     def _check_promises(self, name: str, view: JobView, story: list[dict[str, Any]]) -> None:
-        """Every promise is one that was told of, and every change of it too."""
+        """Check that an event announced every promise and every change of it."""
         told: int | None = None
         counts: dict[str, int] = {}
         seen = {None: True}
@@ -351,12 +351,12 @@ class SimulatedHour:
 
 
 def disk_full_error() -> BaseException:
-    """What SQLite says when the disk is full."""
+    """Return the error of SQLite on a full disk."""
     return OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
 
 
 def random_faults(rng: random.Random, apart: int, error: Callable[[], BaseException]) -> Any:
-    """A fault now and then: on average, so many points apart."""
+    """Return a fault function that raises about every `apart` points."""
     left = [rng.randint(1, 2 * apart)]
 
     def fault(name: str) -> None:
@@ -380,7 +380,7 @@ def run_hour(hour: SimulatedHour) -> Mapping[str, JobView]:
 
 
 def main() -> None:
-    """Let thousands of crashes and full disks happen; print what was seen."""
+    """Inject thousands of crashes and full disks; print the totals."""
     import argparse
     import logging
     import tempfile

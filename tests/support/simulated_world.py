@@ -1,8 +1,8 @@
-"""A world outside of a service: clocks, servers, processes and clients that outlive its crashes.
+"""A simulated world around a service: clocks, servers and processes that survive its crashes.
 
-The world keeps a log of its own of what ran, so that what a service claims can be checked against
-it. Its executor follows the contract: it acts once on a generation, refuses older ones, and reports
-until it is told to forget.
+The world logs every start itself, so that tests can check the service's records against the log.
+Its executor follows the contract: it acts once on a generation, refuses older generations, and
+repeats its reports until `forget`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shadowprice.service.clock import SECOND
 
 @dataclass
 class ManualClock:
-    """Clocks that are set by hand."""
+    """Clocks that only a test advances."""
 
     at: int = 1_800_000_000 * SECOND
     set_by: int = 0
@@ -47,7 +47,7 @@ class ManualClock:
 
 @dataclass
 class Process:
-    """One generation of a job, as it really is."""
+    """The actual state of one generation of a job."""
 
     spec: GenerationSpec
     began: float
@@ -72,10 +72,10 @@ def _no_fault(point: str) -> None:
 
 @dataclass
 class World:
-    """Servers and processes, and all that ever ran.
+    """Servers, processes, and a log of all starts.
 
-    `work` tells how many worker-seconds each job takes; a job keeps its progress from one
-    generation to the next.
+    `work` holds the worker-seconds that each job takes. A job keeps its progress from generation to
+    generation.
     """
 
     clock: ManualClock
@@ -93,15 +93,15 @@ class World:
 
     @property
     def now(self) -> float:
-        """Physical time; no clock that is set moves it."""
+        """Physical time in seconds; setting the wall clock doesn't change it."""
         return self.clock.at / SECOND
 
     def told(self, moment: float) -> float:
-        """A moment as the wall clock of today names it."""
+        """Convert physical time to the present wall clock."""
         return moment + self.clock.set_by / SECOND
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and processes work, end and obey."""
+        """Advance time: processes make progress, end, and obey stop commands."""
         before = self.now
         self.clock.advance(seconds)
         for process in self.processes.values():
@@ -114,9 +114,9 @@ class World:
             failing = self.fails.get(process.key)
             if process.stop_at is not None and process.stop_at <= min(self.now, until):
                 self._gain(process, process.stop_at - before)
-                self._end(process, process.stop_at, Ending.STOPPED, 143, "told to stop")
+                self._end(process, process.stop_at, Ending.STOPPED, 143, "stopped")
             elif failing is not None:
-                self._end(process, self.now, Ending(failing), 1, "it was made to")
+                self._end(process, self.now, Ending(failing), 1, "injected failure")
             elif until <= self.now:
                 self.done[name] = self.work[name]
                 self._end(process, until, Ending.DONE, 0, "")
@@ -135,7 +135,7 @@ class World:
         process.end = Ended(process.command, job, generation, self.told(at), ending, code, reason)
 
     def check(self) -> None:
-        """Find what must never be: two generations at once, too much on a server."""
+        """Record violations: two live generations of a job, or an overbooked server."""
         used: dict[tuple[str, str], int] = {}
         alive: set[str] = set()
         for process in self.processes.values():
@@ -155,7 +155,7 @@ class World:
 
 
 class WorldExecutor:
-    """The executor of a world; a new one after each crash, the world stays."""
+    """The executor of a world. A crash replaces the executor, but not the world."""
 
     capabilities = Capabilities()
 
@@ -171,7 +171,7 @@ class WorldExecutor:
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
         for server in servers:
             known = self.world.capacity.setdefault(server.name, {})
-            # What runs when a server shrinks may run to the end of its slot.
+            # A job that runs when its server shrinks may finish its slot.
             for resource, amount in server.capacity.items():
                 known[resource] = max(amount, known.get(resource, 0))
 
@@ -226,7 +226,7 @@ class WorldExecutor:
         )
 
     def reports(self) -> list[Report]:
-        """Everything that is not forgotten, again and again, as the contract allows."""
+        """Return the reports of every generation that is not forgotten, again in each call."""
         found: list[Report] = []
         for one in self.world.processes.values():
             if one.key not in self.world.forgotten:

@@ -1,4 +1,4 @@
-"""Machines with stragglers, for runs in which plans fall short."""
+"""An execution model with stragglers, for runs in which plans fall short."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from shadowprice.core.schedule import Placement
 
 
 class StragglingExecution:
-    """Slots lose a random part of their progress, as on machines with stragglers.
+    """Removes a random share of every slot's progress, `mean_loss` in [0, 1) on average.
 
-    Parameters
-    ----------
-    mean_loss : float
-        Mean share of a slot's progress that is lost, in [0, 1).
-    seed : int
-        Seed; the loss of a job in a slot does not depend on any other job.
+    The loss of a job in a slot depends on no other job.
     """
 
     def __init__(self, mean_loss: float, seed: int) -> None:
@@ -31,5 +26,5 @@ class StragglingExecution:
         key = [self.seed, slot, *job.name.encode()]
         rng = np.random.default_rng(key)
         kept = 1.0 - rng.beta(2.0, 2.0 * (1.0 - self.mean_loss) / self.mean_loss)
-        # Rounded at random with the right mean: a job of one worker-slot must not stand still.
+        # Random rounding keeps the mean: a job of one worker-slot has to progress.
         return min(full, int(full * kept + rng.random()))

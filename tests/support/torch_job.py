@@ -1,4 +1,4 @@
-"""A small network that workers train together with torch, and that reports what it measures."""
+"""A small network, trained by several workers with torch, that reports its measurements."""
 
 from __future__ import annotations
 

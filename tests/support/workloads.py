@@ -51,10 +51,10 @@ def cluster(
 
 
 def mixed(on: Cluster, rng: np.random.Generator) -> Cluster:
-    """Return a cluster of small servers, all alike, that carry what is drawn at random.
+    """Return a cluster of small, equal servers with random roles.
 
-    Some workers and some parameter servers find a server. `cluster` lists servers by role, each
-    with room of its own: here those of one role have the room of those of another, in any order.
+    At least one server takes workers and PS. `cluster` orders servers by role, with a capacity for
+    each role. Here all roles have one capacity and any order.
     """
     drawn = [Role.WORKER, Role.ANY, Role.WORKER, Role.ANY, Role.PS]
     roles = [drawn[int(rng.integers(len(drawn)))] for _ in range(on.servers)]
@@ -64,7 +64,7 @@ def mixed(on: Cluster, rng: np.random.Generator) -> Cluster:
 
 
 def job(on: Cluster, name: str = "job", **changes: Any) -> Job:
-    """Return a job of 8 worker-slots by default, with whatever is to differ."""
+    """Return a job, of 8 worker-slots unless `changes` differ."""
     worker = {"gpu": 1000, "cpu": 2000, "memory": 8 * GIB, "bandwidth": GBPS}
     ps = {"cpu": 2000, "memory": 8 * GIB, "bandwidth": 4 * GBPS}
     values: dict[str, Any] = {
@@ -99,7 +99,7 @@ def random_utility(rng: np.random.Generator) -> Utility:
 
 
 def faster_together(jobs: Sequence[Job], rng: np.random.Generator) -> list[Job]:
-    """Return jobs of which most run faster where all of them stands on one server."""
+    """Return the jobs, most of them faster if co-located."""
     times = [int(rng.choice([1, 2, 3, 10])) for _ in jobs]
     return [
         replace(one, internal_gains=one.gains * often)
@@ -108,7 +108,7 @@ def faster_together(jobs: Sequence[Job], rng: np.random.Generator) -> list[Job]:
 
 
 def random_job(on: Cluster, rng: np.random.Generator, name: str, latest: int = 5) -> Job:
-    """Return a small job of a random shape: linear or measured, with parameter servers or not."""
+    """Return a small random job: linear or measured speed, with or without PS."""
     chunks = int(rng.integers(1, 6))
     speed: Any = StepModel(Fraction(int(rng.integers(20, 300))))
     if rng.random() < 0.3:
