@@ -23,7 +23,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.policy import JobState
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.core.schedule import Schedule
+from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.measures import Measures
@@ -128,6 +128,14 @@ class _View:
     def lost(self, server: int) -> bool:
         del server
         return False
+
+    def pinned(self, job: str) -> bool:
+        del job
+        return False
+
+    def running(self, job: str) -> Placement | None:
+        del job
+        return None
 
     def runs(self, job: str) -> bool:
         del job
