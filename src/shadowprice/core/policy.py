@@ -335,6 +335,9 @@ class PolicyContext:
     explained : bool
         Whether refusals are to say why. Who repeats a run only to ask a question needs no reasons,
         and finding them costs as much as deciding.
+    end_moves : bool
+        Whether the end of the timespan may move, as that of a live service: a job that it alone
+        keeps from completing then waits instead of being dropped.
     """
 
     cluster: Cluster
@@ -343,3 +346,4 @@ class PolicyContext:
     seed: int = 0
     itemised: bool = False
     explained: bool = True
+    end_moves: bool = False

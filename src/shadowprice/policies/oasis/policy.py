@@ -84,6 +84,7 @@ class Oasis(PricedAdmission):
         planner = self._planner_of(cluster, learners, constants)
         super().__init__(planner, learners, parameters, cluster, itemised=context.itemised)
         self._explained = context.explained
+        self._end_moves = context.end_moves
         if self._posted is not None:
             # At posted prices no theorem holds, and what copies of tasks cost is not worked out.
             self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)

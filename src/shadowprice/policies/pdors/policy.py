@@ -73,6 +73,7 @@ class Pdors(PricedAdmission):
         self._seed = context.seed
         super().__init__(planner, [learner], parameters, cluster, itemised=context.itemised)
         self._explained = context.explained
+        self._end_moves = context.end_moves
 
     def _follow(self, cluster: Cluster) -> None:
         (learner,), (board,) = self._learners, self._planner.boards

@@ -73,6 +73,7 @@ class PricedAdmission(ABC):
     """
 
     _explained: bool = True
+    _end_moves: bool = False
     capabilities: Capabilities = Capabilities(
         plans_ahead=True, elastic=True, prices=True, quotes=True, guarantees=True
     )
@@ -343,7 +344,7 @@ class PricedAdmission(ABC):
         detail = explain(quote, view, job, None, state.remaining)
         if detail.reason is Reason.DEADLINE:
             return Drop(job.name, detail)
-        if view.end == view.until:  # an end can be moved: admitted work is not thrown away for it
+        if self._end_moves and view.end == view.until:  # then admitted work may still complete
             return Queue(
                 job.name,
                 f"{reason}, and the rest of the job does not fit before the timespan ends: "

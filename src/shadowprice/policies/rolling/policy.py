@@ -385,7 +385,7 @@ class Rolling(Reactive[RollingParameters]):
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
         """Drop waiting jobs that can't complete any more while they are worth anything.
 
-        A job that only the end of the timespan keeps from completing waits: the end can be moved.
+        A job that only the end of the timespan keeps from completing waits if the end can move.
         """
         book, jobs = self._book, self._book.jobs
         rows = book.table.in_order()
@@ -397,7 +397,7 @@ class Rolling(Reactive[RollingParameters]):
         for row, first in zip(rows[late].tolist(), done[late].tolist(), strict=True):
             name = book.name(row)
             state = view.open_jobs[name]
-            if book.ends_first(state.job, first):
+            if self._context.end_moves and book.ends_first(state.job, first):
                 continue
             refusal = worthless(state.job, slot)
             self._forget(name)

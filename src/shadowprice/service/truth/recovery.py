@@ -266,7 +266,7 @@ def live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
     InputError
         If there is no such policy or parameter, or it cannot run live.
     """
-    return choice.build(PolicyContext(cluster=cluster, itemised=True))
+    return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
 
 
 def mark_of(choice: PolicyChoice) -> str:
