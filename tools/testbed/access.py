@@ -1,4 +1,4 @@
-"""Who may speak to a testbed's API server: certificates, tokens, kubeconfigs, requests."""
+"""Access to a testbed's API server: certificates, tokens, kubeconfigs, requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTROLLER = "system:kube-controller-manager"
 
 
 class ApiError(RuntimeError):
-    """The API server answered that it would not; ``status`` is its HTTP status."""
+    """The API server refused a request; ``status`` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
@@ -58,7 +58,7 @@ def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -
         "openssl", "x509", "-req", "-in", str(request), "-CA", ca, "-CAkey", ca_key, "-days", "365",
         "-CAcreateserial", "-out", str(folder / "server.crt"), "-extfile", str(extensions),
     )  # fmt: skip
-    # Go reads an EC key only in the form that says nothing of its parameters beside it.
+    # Go reads an EC key only without a separate block of its parameters.
     run(
         "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout",
         "-out", str(folder / "accounts.key"),
@@ -66,7 +66,7 @@ def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -
 
 
 class Access:
-    """Users by token, and what lets each of them in.
+    """Users by token, with their kubeconfigs.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Access:
         return path if path.exists() else self.write(path, user, self.tokens[user])
 
     def write(self, path: Path, user: str, token: str) -> Path:
-        """Write the kubeconfig of whoever has a token."""
+        """Write the kubeconfig for a token."""
         # JSON is YAML.
         content = {
             "apiVersion": "v1",
@@ -129,7 +129,7 @@ class Access:
         kind: str = "application/json",
         timeout: float = 30.0,
     ) -> Any:
-        """Return what the API server answers, parsed where it is JSON.
+        """Send a request; return the response, parsed if it is JSON.
 
         Parameters
         ----------

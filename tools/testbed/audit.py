@@ -1,4 +1,4 @@
-"""What the API server's own log says of pods: nothing doubled, nothing left, how much was asked.
+"""Checks of the API server's audit log: duplicate pods, orphans, and numbers of requests.
 
 The log has a line for every request that was answered, in the order of the answers. A pod counts as
 live from when its making was answered until its removal, or a status that says that it is over, was
@@ -18,11 +18,11 @@ from typing import Any
 
 SERVICE, JOB = "shadowprice.io/service", "shadowprice.io/job"
 GENERATION = "shadowprice.io/generation"
-"""Labels by which a pod says whose it is."""
+"""Labels of a pod that name its job and generation."""
 
 _OVER = {"Succeeded", "Failed"}
 _NAMED = re.compile(r"sp-(?P<of>[0-9a-f]{16})-\d+|.*-(?P<key>[0-9a-f]{32})$")
-"""Names of what a generation has, and of a job's record."""
+"""Patterns of the names of a generation's objects and of a job's record."""
 _NEVER = float("inf")
 
 
@@ -64,13 +64,13 @@ class Pod:
     logged: bool = True
 
     def __str__(self) -> str:
-        """Return what people call it."""
+        """Return namespace and name."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request that was answered.
+    """One request with its response.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _time(text: str) -> float:
 
 
 def entries(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the lines of a log; one that was cut off at its end is left out."""
+    """Yield the lines of a log, without an incomplete last line."""
     with path.open(encoding="utf-8") as stream:
         for line in stream:
             if line.endswith("\n"):
@@ -108,7 +108,7 @@ def entries(path: Path) -> Iterator[Mapping[str, Any]]:
 
 @dataclass
 class Audit:
-    """A log, read.
+    """A parsed log.
 
     Parameters
     ----------
@@ -123,12 +123,12 @@ class Audit:
 
     @classmethod
     def read(cls, path: Path) -> Audit:
-        """Read a log, as far as it is written."""
+        """Read a log up to its present end."""
         return cls.of(entries(path))
 
     @classmethod
     def of(cls, lines: Iterable[Mapping[str, Any]]) -> Audit:
-        """Read lines that were parsed."""
+        """Build the audit from parsed lines."""
         audit = cls()
         for line in lines:
             audit._take(line)
@@ -179,7 +179,7 @@ class Audit:
             pod.logged = line["verb"] == "create"
             if pod.logged:
                 pod.made = _time(line["stageTimestamp"])
-            else:  # the time of creation is cut off to seconds
+            else:  # the creation time has whole seconds
                 came = _time(line["requestReceivedTimestamp"])
                 pod.made = min(_time(meta["creationTimestamp"]) + 1.0, came)
             pod.service, pod.job = labels.get(SERVICE, ""), labels.get(JOB, "")
@@ -192,7 +192,7 @@ class Audit:
         pod = self._seen(line, found)
         grace = meta.get("deletionGracePeriodSeconds")
         pod.told += (f"{line['user'].get('username', '')} grace {grace}",)
-        # An answer without a time of deletion, or with no grace left, is that of the removal.
+        # A response without deletion time or grace period belongs to the removal.
         if "deletionTimestamp" not in meta or not grace:
             pod.removed = min(pod.removed, came)
             pod.over = min(pod.over, came)
@@ -206,17 +206,17 @@ class Audit:
     # -------------------------------------------------------------- judging
 
     def of_service(self, service: str) -> Audit:
-        """Return what is of the pods of one service, and all requests."""
+        """Return the audit of one service's pods, with all requests."""
         return Audit(
             {uid: pod for uid, pod in self.pods.items() if pod.service == service}, self.calls
         )
 
     def of_jobs(self) -> list[Pod]:
-        """Return the pods that jobs' labels are on, in the order in which they were made."""
+        """Return the pods with labels of a job, in the order of their creation."""
         return sorted((pod for pod in self.pods.values() if pod.job), key=lambda pod: pod.made)
 
     def doubled(self) -> list[str]:
-        """Return every two generations of a job that had live pods at once, a line each."""
+        """Return pairs of generations of a job with live pods at the same time, a line each."""
         found = []
         live: dict[tuple[str, str], list[Pod]] = {}
         for pod in self.of_jobs():
@@ -232,7 +232,7 @@ class Audit:
         return found
 
     def twice(self) -> list[str]:
-        """Return every pod that was made again under its name, a line each.
+        """Return pods that were created twice under one name, a line each.
 
         A generation begins once, so none of its pods is made twice.
         """
@@ -242,7 +242,7 @@ class Audit:
         ]
 
     def backwards(self) -> list[str]:
-        """Return every pod of a generation older than one that had pods before, a line each."""
+        """Return pods of a generation created after those of a newer one, a line each."""
         found, newest = [], dict[tuple[str, str], int]()
         for pod in self.of_jobs():
             job = (pod.service, pod.job)
@@ -252,7 +252,7 @@ class Audit:
         return found
 
     def orphaned(self, expected: Collection[tuple[str, int]] = ()) -> list[str]:
-        """Return jobs' pods that were never removed, a line each.
+        """Return pods of jobs that were never removed, a line each.
 
         Parameters
         ----------
@@ -266,15 +266,15 @@ class Audit:
         ]
 
     def faults(self, expected: Collection[tuple[str, int]] = ()) -> list[str]:
-        """Return everything that is wrong; see `doubled`, `twice`, `backwards`, `orphaned`."""
+        """Return all violations; see `doubled`, `twice`, `backwards`, `orphaned`."""
         return [*self.doubled(), *self.twice(), *self.backwards(), *self.orphaned(expected)]
 
     def present(self) -> set[str]:
-        """Return uids of the pods that are there at the end, as the log has it."""
+        """Return the uids of the pods that exist at the end of the log."""
         return {pod.uid for pod in self.pods.values() if pod.removed == _NEVER}
 
     def counts(self, *users: str) -> dict[str, Counter[str]]:
-        """Return how often each verb was asked for every job, by the digits of its key.
+        """Return the number of requests for each job and verb, by the digits of the job's key.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine, as tests have it."""
+"""A whole Kubernetes cluster on this machine."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tools.testbed.process import PATIENCE, Component, Ports, eventually
 
 _PREFIX = "testbed-"
 _KERNEL = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
-"""What a kubelet sets of the machine that it takes for its own."""
+"""Kernel parameters that a kubelet changes."""
 
 
 class Testbed:
-    """A cluster on loopback and a bridge, with everything it keeps in one temporary folder.
+    """A cluster on loopback and a bridge, with all files in one temporary folder.
 
     Several may run at once. It begins with ``start`` or a ``with`` block, and leaves nothing after
     ``stop``; what one leaves whose process was killed, the next one that starts removes.
@@ -72,7 +72,7 @@ class Testbed:
         self._capacity = dict(capacity or {})
         self._hollow = hollow
         self._users = {name: tuple(groups) for name, groups in (users or {}).items()}
-        # Hollow nodes give signs of life seldom, or hundreds would do nothing else.
+        # Hollow nodes send few heartbeats, because hundreds of nodes share one process.
         usual = NODE_GRACE if not hollow else 2 * LEASE
         self._grace = usual if node_grace is None else node_grace
         self._apiserver = tuple(apiserver)
@@ -95,7 +95,7 @@ class Testbed:
         self.stop()
 
     def start(self) -> None:
-        """Start everything and wait until all of it is ready.
+        """Start all programs and wait until they are ready.
 
         Raises
         ------
@@ -132,7 +132,7 @@ class Testbed:
         )
         self.access = self.plane.access
         self.gateway = network.gateway if self._wanted else "127.0.0.1"
-        """Address of this machine at which pods reach it."""
+        """Address of this machine for pods."""
         stack.callback(self.plane.stop)
         self.plane.start()
         if self._wanted:
@@ -173,7 +173,7 @@ class Testbed:
             node.wait()
 
     def stop(self) -> None:
-        """End everything, and leave nothing."""
+        """Stop all programs and remove all files."""
         self._stack.close()
         self.nodes.clear()
 
@@ -186,12 +186,12 @@ class Testbed:
 
     @property
     def certificate(self) -> Path:
-        """The authority that its certificate is of."""
+        """The certificate authority."""
         return self.access.certificate
 
     @property
     def kubeconfig(self) -> Path:
-        """The kubeconfig of a user who may do anything."""
+        """The kubeconfig of the administrator."""
         return self.access.kubeconfig("admin")
 
     @property
@@ -204,7 +204,7 @@ class Testbed:
         return self.access.kubeconfig(user)
 
     def account(self, namespace: str, name: str) -> Path:
-        """Return the kubeconfig of a service account, which has to be there.
+        """Return the kubeconfig of an existing service account.
 
         Raises
         ------
@@ -227,11 +227,11 @@ class Testbed:
         return self.access.write(path, f"{namespace}-{name}", token)
 
     def ask(self, method: str, path: str, body: object = None, **more: Any) -> Any:
-        """Return what the API server answers; see `access.Access.ask`."""
+        """Send a request to the API server; see `access.Access.ask`."""
         return self.access.ask(method, path, body, **more)
 
     def kubectl(self, *words: str, given: str | None = None, user: str = "admin") -> str:
-        """Run kubectl and return what it says.
+        """Run kubectl; return its output.
 
         Raises
         ------
@@ -256,21 +256,21 @@ class Testbed:
     # -------------------------------------------------------------- faults
 
     def component(self, name: str) -> Component:
-        """Return a program of the control plane, by its name."""
+        """Return a program of the control plane."""
         return self.plane.components[name]
 
     def kill(self, name: str) -> None:
-        """Kill a program of the control plane, without a warning."""
+        """Kill a program of the control plane with SIGKILL."""
         self.component(name).kill()
 
     def restart(self, name: str) -> None:
-        """Start a program of the control plane again, and wait until it does its work."""
+        """Restart a program of the control plane and wait until it is ready."""
         self.component(name).kill()
         self.component(name).start()
         self.component(name).wait()
 
     def expire_watches(self) -> None:
-        """Have every watch that begins at a revision of before now answered with 410 Gone.
+        """Compact etcd, so that watches from older revisions get 410 Gone.
 
         The API server is killed and begun again, which ends the watches there are, and etcd
         forgets what was before.
@@ -280,11 +280,11 @@ class Testbed:
         self.restart("kube-apiserver")
 
     def lose(self, name: str) -> None:
-        """Let a node's machine go down; everything that ran there is gone at once."""
+        """Power off a node: all its processes end at once."""
         self.nodes[name].lose()
 
     def restore(self, name: str, *, wiped: bool = False) -> None:
-        """Bring a node back.
+        """Power on a node.
 
         Parameters
         ----------
@@ -299,11 +299,11 @@ class Testbed:
         self.nodes[name].wait()
 
     def cut(self, name: str) -> None:
-        """Part a node from the API server: its pods go on, and nobody hears of them."""
+        """Partition a node from the API server; its pods continue."""
         self.nodes[name].freeze()
 
     def join(self, name: str) -> None:
-        """Have a node that was cut speak to the API server again."""
+        """End the partition of a node."""
         self.nodes[name].thaw()
         eventually(self.nodes[name].is_ready, f"node {name} is ready again")
 
@@ -312,8 +312,8 @@ def _bridge(folder: Path) -> str:
     return f"tb-{folder.name.removeprefix(_PREFIX)}"[:15]
 
 
-class _claimed:  # noqa: N801  # used as a function is
-    """Holds a folder's lock, by which others see that its testbed lives."""
+class _claimed:  # noqa: N801  # used like a function
+    """Holds the lock of a folder, which shows that its testbed is alive."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
@@ -328,8 +328,8 @@ class _claimed:  # noqa: N801  # used as a function is
             self._file.close()
 
 
-class _kernel:  # noqa: N801  # used as a function is
-    """Puts back what kubelets change of this machine's kernel."""
+class _kernel:  # noqa: N801  # used like a function
+    """Restores the kernel parameters that kubelets change."""
 
     def __enter__(self) -> None:
         self._before = {
@@ -352,13 +352,13 @@ def _read(path: Path) -> str | None:
 
 
 def sweep() -> None:
-    """Remove what testbeds left whose process was killed."""
+    """Remove the files and groups of testbeds whose process was killed."""
     for folder in Path("/tmp").glob(f"{_PREFIX}*"):
         try:
             with (folder / "lock").open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(folder)
-        except OSError:  # another one's, one that lives, or one that is just being made
+        except OSError:  # of another user, alive, or being created
             continue
 
 

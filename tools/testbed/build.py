@@ -1,4 +1,4 @@
-"""Build what the testbed runs: ``make testbed``, once.
+"""Build the programs of the testbed: ``make testbed``, once.
 
 Kubernetes comes from Debian's source package and is built with its own ``make``; etcd, containerd,
 runc and the plugins of pods' networks are Debian's packages. Nothing of this machine's settings is
@@ -35,7 +35,7 @@ PACKAGES = (
     "make", "mount", "openssl", "rsync", "runc", "util-linux",
 )  # fmt: skip
 FLAGS = "-tags=providerless"
-"""Without the clouds' own code, a third of all there is to compile; nothing here uses it."""
+"""Leaves out the code of cloud providers, a third of the compilation."""
 
 HOLLOW = Path(__file__).parent / "hollow_nodes" / "main.go"
 REFLECT = "github.com/modern-go/reflect2"
@@ -43,16 +43,16 @@ REFLECT = "github.com/modern-go/reflect2"
 the API server's, with the first custom resource. Debian's package has the next."""
 
 SPACE = 8 << 30
-"""Bytes that building takes on disk; most of it is given back."""
+"""Disk space for the build in bytes; most of it is freed at the end."""
 
 
 def say(text: str) -> None:
-    """Tell the user what happens."""
+    """Print a progress message."""
     print(f"testbed: {text}", flush=True)
 
 
 def recipe() -> dict[str, object]:
-    """Return what decides what is built, as the manifest keeps it."""
+    """Return the inputs of the build, as recorded in the manifest."""
     return {
         "version": VERSION,
         "flags": FLAGS,
@@ -63,7 +63,7 @@ def recipe() -> dict[str, object]:
 
 
 def faults() -> list[str]:
-    """Return what is wrong with what is cached; empty where it is whole and of this recipe."""
+    """Return what is wrong with the cached build; empty if it is complete and current."""
     found = manifest()
     if not found:
         return ["nothing is built"]
@@ -96,7 +96,7 @@ def _call(words: Sequence[str], log: Path, cwd: Path | None = None, **env: str) 
 
 
 def check() -> None:
-    """See that this machine can build.
+    """Check that this machine can build.
 
     Raises
     ------
@@ -104,20 +104,20 @@ def check() -> None:
         If it cannot, with why.
     """
     if not sys.platform.startswith("linux") or shutil.which("apt-get") is None:
-        raise TestbedError("it is built from Debian's packages, and there is no apt-get here")
+        raise TestbedError("apt-get is not installed; building needs Debian's packages")
     release = Path("/etc/os-release").read_text(encoding="utf-8")
     if f"VERSION_CODENAME={SUITE}" not in release:
-        raise TestbedError(f"it is built from the packages of Debian 12 ({SUITE}), this is another")
+        raise TestbedError(f"building needs Debian 12 ({SUITE}); this is another system")
     if os.geteuid() != 0:
-        raise TestbedError("installing packages takes root: run make testbed as root")
+        raise TestbedError("installing packages needs root; run make testbed as root")
     cache().mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache()).free
     if free < SPACE:
-        raise TestbedError(f"{cache()} has {free >> 30} GB free, building takes {SPACE >> 30}")
+        raise TestbedError(f"{cache()} has {free >> 30} GB free; building needs {SPACE >> 30} GB")
 
 
 def install(log: Path, packages: Sequence[str] = PACKAGES) -> None:
-    """Install Debian's packages that are not there."""
+    """Install the missing Debian packages."""
     asked = subprocess.run(
         ["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n", *packages],
         capture_output=True,
@@ -151,8 +151,8 @@ def fetch(work: Path, log: Path) -> Path:
     ).stdout.split("\n")
     uris = sorted({one.split()[0] for one in sites if one.endswith(f" {SUITE} main")})
     if not uris:
-        raise TestbedError(f"apt-get knows no site of {SUITE} main")
-    # Settings of its own: this machine's sources of packages stay as they are.
+        raise TestbedError(f"apt-get has no source for {SUITE} main")
+    # A configuration of its own leaves this machine's package sources unchanged.
     (work / "sources").mkdir(exist_ok=True)
     (work / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (work / "sources" / "source.sources").write_text(
@@ -167,12 +167,12 @@ def fetch(work: Path, log: Path) -> Path:
     _call(["apt-get", "-q", *own, "source", "kubernetes"], log, work)
     found = sorted(work.glob("kubernetes-*/"))
     if not found or VERSION not in found[0].name:
-        raise TestbedError(f"Debian's source package is not of Kubernetes {VERSION}: {found}")
+        raise TestbedError(f"Debian's source package: expected Kubernetes {VERSION}, got {found}")
     return found[0]
 
 
 def compile_all(source: Path, work: Path, log: Path) -> None:
-    """Build every program, and put each into the cache as soon as it is there."""
+    """Build every program, and move each to the cache at once."""
     inside = source / ".go" / "src" / "k8s.io" / "kubernetes"
     inside.parent.mkdir(parents=True, exist_ok=True)
     if not inside.is_symlink():
@@ -208,7 +208,7 @@ def compile_all(source: Path, work: Path, log: Path) -> None:
 
 
 def _mend(vendored: Path) -> None:
-    """Put Debian's version of a library in the place of what the source carries along."""
+    """Replace a vendored library by Debian's version."""
     packaged = Path("/usr/share/gocode/src") / REFLECT
     for old in (*vendored.glob("*.go"), *vendored.glob("*.s")):
         old.unlink()
@@ -225,7 +225,7 @@ def _keep(built: Path) -> None:
 
 
 def build(*, keep: bool = False) -> None:
-    """Build everything that is not there.
+    """Build all missing programs.
 
     Parameters
     ----------
@@ -263,11 +263,11 @@ def build(*, keep: bool = False) -> None:
 
 
 def main() -> None:
-    """Build, or say why not."""
+    """Build the testbed, or print why it can't be built."""
     parser = argparse.ArgumentParser(prog="make testbed", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="keep sources and compiler's cache")
     parser.add_argument(
-        "--check", action="store_true", help="only say what is wrong; exit 1 if any"
+        "--check", action="store_true", help="only print what is wrong; exit with 1 if anything is"
     )
     told = parser.parse_args()
     if told.check:

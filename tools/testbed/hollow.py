@@ -1,4 +1,4 @@
-"""Hollow nodes: kubelets of kubemark that pretend to run pods, hundreds of them in one process."""
+"""Hollow nodes: kubelets of kubemark that only pretend to run pods, hundreds in one process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tools.testbed.access import Access, ApiError
 from tools.testbed.process import Component
 
 CORES, MEMORY = 32, 256 << 30
-"""What each says it has."""
+"""Capacity of each node."""
 
 LEASE = 40
-"""Seconds that a sign of life holds; each gives one in a quarter of it."""
+"""Duration of a node's lease in seconds; it is renewed after a quarter of it."""
 
 
 class Hollow:
@@ -68,7 +68,7 @@ class Hollow:
         return self.registered() >= self.count
 
     def registered(self) -> int:
-        """Return how many are ready."""
+        """Return the number of ready nodes."""
         try:
             nodes = self._access.ask("GET", "/api/v1/nodes?resourceVersion=0")["items"]
         except (ApiError, OSError):
@@ -84,24 +84,24 @@ class Hollow:
 
     @property
     def address(self) -> str:
-        """Where all of them say that they are."""
+        """The address that all of them report."""
         node = self._access.ask("GET", "/api/v1/nodes/hollow-0")
         told = node["status"]["addresses"]
         return next(str(one["address"]) for one in told if one["type"] == "InternalIP")
 
     def start(self) -> None:
-        """Start them, and wait until all are ready."""
+        """Start all nodes and wait until they are ready."""
         if self.count:
             self.component.start()
             self.component.wait(600.0)
 
     def stop(self) -> None:
-        """End them."""
+        """Stop all nodes."""
         self.component.kill()
 
 
 class Logs:
-    """Tells the logs of all hollow nodes: of every pod one line.
+    """Serves the logs of all hollow nodes: one line for every pod.
 
     Without it they tell none, and who asks asks again. All of them say that they are at one address
     and port, a kubelet's usual one, so that there may be one of these on a machine.
@@ -124,7 +124,7 @@ class Logs:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Tell no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -135,8 +135,8 @@ class _Server(ThreadingHTTPServer):
     context: ssl.SSLContext
 
     def finish_request(self, request: object, client_address: object) -> None:
-        """Greet in the thread of its own that each caller has: a slow one keeps nobody waiting."""
-        with suppress(OSError):  # who hung up
+        """Do the TLS handshake in the connection's thread: a slow client delays no other."""
+        with suppress(OSError):  # the client closed the connection
             greeted = self.context.wrap_socket(request, server_side=True)  # type: ignore[arg-type]  # it is a socket
             super().finish_request(greeted, client_address)
             greeted.close()
@@ -146,7 +146,7 @@ class _Line(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with a line, at a time if times are asked for."""
+        """Send one line, with a timestamp if requested."""
         at = b"2026-01-01T00:00:00.000000000Z " if "timestamps=true" in self.path else b""
         line = at + b"a hollow pod\n"
         self.send_response(200)
@@ -156,4 +156,4 @@ class _Line(BaseHTTPRequestHandler):
         self.wfile.write(line)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of it."""
+        """Log nothing."""

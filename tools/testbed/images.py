@@ -1,4 +1,4 @@
-"""Images of containers, made here: a pod's first process, and a shell to run jobs in."""
+"""Container images built here: the pause process, and a shell for jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.testbed.places import program
 
 PAUSE = "shadowprice.test/pause:1"
 BASE = "shadowprice.test/base:1"
-"""busybox, and nothing else: ``/bin/sh`` and its tools."""
+"""An image of busybox: ``/bin/sh`` and its tools."""
 
 
 def _file(
@@ -58,7 +58,7 @@ def _base() -> bytes:
 
 
 def _image(name: str, rootfs: bytes, command: list[str]) -> bytes:
-    """Return an archive as ``docker save`` makes it, which containerd imports."""
+    """Return an image archive in the format of ``docker save``, for containerd."""
     layer = hashlib.sha256(rootfs).hexdigest()
     config = json.dumps(
         {
@@ -79,7 +79,7 @@ def _image(name: str, rootfs: bytes, command: list[str]) -> bytes:
 
 
 def write(folder: Path) -> tuple[Path, ...]:
-    """Write the images that every node has, and return where."""
+    """Write the images of every node; return their paths."""
     written = []
     for name, content in (
         ("pause.tar", _image(PAUSE, _pause(), ["/pause"])),
@@ -92,7 +92,7 @@ def write(folder: Path) -> tuple[Path, ...]:
 
 
 def host_python(*more: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what lets a pod of `BASE` run this interpreter: its volumes, and their mounts.
+    """Return the volumes and mounts with which a pod of `BASE` runs this interpreter.
 
     The folders of this machine that the interpreter, its packages and the libraries of the system
     are in are mounted where they are here, read-only.

@@ -1,4 +1,4 @@
-"""A place of its own for each kubelet's logs of pods.
+"""A log folder for each kubelet.
 
 Where they are is written into the program: ``/var/log/pods``. And once a minute a kubelet removes
 there what belongs to no pod that it knows: on a machine with several, the logs of all others' pods.
@@ -17,7 +17,7 @@ from typing import Final
 
 PLACE: Final = Path("/var/log/pods")
 OWN: Final = "pods.log"
-"""What it is called in a node's folder."""
+"""Its name in a node's folder."""
 
 _TARGET: Final = f"/proc/self/cwd/{OWN}"
 _LOCK: Final = Path("/tmp/testbed.logs.lock")
@@ -25,7 +25,7 @@ _LOCK: Final = Path("/tmp/testbed.logs.lock")
 
 @contextmanager
 def apart(place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
-    """Let each process find its own logs, and the place be as it was afterwards.
+    """Give each process its own log folder, and restore the original folder afterwards.
 
     The last of those who use it gives it back, whether others ended or were killed.
 
@@ -45,7 +45,7 @@ def apart(place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
         finally:
             with _locked(lock):
                 fcntl.flock(users, fcntl.LOCK_UN)
-                with suppress(OSError):  # somebody still uses it
+                with suppress(OSError):  # still in use
                     fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _give_back(place)
 

@@ -1,4 +1,4 @@
-"""Names of services for a testbed's pods, answered from the API server's endpoints.
+"""DNS for a testbed's pods, from the API server's endpoints.
 
 Debian has no package of CoreDNS, and names of headless services are all that is needed: this
 answers queries for addresses (A) over UDP, and nothing else.
@@ -19,7 +19,7 @@ _ADDRESS, _INTERNET = 1, 1
 
 
 def lookup(access: Access, name: str) -> list[str] | None:
-    """Return the addresses of a name, None where there is no such name.
+    """Return the addresses of a name, or None if it doesn't exist.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def lookup(access: Access, name: str) -> list[str] | None:
 
 
 def _question(packet: bytes) -> tuple[str, int, int]:
-    """Return the name that a query asks for, what kind of record, and where the question ends."""
+    """Return the name and record type of a query, and the end of its question."""
     labels, place = [], 12
     while size := packet[place]:
         labels.append(packet[place + 1 : place + 1 + size].decode("ascii"))
@@ -68,7 +68,7 @@ def _question(packet: bytes) -> tuple[str, int, int]:
 
 
 def answer(access: Access, packet: bytes) -> bytes:
-    """Return the answer to a query.
+    """Return the response to a query.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def answer(access: Access, packet: bytes) -> bytes:
 
 
 class Names:
-    """The server of names, on a thread of its own.
+    """The DNS server, on a thread of its own.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Names:
                 self._socket.sendto(answer(self._access, packet), caller)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._closed = True
         with suppress(OSError):  # wakes the thread
             self._socket.shutdown(socket.SHUT_RDWR)

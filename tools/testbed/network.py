@@ -1,4 +1,4 @@
-"""The network of a testbed's pods: a bridge that leads nowhere else.
+"""The network of a testbed's pods: an isolated bridge.
 
 Every pod has an address on the bridge, so has every node, and this machine is the gateway.
 """
@@ -23,7 +23,7 @@ _PODS_A_NODE = 240
 
 
 class Network:
-    """A bridge of a /16 of its own, on which policies hold where `enforce` was called.
+    """A bridge with a /16 of its own; `enforce` enables network policies.
 
     Node number ``n`` has the address ``X.Y.n.1`` and its pods others of that /24; the gateway, this
     machine, is ``X.Y.0.1``; services have ``X.Y.255.*``, the API server the first of them.
@@ -43,11 +43,11 @@ class Network:
         self._numbers = {node: number for number, node in enumerate(nodes, 1)}
         self._prefix = ""
         self.programs = PLUGINS
-        """Where the plugins of its pods are."""
+        """The folders of the CNI plugins."""
         self._enforcing: dict[str, Any] | None = None
 
     def start(self) -> None:
-        """Have the bridge."""
+        """Create the bridge."""
         taken = run("ip", "-4", "route") + run("ip", "-4", "addr")
         free = [two for two in range(100, 250) if f"10.{two}." not in taken]
         if not free:
@@ -72,7 +72,7 @@ class Network:
 
     @property
     def apiserver(self) -> str:
-        """The address at which pods find the API server, port 443."""
+        """The address of the API server for pods, port 443."""
         return f"{self._prefix}.255.1"
 
     def address(self, node: str) -> str:
@@ -80,7 +80,7 @@ class Network:
         return f"{self._prefix}.{self._numbers[node]}.1"
 
     def plugins(self, node: str, memory: Path) -> dict[str, Any]:
-        """Return the configuration of the plugins that give a node's pods their network.
+        """Return the CNI configuration of a node.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class Network:
         return {"cniVersion": "0.4.0", "name": self.name, "plugins": plugins}
 
     def enforce(self, folder: Path, kubectl: Path, kubeconfig: Path) -> None:
-        """Let network policies hold for pods that begin from now on; see `policies`.
+        """Enforce network policies for pods that start from now on; see `policies`.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Network:
         self.programs, self._enforcing = folder, {"type": policies.NAME, **asking}
 
     def stop(self) -> None:
-        """Leave no bridge."""
+        """Remove the bridge."""
         with suppress(TestbedError):
             run("ip", "link", "del", self.name)
         for left in _RESULTS.glob(f"{self.name}-*"):
@@ -135,7 +135,7 @@ class Network:
 
 
 class Forward:
-    """Connections to one address led on to a port of loopback, so that pods find the API server.
+    """Forwards connections from one address to a loopback port, for pods to reach the API server.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class Forward:
         source.close()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop forwarding."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Nodes of a testbed: each a kubelet and a containerd of its own, which run real pods.
+"""Nodes of a testbed: each has a kubelet and a containerd, and runs real pods.
 
 One containerd a node, for a kubelet ends every pod that it finds and does not know. All share this
 machine's kernel; each has its own folder, ports, control groups and address.
@@ -28,14 +28,14 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def hierarchies() -> list[Path]:
-    """Return where control groups are mounted: one folder of version 2, several of version 1."""
+    """Return the mount points of control groups: one of version 2, several of version 1."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     return [one for one in sorted(CGROUPS.iterdir()) if one.is_dir() and not one.is_symlink()]
 
 
 class Groups:
-    """A control group of the same name in every hierarchy, and what is below.
+    """A control group of one name in every hierarchy, and its children.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ class Groups:
         self._roots = [one / name.strip("/") for one in hierarchies()]
 
     def make(self) -> None:
-        """Have them."""
+        """Create the groups."""
         for root in self._roots:
             root.mkdir(parents=True, exist_ok=True)
             if root.is_relative_to(CGROUPS / "cpuset"):
                 self._inherit(root)
 
     def weigh(self, machines: int) -> None:
-        """Give them the processor time of so many machines, where others want some as well.
+        """Set the weight of the groups to that of several machines.
 
         A group counts as one beside every other control group of this machine, whatever runs in it.
         """
@@ -68,7 +68,7 @@ class Groups:
 
     @staticmethod
     def _inherit(root: Path) -> None:
-        """Give groups of cpuset their parent's cores and memory: they begin with none."""
+        """Copy the parent's cores and memory to a cpuset group, which starts with none."""
         for one in [*reversed(root.relative_to(CGROUPS / "cpuset").parents), Path()]:
             group = CGROUPS / "cpuset" / (one if one != Path() else root)
             if group == CGROUPS / "cpuset":
@@ -79,7 +79,7 @@ class Groups:
                     target.write_text((group.parent / file).read_text())
 
     def processes(self) -> set[int]:
-        """Return everything that runs in them."""
+        """Return the processes in the groups."""
         found: set[int] = set()
         for root in self._roots:
             for file in root.rglob("cgroup.procs"):
@@ -88,7 +88,7 @@ class Groups:
         return found
 
     def kill(self, patience: float = 60.0) -> None:
-        """Kill everything in them, until there is nothing."""
+        """Kill processes in the groups until none is left."""
 
         def empty() -> bool:
             left = self.processes()
@@ -106,7 +106,7 @@ class Groups:
                 file.write_text("THAWED")
 
     def remove(self) -> None:
-        """Kill everything in them, and remove them."""
+        """Kill all processes in the groups, and remove the groups."""
         self.kill()
         for root in self._roots:
             if not root.exists():
@@ -119,7 +119,7 @@ class Groups:
 
     @staticmethod
     def _rmdir(folder: Path) -> None:
-        until = time.monotonic() + 20.0  # processes that were killed take a moment to leave
+        until = time.monotonic() + 20.0  # killed processes leave a group after a moment
         while folder.exists():
             try:
                 folder.rmdir()
@@ -130,7 +130,7 @@ class Groups:
 
 
 def unmount(folder: Path) -> None:
-    """Unmount everything below a folder."""
+    """Unmount all mount points below a folder."""
     for _ in range(10):
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
         below = [one for one in mounts if one.startswith(f"{folder}/")]
@@ -139,7 +139,7 @@ def unmount(folder: Path) -> None:
         for one in sorted(below, key=len, reverse=True):
             with suppress(TestbedError):
                 run("umount", "-l", one)
-    raise TestbedError(f"something stays mounted below {folder}")
+    raise TestbedError(f"failed to unmount everything below {folder}")
 
 
 class Node:
@@ -276,7 +276,7 @@ ShimCgroup = '{self._shims.name}'
         (self.folder / "kubelet.json").write_text(json.dumps(config, indent=1))
 
     def _reserved(self) -> dict[str, str]:
-        """Return what pods do not get of this machine, so that the node has what is said."""
+        """Return the reserved resources that leave the node its stated capacity."""
         reserved = {}
         if "cpu" in self.capacity:
             left = (os.cpu_count() or 1) - float(self.capacity["cpu"])
@@ -285,7 +285,7 @@ ShimCgroup = '{self._shims.name}'
             reserved["cpu"] = f"{round(1000 * left)}m"
         if "memory" in self.capacity:
             has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            # What evictions keep free is taken off as well.
+            # The kubelet also subtracts the eviction threshold.
             left = has - int(self.capacity["memory"]) - (50 << 20)
             if left < 0:
                 raise TestbedError(f"node {self.name}: this machine has {has} bytes of memory")
@@ -318,11 +318,11 @@ ShimCgroup = '{self._shims.name}'
         return run("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *words)
 
     def load(self, archive: Path) -> None:
-        """Have one more image."""
+        """Import an image."""
         self._ctr("images", "import", str(archive))
 
     def kill_container(self, number: str) -> None:
-        """Kill a container's first process, without a warning; its kubelet begins it anew."""
+        """Kill a container's first process; the kubelet restarts it."""
         self._ctr("tasks", "kill", "--signal", "SIGKILL", number)
 
     def _containerd_ready(self) -> bool:
@@ -331,12 +331,12 @@ ShimCgroup = '{self._shims.name}'
         except TestbedError:
             return False
         (runtime,) = (line.split() for line in lines if " cri " in line)
-        if runtime[-1] != "ok":  # it goes on without what runs pods, and only its log says why
+        if runtime[-1] != "ok":  # it runs on without its runtime plugin, and only logs why
             raise TestbedError(f"containerd cannot run pods: {self.containerd.tail(20)}")
         return True
 
     def status(self) -> dict[str, Any]:
-        """Return the node as the API server has it; empty where it has none, or none answers."""
+        """Return the node object; empty if there is none, or no API server responds."""
         try:
             found = self.access.ask("GET", f"/api/v1/nodes/{self.name}")
         except (ApiError, OSError):
@@ -349,9 +349,9 @@ ShimCgroup = '{self._shims.name}'
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
     def start(self) -> None:
-        """Start it, without waiting until it is ready."""
+        """Start the node without waiting for it."""
         self.groups.make()
-        self._shims.make()  # containerd puts nothing into a group that is not there
+        self._shims.make()  # containerd needs an existing group
         self.containerd.start()
         self.containerd.wait()
         for image in self._images:
@@ -359,7 +359,7 @@ ShimCgroup = '{self._shims.name}'
         self.kubelet.start()
 
     def wait(self) -> None:
-        """Wait until it is ready and says what it has."""
+        """Wait until the node is ready and reports its capacity."""
         self.kubelet.wait()
         extended = {
             name: str(amount)
@@ -375,7 +375,7 @@ ShimCgroup = '{self._shims.name}'
             )
 
     def lose(self) -> None:
-        """Let the machine go down: everything on it is gone at once, its disk is kept."""
+        """Power off: all processes end at once; the disk is kept."""
         self.kubelet.kill()
         self.containerd.kill()
         self.groups.kill()
@@ -384,20 +384,20 @@ ShimCgroup = '{self._shims.name}'
             shutil.rmtree(self.folder / volatile, ignore_errors=True)
 
     def freeze(self) -> None:
-        """Stop its kubelet where it is: pods go on, and nobody hears of them."""
+        """Suspend the kubelet; pods continue."""
         self.kubelet.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let its kubelet go on."""
+        """Resume the kubelet."""
         self.kubelet.signal(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Forget what its disk has of pods and containers, as a machine installed anew does."""
+        """Delete pods and containers from the disk, like a new installation."""
         for kept in ("root", "kubelet"):
             shutil.rmtree(self.folder / kept, ignore_errors=True)
 
     def end(self) -> None:
-        """Leave nothing of it but its logs."""
+        """Remove the node, except its logs."""
         self.thaw()
         self.lose()
         self.groups.remove()

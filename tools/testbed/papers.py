@@ -25,7 +25,7 @@ _RUN = "from shadowprice.cli.main import run; run()"
 
 
 def nodes() -> dict[str, dict[str, int]]:
-    """Return what each node has beside this machine's cores and memory, by name."""
+    """Return each node's capacity besides cores and memory, by name."""
     cluster = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
     gpus = cluster.capacity[:, cluster.column["gpu"]]
     return {
@@ -35,7 +35,7 @@ def nodes() -> dict[str, dict[str, int]]:
 
 
 def pod() -> dict[str, Any]:
-    """Return what holds of all pods: the folders of this machine that they run from."""
+    """Return the settings of all pods: the folders of this machine that they run from."""
     volumes, mounts = host_python()
     sources = {one["name"]: one["hostPath"]["path"] for one in volumes}
     found = [
@@ -46,7 +46,7 @@ def pod() -> dict[str, Any]:
 
 
 def audited(log: Path) -> bool:
-    """Tell what the API server's log has of pods; return whether all of it is as it should be."""
+    """Print what the audit log has of pods; return whether it has no violations."""
     audit = Audit.read(log)
     faults = audit.faults()
     for fault in faults:
@@ -57,7 +57,7 @@ def audited(log: Path) -> bool:
 
 
 def main() -> int:
-    """Run the experiment on a testbed, and end it; 1 where its log has faults."""
+    """Run the experiment on a testbed; return 1 if its audit log has violations."""
     parser = argparse.ArgumentParser(prog="python -m tools.testbed.papers", description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=0)

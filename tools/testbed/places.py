@@ -1,4 +1,4 @@
-"""Where the testbed's programs are, and why it cannot run where it cannot."""
+"""Locations of the testbed's programs, and the reasons why it can't run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BUILT = (
     "kubelet",
     "kubectl",
 )
-"""What is built of its source with its own ``make``."""
+"""Programs built by the ``make`` of its source."""
 
 OWN = ("hollow-nodes", "pause")
-"""What is built beside: many hollow nodes in one process, and a pod's first process."""
+"""Further programs: many hollow nodes in one process, and a pod's pause process."""
 
 INSTALLED = {
     "etcd": "etcd-server",
@@ -35,16 +35,16 @@ INSTALLED = {
     "setpriv": "util-linux",
     "ip": "iproute2",
 }
-"""Programs that Debian's packages have, by the package."""
+"""Programs with their Debian packages."""
 
 PLUGINS = Path("/usr/lib/cni")
-"""Where ``containernetworking-plugins`` puts the plugins of pods' networks."""
+"""The folder of CNI plugins of ``containernetworking-plugins``."""
 
 MANIFEST = "built.json"
 
 
 class TestbedError(RuntimeError):
-    """The testbed cannot be built, or cannot run; the message says what is missing."""
+    """The testbed can't be built or run, for the reason in the message."""
 
     __test__ = False
 
@@ -69,7 +69,7 @@ def digest(path: Path) -> str:
 
 
 def manifest() -> dict[str, Any]:
-    """Return what the build wrote down of itself; empty where there is none."""
+    """Return the manifest of the build; empty if there is none."""
     try:
         found = json.loads((cache() / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -88,16 +88,16 @@ def program(name: str) -> str:
     if name in BUILT + OWN:
         path = cache() / name
         if not os.access(path, os.X_OK):
-            raise TestbedError(f"{name} is not built: make testbed (looked at {path})")
+            raise TestbedError(f"{path}: {name} is not built; run make testbed")
         return str(path)
     found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin:" + os.environ.get("PATH", ""))
     if found is None:
-        raise TestbedError(f"{name} is not installed: Debian's package {INSTALLED[name]} has it")
+        raise TestbedError(f"{name} is not installed; install Debian's package {INSTALLED[name]}")
     return found
 
 
 def missing(*, nodes: bool = True) -> str:
-    """Return why no testbed can run here; empty where one can.
+    """Return why no testbed can run here, or an empty string.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def missing(*, nodes: bool = True) -> str:
     if not sys.platform.startswith("linux"):
         return "the testbed needs Linux"
     if not manifest():
-        return f"no testbed is built at {cache()}: make testbed (about ten minutes, once)"
+        return f"no testbed is built at {cache()}; run make testbed (about ten minutes, once)"
     wanted = [
         "kube-apiserver",
         "kube-controller-manager",

@@ -18,10 +18,10 @@ from tools.testbed.access import (
 from tools.testbed.process import Component, Ports
 
 SERVICES = "10.96.0.0/24"
-"""Addresses of services where there is no network of pods; nothing routes there."""
+"""Addresses of services if there is no pod network; no route leads there."""
 
 NODE_GRACE = 8.0
-"""Seconds without a sign of life after which a node counts as not ready."""
+"""Seconds without a heartbeat after which a node is not ready."""
 
 _CONTROLLERS = (
     "*", "-attachdetach", "-cloud-node-lifecycle", "-cronjob", "-csrapproving", "-csrcleaner",
@@ -29,9 +29,9 @@ _CONTROLLERS = (
     "-persistentvolume-binder", "-persistentvolume-expander", "-pv-protection",
     "-pvc-protection", "-root-ca-cert-publisher", "-route", "-service", "-statefulset", "-ttl",
 )  # fmt: skip
-"""All but those that nothing here needs: each costs requests and time."""
+"""Disables controllers that no test needs: each costs requests and time."""
 
-# What pods and our own resources came to be is kept whole, of everything else who did what.
+# Responses are logged for pods and our own resources, only metadata for everything else.
 _POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -51,7 +51,7 @@ _POLICY = {
 
 
 class ControlPlane:
-    """What a cluster is without its nodes.
+    """The control plane of a cluster.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class ControlPlane:
         self.url = f"https://127.0.0.1:{port}"
         names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         certificates(folder, names, ("127.0.0.1", inside))
-        # Controllers here share one user; what each may do apart is Kubernetes's own matter.
+        # All controllers share one user: their separate permissions are not tested here.
         masters = ("system:masters",)
         usual = {ADMIN: masters, CONTROLLER: masters, SCHEDULER: ()}
         self.access = Access(folder, self.url, {**usual, **users})
@@ -119,7 +119,7 @@ class ControlPlane:
             return False
 
     def compact(self) -> None:
-        """Have etcd forget all but the newest revision: older watches expire with 410."""
+        """Compact etcd to the newest revision: older watches expire with 410."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
         def ask(path: str, body: object) -> dict[str, object]:
@@ -193,7 +193,7 @@ class ControlPlane:
         return Component("kube-controller-manager", words, self.folder, self._manager_ready)
 
     def _manager_ready(self) -> bool:
-        # It has done its first round once the account that every pod needs is there.
+        # The controllers are ready once the account that every pod needs exists.
         try:
             account = self.access.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")
         except (ApiError, OSError):
@@ -218,12 +218,12 @@ class ControlPlane:
         return component
 
     def start(self) -> None:
-        """Start everything and wait until it does its work."""
+        """Start all programs and wait until they are ready."""
         for component in self.components.values():
             component.start()
             component.wait()
 
     def stop(self) -> None:
-        """End everything."""
+        """Stop all programs."""
         for component in reversed(self.components.values()):
             component.kill()

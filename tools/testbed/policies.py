@@ -1,4 +1,4 @@
-"""Network policies, enforced: a plugin of pods' networks, called after the one that makes them.
+"""Enforcement of network policies: a CNI plugin, called after the one that creates the network.
 
 A pod's packets are let through or refused by rules in its own network, which are there before its
 first process. They say what the policies of its namespace say at that moment of a pod with its
@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 NAME: Final = "testbed-policies"
-"""What the plugin is called in the configuration of a network."""
+"""The plugin's name in a network configuration."""
 
 REFUSED: Final = ("-j", "REJECT", "--reject-with", "icmp-admin-prohibited")
-"""What becomes of what no rule lets through: whoever asks is told at once."""
+"""Rejects packets that no rule accepts, so that the client gets an error at once."""
 
 
 class UnknownPolicyError(Exception):
-    """A policy says what is not enforced here."""
+    """A policy uses a feature that is not enforced here."""
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Return whether a label selector chooses what has these labels."""
+    """Return whether a label selector matches labels."""
     wanted = (selector.get("matchLabels") or {}).items()
     if any(labels.get(key) != value for key, value in wanted):
         return False
@@ -51,7 +51,7 @@ def rules_of(
     labels: Mapping[str, str],
     ports: Mapping[str, int] | None = None,
 ) -> list[list[str]]:
-    """Return the words of iptables that let through what policies let through, and nothing else.
+    """Return the iptables commands that accept exactly what the policies allow.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def _ports(ports: Sequence[Mapping[str, Any]] | None, named: Mapping[str, int]) 
         port = one.get("port")
         if isinstance(port, str):
             if port not in named:
-                continue  # no container of this pod names it
+                continue  # no container of this pod has a port of this name
             port = named[port]
         if port is not None:
             words += ["--dport", f"{port}:{one['endPort']}" if "endPort" in one else str(port)]
@@ -115,7 +115,7 @@ def _peers(peers: Sequence[Mapping[str, Any]] | None, address: str) -> Iterator[
     for one in peers or ():
         block = one.get("ipBlock")
         if block is None or block.get("except"):
-            raise UnknownPolicyError(f"peers are known here by ipBlock alone, not by {one}")
+            raise UnknownPolicyError(f"unsupported peer {one}; use ipBlock")
         yield [address, block["cidr"]]
 
 
@@ -123,7 +123,7 @@ def _peers(peers: Sequence[Mapping[str, Any]] | None, address: str) -> Iterator[
 
 
 def main() -> int:
-    """Answer as a plugin is to: configuration on standard input, the pod in the environment."""
+    """Run as a CNI plugin: configuration on standard input, the pod in the environment."""
     asked = os.environ.get("CNI_COMMAND", "")
     told = json.load(sys.stdin)
     if asked == "VERSION":
@@ -140,7 +140,7 @@ def main() -> int:
 
 
 def enforce(kubectl: Path, kubeconfig: Path) -> None:
-    """Ask for the pod and the policies of its namespace, and have their rules in its network."""
+    """Get the pod and the policies of its namespace, and install the rules in its network."""
     named = dict(one.split("=", 1) for one in os.environ["CNI_ARGS"].split(";") if "=" in one)
     space = named["K8S_POD_NAMESPACE"]
     ask = [str(kubectl), "--kubeconfig", str(kubeconfig), "-n", space, "get", "-o", "json"]

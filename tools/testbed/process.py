@@ -1,4 +1,4 @@
-"""Programs that a testbed runs: started, killed without a warning, started again."""
+"""The programs of a testbed, which can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 from tools.testbed.places import TestbedError, program
 
 PATIENCE = 120.0
-"""Seconds that a program may take to be ready on a busy machine."""
+"""Longest start of a program on a busy machine, in seconds."""
 
 _STARTING = ThreadPoolExecutor(1, "testbed")
-"""The kernel ends a program with the thread that started it: this one lives as long as all do."""
+"""Starts all programs: the kernel kills a program when the thread that started it ends."""
 
 
 class Ports:
-    """Ports of loopback that no other testbed takes while this one lives.
+    """Loopback ports, reserved against other testbeds.
 
     They lie below those that the kernel gives to connections. Each is reserved by a socket bound to
     the same port of another address of loopback, which other testbeds try as well.
@@ -35,7 +35,7 @@ class Ports:
         self._held: list[socket.socket] = []
 
     def free(self) -> int:
-        """Return another free port.
+        """Reserve and return a free port.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class Ports:
         raise TestbedError("no free port on loopback between 20000 and 32000")
 
     def release(self) -> None:
-        """Give all of them back."""
+        """Release all ports."""
         while self._held:
             self._held.pop().close()
 
@@ -104,16 +104,16 @@ class Component:
 
     @property
     def pid(self) -> int | None:
-        """Its process, None where it does not run."""
+        """The process, or None if it doesn't run."""
         return self._process.pid if self._process is not None and self.running else None
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, without waiting until it is ready; nothing where it runs."""
+        """Start the program without waiting for it, unless it runs already."""
         if self.running:
             return
         words = [program("setpriv"), "--pdeathsig", "KILL", "--", program(self.name), *self.words]
@@ -126,13 +126,13 @@ class Component:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.log.parent,  # by which kubelets' logs are told apart: see `logs`
+                cwd=self.log.parent,  # `logs` tells kubelets apart by it
                 env={"PATH": path, "HOME": str(self.log.parent), **self._env},
                 start_new_session=True,
             ).result()
 
     def wait(self, patience: float = PATIENCE) -> None:
-        """Wait until it is ready.
+        """Wait until the program is ready.
 
         Raises
         ------
@@ -144,11 +144,11 @@ class Component:
             if not self.running:
                 raise TestbedError(f"{self.name} ended: {self.tail()}")
             if time.monotonic() > until:
-                raise TestbedError(f"{self.name} is not ready in {patience:g} s: {self.tail()}")
+                raise TestbedError(f"{self.name} is not ready after {patience:g} s: {self.tail()}")
             time.sleep(0.05)
 
     def tail(self, lines: int = 8) -> str:
-        """Return the end of its log, or how it crashed."""
+        """Return the end of the log, or the crash."""
         try:
             text = self.log.read_text(errors="replace")
         except OSError:
@@ -163,12 +163,12 @@ class Component:
         return "\n".join(read[start:][: 3 * lines])
 
     def signal(self, number: int) -> None:
-        """Send it a signal; nothing where it does not run."""
+        """Send a signal, unless the program has ended."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it without a warning, and wait until it is gone."""
+        """Send SIGKILL and wait for the end."""
         self.signal(signal.SIGKILL)
         if self._process is not None:
             try:
@@ -178,7 +178,7 @@ class Component:
                 raise TestbedError(told) from error
 
     def stop(self) -> None:
-        """End it politely, or after ten seconds not so."""
+        """Send SIGTERM, and SIGKILL after ten seconds."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         if self._process is not None:
@@ -189,7 +189,7 @@ class Component:
 
 
 def run(name: str, *words: str, given: str | None = None, timeout: float = PATIENCE) -> str:
-    """Run a program to its end and return its output.
+    """Run a program to its end; return its output.
 
     Raises
     ------
@@ -225,5 +225,5 @@ def eventually(
     until = time.monotonic() + patience
     while not condition():
         if time.monotonic() > until:
-            raise TestbedError(f"not in {patience:g} s: {what}")
+            raise TestbedError(f"timed out after {patience:g} s: {what}")
         time.sleep(pause)

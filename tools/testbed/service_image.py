@@ -25,14 +25,14 @@ RECIPE = ROOT / "deploy" / "container" / "Containerfile"
 NAME = "shadowprice.test/shadowprice:built"
 PACKAGES = ("buildah", "mmdebstrap")
 INCLUDED = ("ca-certificates", "python-is-python3", "python3", "python3-venv")
-"""What the base has of Debian beside what every system has."""
+"""Debian packages of the base image, besides the essential ones."""
 
 _COPIED = ("pyproject.toml", "constraints.txt", "LICENSE", "README.md")
 _BASE = "localhost/python:base"
 
 
 def archive() -> Path:
-    """Return where the image of the files as they are now is, or would be, kept."""
+    """Return the path of the image of the present files, whether it exists or not."""
     known = hashlib.sha256("\n".join((NAME, *INCLUDED)).encode())
     files = [RECIPE, *(ROOT / name for name in _COPIED)]
     files += sorted(one for one in (ROOT / "src").rglob("*") if one.is_file())
@@ -58,7 +58,7 @@ def _call(*words: str) -> str:
 
 
 class _Store:
-    """Images of `buildah` in a folder of their own, beside whatever this machine has."""
+    """Images of `buildah` in a folder of their own, apart from the machine's images."""
 
     def __init__(self, folder: Path) -> None:
         self._words = ["buildah", "--storage-driver", "vfs"]
@@ -68,13 +68,13 @@ class _Store:
         return _call(*self._words, *words)
 
     def base(self, root: Path) -> None:
-        """Make the image that the recipe begins with."""
+        """Build the base image of the recipe."""
         container = self("from", "scratch")
         self("add", container, str(root), "/")
         self("commit", "--rm", container, _BASE)
 
     def build(self, volumes: Sequence[tuple[Path, str]], to: Path) -> None:
-        """Run the recipe, and write what it makes."""
+        """Run the recipe and write the image."""
         words = ["build", "--isolation", "chroot", "--layers=false", "--pull-never"]
         words += ["--build-arg", f"PYTHON={_BASE}", "-f", str(RECIPE), "-t", NAME]
         for source, target in volumes:
@@ -84,7 +84,7 @@ class _Store:
 
 
 def build() -> Path:
-    """Build the image unless it is there, and return where.
+    """Build the image unless it exists; return its path.
 
     Raises
     ------
