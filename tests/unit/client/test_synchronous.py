@@ -14,7 +14,7 @@ def test_it_is_what_the_tool_writes() -> None:
 
 def test_what_has_no_counterpart_is_refused() -> None:
     text = SOURCE.read_text("utf-8")
-    with pytest.raises(ValueError, match="'async' has no counterpart"):
+    with pytest.raises(ValueError, match="'async' has no synchronous counterpart"):
         synchronous(text + "\n\nLATER = [one async for one in ()]\nasync\n")
     with pytest.raises(ValueError, match="doesn't contain"):
         synchronous(text.replace("import asyncio", "import asyncio as waiting"))
