@@ -16,7 +16,7 @@ from shadowprice.experiments.beside import predicted_progress
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
 from shadowprice.experiments.live import Lived, Where
 from shadowprice.experiments.oasis.testbed import declared
-from shadowprice.experiments.testbed import measure, starts
+from shadowprice.experiments.testbed import measure, starts, virtual
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.scenario import record_run
@@ -268,3 +268,21 @@ def test_real_jobs_are_set_beside_the_simulator(
     assert len(found["jobs"]) == 2
     assert found["jobs"]["failures"].sum() == 0
     assert found["progress"]["measured"].max() > 0.0
+
+
+def test_live_in_virtual_time_earns_what_the_simulator_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = tuple(one for one in virtual.VARIANTS if one.label in {"oasis", "fifo", "drf"})
+    monkeypatch.setattr(virtual, "VARIANTS", few)
+    figure = run_experiment(
+        find_experiment("testbed-virtual"), tmp_path / "v", Settings(quick=True)
+    )
+    assert figure.exists()
+    summary = pl.read_csv(tmp_path / "v" / "summary.csv")
+    for policy in ("oasis", "fifo", "drf"):
+        rows = summary.filter(pl.col("policy") == policy).sort("live")
+        simulated, live = map(float, rows["utility"].to_list())
+        # Starts that take longer than the stated mean may cost a job its slot.
+        assert live == pytest.approx(simulated, rel=0.05)
+        assert live > 0.0

@@ -6,10 +6,11 @@ both runs unchanged.
 """
 
 from shadowprice.executors.virtual.executor import VirtualExecutor
-from shadowprice.executors.virtual.jobs import VirtualGeneration, VirtualJob, stated_rate
+from shadowprice.executors.virtual.jobs import Rate, VirtualGeneration, VirtualJob, stated_rate
 from shadowprice.executors.virtual.loop import StalledError, VirtualClock, VirtualLoop, run_virtual
 
 __all__ = [
+    "Rate",
     "StalledError",
     "VirtualClock",
     "VirtualExecutor",

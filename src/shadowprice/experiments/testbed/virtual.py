@@ -1,0 +1,283 @@
+"""Figs. 7 and 8 on the live service in virtual time, beside the simulation of the same draws.
+
+Slots are the paper's 20 minutes, and a start takes 1 to 5 % of one. OASiS runs with what it may
+know set apart: its price constants (those of the whole job set, or learnt), and the end of the
+timespan (known, or not).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.core.utility import Sigmoid, utility_value
+from shadowprice.executors.virtual import Rate, VirtualJob
+from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.testbed.files import Files, scaled
+from shadowprice.experiments.testbed.measure import POLICIES
+from shadowprice.experiments.virtual import run_live
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.significance import against, interval
+from shadowprice.simulator.scenario import Scenario, record_run
+from shadowprice.simulator.source import Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+SECONDS: Final = 1200
+"""Length of a slot: the paper's."""
+
+BEFORE: Final = 1
+"""Slots of the service before the first one that counts."""
+
+AHEAD: Final = 30.0
+"""Seconds before its slot at which a job is submitted."""
+
+START: Final = (0.01, 0.05)
+"""Least and most share of a slot that a start takes."""
+
+RESTART: Final = 0.03 * SECONDS
+"""Seconds that jobs state for a start: the mean."""
+
+SAVE: Final = 0.01 * SECONDS
+"""Seconds in which a job writes its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy, and what it knows.
+
+    Parameters
+    ----------
+    label : str
+        Its name in tables.
+    choice : PolicyChoice
+        The policy.
+    given : bool
+        Whether it is given the price constants of the whole job set.
+    end : bool
+        Whether it knows when all is over.
+    """
+
+    label: str
+    choice: PolicyChoice
+    given: bool = False
+    end: bool = True
+
+
+OASIS: Final = PolicyChoice("oasis", {"prices": "online"}, "oasis")
+
+VARIANTS: Final = (
+    Variant("oasis", OASIS, given=True),
+    Variant("oasis, prices given, end unknown", OASIS, given=True, end=False),
+    Variant("oasis, prices learnt, end known", OASIS),
+    Variant("oasis, prices learnt, end unknown", OASIS, end=False),
+    *(Variant(one.label, one) for one in POLICIES if one.name != "oasis"),
+)
+
+
+def measure_virtual(settings: Settings) -> Tables:
+    """Run every variant on every draw, live in virtual time and simulated."""
+    draws = 2 if settings.quick else 10
+    variants = [one for one in VARIANTS if not (settings.quick and one.label == "dorm")]
+    cases = [
+        (variant, settings.seed + draw, live)
+        for variant in variants
+        for draw in range(draws)
+        for live in (False, True)
+    ]
+    found = settings.each(
+        _ran, cases, lambda one, seed, live: f"{one.label}, draw {seed}{', live' if live else ''}"
+    )
+    jobs = pl.DataFrame(
+        [row for rows in found for row in rows],
+        schema_overrides={"completion": pl.Int64, "late": pl.Float64},
+        infer_schema_length=None,
+    )
+    runs = jobs.group_by("policy", "draw", "live", maintain_order=True).agg(
+        pl.col("utility").sum(),
+        completed=pl.col("completion").is_not_null().sum(),
+        moves=pl.col("moves").sum(),
+    )
+    return {"summary": _summary(runs, jobs), "runs": runs, "jobs": jobs}
+
+
+def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
+    """Return what became of the jobs of a draw; slots count from the first that counts."""
+    files = scaled(SECONDS, seed=seed, restart=RESTART)
+    choice = variant.choice
+    if variant.given:
+        choice = replace(choice, settings=constants(files, seed))
+    end = BEFORE + files.slots if variant.end else None
+    completions = _lived(files, choice, seed, end) if live else _simulated(files, choice, seed, end)
+    on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
+    rows = []
+    for job in files.jobs:
+        name = str(job["name"])
+        completion, moves = completions[name]
+        if completion is not None and completion >= BEFORE + files.slots:
+            completion = None  # when all is over
+        arrival = BEFORE + files.arrival(name)
+        utility = JobSpec.model_validate(job).resolve(on).utility
+        assert isinstance(utility, Sigmoid)
+        took = None if completion is None else completion - arrival
+        rows.append(
+            {
+                "policy": variant.label,
+                "draw": seed,
+                "live": live,
+                "job": name,
+                "completion": None if completion is None else completion - BEFORE,
+                "late": None if took is None else took - utility.target,
+                "utility": 0.0 if took is None else utility_value(utility, took),
+                "moves": moves,
+            }
+        )
+    return rows
+
+
+def _submitted(files: Files, job: Mapping[str, Any]) -> float:
+    """Return when a job is submitted, in seconds since the start of the service."""
+    share = AHEAD / SECONDS
+    return (BEFORE + files.arrival(str(job["name"])) - share) * files.seconds
+
+
+def _scenario(files: Files, seed: int, end: int | None) -> Scenario:
+    """Return the draw as the simulator runs it: submitted as to the live service."""
+    documents = [{**job, "arrival": f"{_submitted(files, job):.0f}s"} for job in files.jobs]
+    scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario(seed)
+    return replace(scenario, until=end)
+
+
+def constants(files: Files, seed: int) -> dict[str, Any]:
+    """Return OASiS's price constants over the whole job set, as settings of ``prices=given``."""
+    scenario = _scenario(files, seed, BEFORE + files.slots)
+    policy = PolicyChoice("oasis", {"prices": "offline"}).build(scenario.context())
+    in_force = policy.parameters_in_force()
+    settings: dict[str, Any] = {"prices": "given"}
+    for pool in ("worker", "ps"):
+        logarithms = in_force[pool]
+        assert isinstance(logarithms, Mapping)
+        if logarithms["ln_L"] is not None:
+            lower = math.exp(logarithms["ln_L"])
+            # A rounding must not put U below L.
+            upper = {name: max(lower, math.exp(ln)) for name, ln in logarithms["ln_U"].items()}
+            settings[pool] = {"L": lower, "U": upper}
+    return settings
+
+
+def _simulated(
+    files: Files, choice: PolicyChoice, seed: int, end: int | None
+) -> dict[str, tuple[int | None, int]]:
+    scenario = _scenario(files, seed, end)
+    # With the service's seed: `fifo` and `rrh` draw how many workers a job gets.
+    policy = choice.build(PolicyContext(cluster=scenario.cluster, until=end))
+    run = record_run(scenario, choice.label, policy, at_once=True)
+    return {row["job"]: (row["completion"], 0) for row in run.jobs.iter_rows(named=True)}
+
+
+def _rate(pace: float) -> Rate:
+    """Return the stated speed of a job, whose mini-batches take that many seconds on a worker."""
+    return lambda shares: sum(share.workers for share in shares) / pace
+
+
+def _lived(
+    files: Files, choice: PolicyChoice, seed: int, end: int | None
+) -> dict[str, tuple[int | None, int]]:
+    draw = random.Random(f"testbed starts {seed}")
+    submitted = []
+    for job in files.jobs:
+        name = str(job["name"])
+        pace = files.pace[name]
+        starts = tuple(SECONDS * draw.uniform(*START) for _ in range(3 * files.slots))
+        true = VirtualJob(
+            work=float(job["epochs"] * job["chunks"] * job["minibatches"]),
+            rate=_rate(pace),
+            start_seconds=starts,
+            save_seconds=SAVE,
+            report_every=30.0,
+        )
+        record = {key: value for key, value in job.items() if key != "arrival"}
+        record["run"] = {"command": ["train"], "grace": "60s"}
+        submitted.append((_submitted(files, job), record, true))
+    over = (BEFORE + files.slots) * SECONDS
+    # The last slot is counted when it is over.
+    seconds = over + 0.5 * SECONDS
+    settings = {} if end is None else {"until": f"{end} slots"}
+    outcomes = run_live(files.cluster, submitted, choice, seconds, settings=settings)
+    return {name: (one.completion, max(0, one.generations - 1)) for name, one in outcomes.items()}
+
+
+def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a variant: means with intervals, and differences to the first, draw by draw."""
+    rows: list[dict[str, Any]] = []
+    for live in (False, True):
+        same = runs.filter(pl.col("live") == live)
+        values = {
+            str(policy): same.filter(pl.col("policy") == policy).sort("draw")["utility"].to_list()
+            for policy in same["policy"].unique(maintain_order=True)
+        }
+        first, *others = values
+        paired = against(values[first], [values[one] for one in others])
+        apart = dict(zip(others, paired, strict=True))
+        for policy, earned in values.items():
+            mean, difference = interval(earned), apart.get(policy)
+            mine = same.filter(pl.col("policy") == policy)
+            late = jobs.filter((pl.col("live") == live) & (pl.col("policy") == policy))["late"]
+            rows.append(
+                {
+                    "policy": policy,
+                    "live": live,
+                    "utility": mean.mean,
+                    "half": mean.half,
+                    "beyond_oasis": None if difference is None else difference.difference.mean,
+                    "beyond_half": None if difference is None else difference.difference.half,
+                    "p": None if difference is None else difference.adjusted,
+                    "completed": mine["completed"].mean(),
+                    "late": late.mean(),
+                    "deviation": late.std(),
+                    "moves": mine["moves"].mean() if live else None,
+                }
+            )
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def draw_virtual(tables: Tables, figure: Figure) -> None:
+    """Draw utility and timeliness, simulated (pale) and live."""
+    left, right = figure.subplots(1, 2)
+    summary, jobs = tables["summary"], tables["jobs"]
+    policies = summary["policy"].unique(maintain_order=True).to_list()
+    for at, policy in enumerate(policies):
+        name = str(policy).partition(",")[0]
+        colour = POLICY_COLOURS.get(name, PALETTE[1])
+        for live, shift, alpha in ((False, -0.2, 0.35), (True, 0.2, 1.0)):
+            row = summary.row(
+                by_predicate=(pl.col("policy") == policy) & (pl.col("live") == live), named=True
+            )
+            left.bar(
+                at + shift, row["utility"], 0.38, yerr=row["half"], color=colour, alpha=alpha,
+                capsize=2,
+            )  # fmt: skip
+            mine = (pl.col("policy") == policy) & (pl.col("live") == live)
+            late = jobs.filter(mine)["late"].drop_nulls().to_numpy()
+            right.boxplot(
+                [late], positions=[at + shift], widths=0.32, whis=(5, 95), showfliers=False,
+                patch_artist=True, boxprops={"facecolor": colour, "alpha": alpha},
+                medianprops={"color": "black"},
+            )  # fmt: skip
+    ticks = [str(policy).replace(", ", "\n") for policy in policies]
+    for panel in (left, right):
+        panel.set_xticks(range(len(policies)), ticks, fontsize=7)
+        panel.grid(visible=False, axis="x")
+    left.set(title="Fig. 7: simulated (pale) and live", ylabel="total utility of 12 jobs, 95 %")
+    right.axhline(0, color=PALETTE[6], lw=1)
+    right.set(title="Fig. 8: of those that completed", ylabel="completion minus target (slots)")

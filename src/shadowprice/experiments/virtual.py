@@ -1,0 +1,144 @@
+"""A workload on the live service in virtual time, for experiments.
+
+Everything that decides and records is the service's own; jobs are `VirtualJob`s. The service's
+libraries are loaded only when it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.executors.contract import Refused
+from shadowprice.executors.virtual import (
+    VirtualClock,
+    VirtualExecutor,
+    VirtualGeneration,
+    VirtualJob,
+    run_virtual,
+)
+from shadowprice.policies.choice import PolicyChoice
+
+if TYPE_CHECKING:
+    from shadowprice.service.virtual import VirtualService
+
+_MEMORY: Final = Path("/dev/shm")
+"""A file system in memory, on which a commit doesn't wait for a disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualOutcome:
+    """What became of a job.
+
+    Parameters
+    ----------
+    state : str
+        Its state at the end.
+    utility : float
+        What it earned; 0 if it didn't complete.
+    arrival, completion : int or None
+        Slots, from the start of the service.
+    first_promise : int or None
+        The slot that it was promised when it was admitted.
+    generations : int
+        Placements that it ran in.
+    done, lost : float
+        Mini-batches that it computed, and those of them that no checkpoint kept.
+    reason : str
+        Why it didn't complete, for people.
+    """
+
+    state: str
+    utility: float
+    arrival: int | None
+    completion: int | None
+    first_promise: int | None
+    generations: int
+    done: float
+    lost: float
+    reason: str = ""
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether its first promise was kept; None if it had none."""
+        if self.first_promise is None:
+            return None
+        return self.state == "finished" and (self.completion or 0) <= self.first_promise
+
+
+def run_live(
+    cluster: Mapping[str, Any],
+    jobs: Sequence[tuple[float, Mapping[str, Any], VirtualJob]],
+    choice: PolicyChoice,
+    seconds: float,
+    *,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, VirtualOutcome]:
+    """Run jobs on the live service in virtual time, and return what became of each by name.
+
+    Parameters
+    ----------
+    cluster : mapping
+        What a cluster file holds.
+    jobs : sequence of (float, mapping, VirtualJob)
+        Seconds after the start at which each is submitted, what it states, and how it really runs.
+    choice : PolicyChoice
+        The policy.
+    seconds : float
+        When to look, at the latest; what isn't over then didn't complete.
+    settings : mapping, optional
+        Further settings of the service.
+    """
+    from shadowprice.service.virtual import VirtualService  # noqa: PLC0415  # the web's libraries
+
+    async def main(clock: VirtualClock) -> dict[str, VirtualOutcome]:
+        loop = asyncio.get_running_loop()
+        memory = _MEMORY if _MEMORY.is_dir() else None
+        with tempfile.TemporaryDirectory(prefix="shadowprice-virtual-", dir=memory) as folder:
+            true = {str(record["name"]): job for _, record, job in jobs}
+            executor = VirtualExecutor(clock, true)
+            service = VirtualService(Path(folder), cluster, choice, clock, executor, settings)
+            await service.start()
+            start = loop.time()
+            for after, record, _ in sorted(jobs, key=lambda entry: entry[0]):
+                await asyncio.sleep(max(0.0, start + after - loop.time()))
+                await service.submit(record)
+            slot = float(service.service.cluster.slot_seconds)
+            await service.run_until_over(start + seconds - loop.time(), slot / 2)
+            service.check()
+            outcomes = {name: await _outcome(service, executor, name) for name in true}
+            await service.stop()
+            return outcomes
+
+    return run_virtual(main)
+
+
+async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str) -> VirtualOutcome:
+    view = await service.view(name)
+    now = asyncio.get_running_loop().time()
+    ran = [
+        one
+        for one in executor.generations
+        if one.spec.job == name and not isinstance(one.end, Refused)
+    ]
+    finished = view.state.value == "finished"
+    return VirtualOutcome(
+        view.state.value,
+        float(view.utility or 0.0) if finished else 0.0,
+        view.arrival,
+        view.completion if finished else None,
+        view.first_promise,
+        len(ran),
+        sum(_done(one, now) for one in ran),
+        sum(one.lost for one in ran),
+        "" if view.reason is None else str(view.reason.get("message", "")),
+    )
+
+
+def _done(generation: VirtualGeneration, now: float) -> float:
+    until = now if generation.ended is None else generation.ended
+    return generation.reached(until) - generation.base
