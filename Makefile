@@ -35,9 +35,8 @@ run.default = $(BIN)/shadowprice warm && $(PYTEST) -n 6 $(BY_FILE) $(PLAIN)
 about.properties := properties with all their examples, and all hostile inputs; the default suite runs half of them
 run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) tests/integration/test_hostile_inputs.py tests/properties
 
-about.kernels := kernels compiled in fresh processes, and without numba's private interfaces
-run.kernels = $(PYTEST) -n 2 --dist worksteal -m compiles tests/unit/kernels && \
-	SHADOWPRICE_PLAIN_NUMBA=1 $(PYTEST) -n 2 $(BY_FILE) tests/unit/kernels/test_rounding.py tests/unit/kernels/test_revision.py
+about.kernels := kernels compiled in fresh processes
+run.kernels = $(PYTEST) -n 2 --dist worksteal -m compiles tests/unit/kernels
 
 about.interpreted := kernels without the compiler
 run.interpreted = $(PYTEST) tests/integration/test_interpreted.py && NUMBA_DISABLE_JIT=1 $(PYTEST) -n 2 tests/unit/kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_interpreted_kernels_decide_as_compiled_ones() -> None:
     files = {
         path.relative_to(KERNELS).as_posix()
         for path in KERNELS.rglob("*.py")
-        if "\n@kernel\n" in path.read_text(encoding="utf-8")
+        if re.search(r"^@(kernel|inlined)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert set(interpreted["files"]) == files, "add a run to `tests.support.kernel_runs`"
     assert interpreted["results"] == json.loads(json.dumps(results()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -131,57 +131,10 @@ def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[RunPro
         yield show
 
 
-def prepare_kernels(
-    policies: Sequence[str], quiet: bool, *, bags: bool = False, thorough: bool = False
-) -> int:
-    """Compile what policies need and is not kept yet, showing how far it is.
-
-    Parameters
-    ----------
-    policies : sequence of str
-        Policies, or groups of kernels by another name.
-    quiet : bool
-        Whether to show nothing.
-    bags : bool
-        Whether jobs are bags of tasks.
-    thorough : bool
-        Whether to go through all kernels where nothing tells which are on disk.
-
-    Returns
-    -------
-    int
-        Kernels that were compiled.
-    """
-    from shadowprice.kernels.manifest import groups_of, overloads_of
-
-    groups = groups_of(policies, bags=bags)
-    if not overloads_of(groups):
-        return 0
-    from shadowprice.kernels.warming import prepare
-
-    mention_compiling(quiet)
-    console = stderr()
-    if quiet or not console.is_terminal:
-        return prepare(groups, thorough=thorough)
-    columns = (
-        TextColumn("compiling kernels, once only"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
-        return prepare(
-            groups,
-            progress=lambda done, total: bar.update(
-                task, completed=done, total=total, visible=True
-            ),
-            thorough=thorough,
-        )
-
-
 def mention_compiling(quiet: bool) -> None:
-    """Say when kernels are compiled from here on, or not."""
-    from shadowprice.kernels.jit import announcer, say_on_stderr
+    """Print a line when kernels are compiled from here on, unless quiet."""
+    # Importing the compiler takes as long as a small run, and not every policy has kernels.
+    if quiet or "shadowprice.kernels.jit" in sys.modules:
+        from shadowprice.kernels.jit import announcer, say_on_stderr
 
-    announcer.say = None if quiet else say_on_stderr
+        announcer.say = None if quiet else say_on_stderr

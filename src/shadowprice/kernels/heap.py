@@ -3,19 +3,19 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@kernel
+@inlined
 def _above(key: Floats, a: int, b: int) -> bool:
     """Return whether ``a`` belongs above ``b``: the larger key, the higher number on ties."""
     return bool(key[a] > key[b] or (key[a] == key[b] and a > b))
 
 
-@kernel
+@inlined
 def lift(heap: Ints, place: int, key: Floats) -> None:
     """Restore a heap whose entry at ``place``, its last, may belong further up.
 

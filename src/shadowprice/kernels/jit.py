@@ -1,124 +1,188 @@
-"""The one place where kernels meet the compiler."""
+"""Compilation of kernels, through numba's public interface."""
 
+from __future__ import annotations
+
+import hashlib
+import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
+import numpy as np
+from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
 from numba.core import event
 
-from shadowprice.kernels import numba_parts
 from shadowprice.kernels.stopwatch import preparing
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Number = TypeVar("Number", int, bool)
 
 kernels: Final[dict[str, Any]] = {}
 """Compiled functions by ``module.name``, without the package's own prefix."""
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function over plain arrays, cached on disk where there is a place for it.
+    """Compile a function over plain arrays when it is first called, and cache it on disk.
 
-    Fast-math stays off: kernels compare prices, and a comparison that decides an admission must
-    not depend on how the compiler reorders a sum. ``NUMBA_DISABLE_JIT=1`` runs the same code
-    interpreted. Machine code is kept in ``NUMBA_CACHE_DIR`` where that is set, else beside the
-    sources, else in the user's cache folder; where none of them can be written, every process
-    compiles anew.
-
-    Parameters
-    ----------
-    function : callable
-        A function of arrays and scalars that numba's nopython mode accepts.
-
-    Returns
-    -------
-    callable
-        The compiled function, with the type of the original.
+    ``NUMBA_DISABLE_JIT=1`` interprets the same code. The cache is in ``NUMBA_CACHE_DIR``, else
+    beside the sources, else in the user's cache folder. If none of them is writable, every process
+    compiles again.
     """
-    numba_parts.name_with_callees(function)
-    options = numba_parts.options()
+    return _compiled(function, inline="never")
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function into its callers: only other kernels should call it.
+
+    A kernel of its own costs a second of compiling, because it takes its arrays apart for Python
+    and is optimised once for itself and once in each caller. This decorator is for functions that
+    have one caller or a few lines.
+    """
+    return _compiled(function, inline="always")
+
+
+def _compiled(function: Function, inline: str) -> Function:
+    # Fast-math stays off: a comparison of prices must not depend on how a sum is reordered.
+    options: dict[str, Any] = {"error_model": "numpy", "inline": inline}
+    _name_by_callees(function)
     try:
         compiled = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder of the three can be written
+    except RuntimeError:  # numba found no writable cache folder
         compiled = numba.njit(**options)(function)
-    if compiled is not function:  # as it is where code is interpreted
-        numba_parts.refine(compiled, function)
-        name = function.__module__.removeprefix("shadowprice.kernels.")
-        kernels[f"{name}.{function.__name__}"] = compiled
+    if compiled is not function:  # it is the function itself under NUMBA_DISABLE_JIT
+        module = function.__module__.removeprefix("shadowprice.kernels.")
+        kernels[f"{module}.{function.__name__}"] = compiled
     return cast(Function, compiled)
 
 
+def constant(value: Number) -> Number:
+    """Return a constant for arguments of kernels.
+
+    Numba compiles a kernel again for every Python literal that another kernel passes to it, because
+    the type of a literal contains its value. The type of a numpy number doesn't.
+    """
+    made = np.bool_(value) if isinstance(value, bool) else np.int64(value)
+    return cast(Number, made)
+
+
 def cache_folder() -> Path | None:
-    """Return the folder in which machine code is kept, None where there is none."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    for compiled in kernels.values():
-        path = compiled.stats.cache_path
-        if path is None:
-            return None
-        # Numba keeps a folder for each folder of sources; the one that holds them all is told.
-        beside = Path(compiled.py_func.__code__.co_filename).parent / "__pycache__"
-        if Path(path) == beside:
-            return Path(__file__).parent
-        return Path(chosen) if chosen else Path(path).parent
-    return None
+    """Return the folder of the disk cache, None without one."""
+    # Numba chooses a folder for each kernel: any of them shows which.
+    importlib.import_module("shadowprice.kernels.order")
+    compiled = next(iter(kernels.values()), None)
+    if compiled is None or compiled.stats.cache_path is None:
+        return None
+    path = Path(compiled.stats.cache_path)
+    # It keeps a folder for each folder of sources: return their common parent.
+    if path == Path(compiled.py_func.__code__.co_filename).parent / "__pycache__":
+        return Path(__file__).parent
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    return Path(configured) if configured else path.parent
+
+
+_IMPORT: Final = re.compile(r"^from shadowprice\.kernels\.([\w.]+) import", re.MULTILINE)
+
+
+def sources_digest() -> str:
+    """Return a digest of all kernels' sources, of the compiler and of the processor."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(_content_digest(file))
+    digest.update(f"{numba.__version__} {sys.version} {get_host_cpu_name()}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _name_by_callees(function: Callable[..., object]) -> None:
+    """Append a digest of the kernel files that a function's file imports to its qualified name.
+
+    Numba checks only the function's own file when it loads machine code, which contains the
+    callees too. Its cache tells the functions of a file apart by their qualified names.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(_imported_files(Path(function.__code__.co_filename))):
+        digest.update(_content_digest(file))
+    function.__qualname__ += f"_{digest.hexdigest()[:16]}"
+
+
+@cache
+def _imported_files(file: Path) -> frozenset[Path]:
+    """Return the kernel files that a file imports, directly or not."""
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        source = waiting.pop()
+        if not source.exists():  # an installation from an archive has no files
+            continue
+        for module in _IMPORT.findall(source.read_text(encoding="utf-8")):
+            spec = find_spec(f"shadowprice.kernels.{module}")
+            imported = Path(spec.origin) if spec is not None and spec.origin else file
+            if imported != file and imported not in found:
+                found.add(imported)
+                waiting.append(imported)
+    return frozenset(found)
+
+
+@cache
+def _content_digest(file: Path) -> bytes:
+    return hashlib.sha256(file.read_bytes()).digest() if file.exists() else b""
 
 
 def say_on_stderr(text: str) -> None:
-    """Print a line on stderr, where there is one."""
+    """Print a line on stderr, if there is one."""
     if sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
 
 
-class _Announcer(event.Listener):
-    """Says once that kernels are being compiled, whoever called them."""
-
-    say: Callable[[str], None] | None = staticmethod(say_on_stderr)
-    told = False
-
-    def on_start(self, event: Any) -> None:
-        ours = event.data["dispatcher"].py_func.__module__.startswith("shadowprice.kernels.")
-        if not ours or self.told or self.say is None:
-            return
-        self.told = True
-        self.say(compiling_notice())
-
-    def on_end(self, event: Any) -> None:
-        """Nothing to say."""
-
-
 def compiling_notice() -> str:
-    """Return the line that says what takes so long, and whether it will again."""
+    """Return the line that says what takes long, and whether it will again."""
     folder = cache_folder()
     if folder is None:
         return (
-            "compiling kernels; no cache folder can be written, so every process compiles them "
-            "anew: set NUMBA_CACHE_DIR to a folder that can"
+            "compiling kernels; no cache folder is writable, so every process compiles them "
+            "again: set NUMBA_CACHE_DIR to a writable folder"
         )
     return f"compiling kernels, once only: they are kept in {folder}"
 
 
-announcer: Final = _Announcer()
-cast(Any, event).register("numba:compile", announcer)
+class _Announcer(event.Listener):
+    """Counts the kernels that are compiled, and prints one line before the first."""
+
+    def __init__(self) -> None:
+        self.say: Callable[[str], None] | None = say_on_stderr
+        self.announced = False
+        self.compiled = 0
+
+    def on_start(self, event: Any) -> None:
+        if not event.data["dispatcher"].py_func.__module__.startswith("shadowprice.kernels."):
+            return
+        self.compiled += 1
+        if not self.announced and self.say is not None:
+            self.announced = True
+            self.say(compiling_notice())
+
+    def on_end(self, event: Any) -> None:
+        """Do nothing: a line that compiling is over would be in the way of results."""
 
 
 class _Timer(event.Listener):
-    """Counts compiling as preparation; of loading, nothing public tells."""
-
-    def __init__(self) -> None:
-        self._blocks: list[AbstractContextManager[None]] = []
+    """Excludes loading and compiling of kernels from measured times."""
 
     def on_start(self, event: Any) -> None:
         del event
-        self._blocks.append(preparing.measuring())
-        self._blocks[-1].__enter__()
+        preparing.start()
 
     def on_end(self, event: Any) -> None:
         del event
-        self._blocks.pop().__exit__(None, None, None)
+        preparing.stop()
 
 
-if not numba_parts.are_known():
-    cast(Any, event).register("numba:compile", _Timer())
+announcer: Final = _Announcer()
+cast(Any, event).register("numba:compile", announcer)
+# The compiler holds this lock while it loads a kernel from disk, too.
+cast(Any, event).register("numba:compiler_lock", _Timer())

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 
-@kernel
+@inlined
 def before(one: float, other: float) -> bool:
     """Return whether a value comes before another; no number comes last, as numpy has it."""
     return one < other or (other != other and one == one)  # noqa: PLR0124 - tells a NaN

@@ -1,48 +1,41 @@
-"""A clock that stands still while kernels are compiled or loaded.
-
-How fast a scheduler decides says nothing of how long its kernels once took to compile; a time that
-holds both measures neither.
-"""
+"""A clock that excludes the loading and compiling of kernels, so that it measures decisions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Seconds spent on making kernels ready in this process.
+    """Seconds spent on loading and compiling kernels in this process.
 
     Attributes
     ----------
     seconds : float
-        Total so far; kernels that are made ready for another one count once.
+        Total so far; a kernel that is compiled for another one counts once.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._running = False
+        self._depth = 0
+        self._started = 0.0
 
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Count the time of a block."""
-        if self._running:
-            yield
-            return
-        self._running = True
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - began
-            self._running = False
+    def start(self) -> None:
+        """Start, unless it runs already; each start needs a stop."""
+        if self._depth == 0:
+            self._started = time.perf_counter()
+        self._depth += 1
+
+    def stop(self) -> None:
+        """Undo one start; the last one adds the elapsed time."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._started
 
 
 preparing = Stopwatch()
-"""What compiling and loading kernels took in this process."""
+"""Counts in this process; `shadowprice.kernels.jit` starts and stops it."""
 
 
 def working_time() -> float:
-    """Return a time in seconds, to be subtracted from another, less what `preparing` took."""
+    """Return a monotonic time in seconds that stands still while `preparing` runs."""
     return time.perf_counter() - preparing.seconds

@@ -29,7 +29,6 @@ from shadowprice.extensions import (
     installed_extensions,
     summary_of,
 )
-from shadowprice.kernels.manifest import manifest
 
 
 class Settings(Bounded):
@@ -266,9 +265,6 @@ def make_policy(
     if info.knows_all_jobs and context.known_jobs is None:
         hint = "use it in a simulation only"
         raise InputError(Fault(location, "needs to know all jobs beforehand", hint))
-    if info.name in manifest():
-        # The compiler is loaded only for policies that have kernels.
-        importlib.import_module("shadowprice.kernels.warming").prepare([info.name])
     built = _builder(info)(context, parameters)
     if not isinstance(getattr(built, "capabilities", None), Capabilities):
         hint = "set capabilities = Capabilities(...) from shadowprice.core.policy"

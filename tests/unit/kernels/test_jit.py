@@ -1,4 +1,4 @@
-"""Kernels on disk: none outlives the code that it calls, and none waits for the compiler."""
+"""Compiling kernels: caching, inlining, constants, and the notice."""
 
 import os
 import subprocess
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.kernels import numba_parts
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CALLER = """
@@ -36,42 +35,6 @@ def value():
     return {}
 """
 
-FILLED = """
-import numpy as np
-
-from shadowprice.kernels.jit import kernel
-
-@kernel
-def filled(count, value):
-    if count < 0:
-        raise ValueError("negative", count)
-    made = np.empty((count, 2))
-    made[:] = value
-    return made.reshape(-1), made.sum()
-
-@kernel
-def repeated(count):
-    values, total = filled(count, 2.0)
-    return np.sort(values)[:1], total * np.linalg.norm(values)
-"""
-USED = """
-import sys, shadowprice.kernels as kernels
-kernels.__path__.append({folder!r})
-from shadowprice.kernels.filled import filled, repeated
-assert filled(3, 1.5)[0].tolist() == [1.5] * 6
-assert filled(3, 1.5)[1] == 9.0
-try:
-    filled(-2, 1.5)
-except ValueError as error:
-    assert error.args == ("negative", -2)
-ready = "numba.np.linalg" in sys.modules
-assert ready is {compiles}, "the compiler was made ready" if ready else "it was not"
-if {further}:
-    assert repeated(2)[1] == 8.0 * 4.0
-    assert filled(2, 1)[1] == 4.0
-"""
-
-
 compiled = pytest.mark.skipif(
     os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled"
 )
@@ -79,8 +42,7 @@ compiled = pytest.mark.skipif(
 
 @pytest.mark.compiles
 @compiled
-@pytest.mark.parametrize("plain", ["0", "1"], ids=["by private parts", "plain"])
-def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path, plain: str) -> None:
+def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) -> None:
     deeper = tmp_path / "inner" / "deeper"
     deeper.mkdir(parents=True)
     for folder in (deeper.parent, deeper):
@@ -101,7 +63,6 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path, 
             capture_output=True,
             text=True,
             check=True,
-            env=os.environ | {numba_parts.PLAIN: plain},
             timeout=WAIT_LIMIT_SECONDS,
         )
         return int(done.stdout)
@@ -111,20 +72,74 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path, 
     assert run(50) == 100
 
 
+LITERALS = """
+import numpy as np
+from numba.core import event
+from shadowprice.kernels.jit import constant, inlined, kernel, kernels
+
+ONE, SURE = constant(1), constant(True)
+
+@inlined
+def halved(n):
+    if n % 2:
+        raise ValueError("odd", n)
+    return n // 2
+
+@kernel
+def added(n, m, sure):
+    return n + m if sure else n
+
+@kernel
+def called(n, sure):
+    return added(halved(n), ONE, SURE) + added(n, n, sure)
+
+class Seen(event.Listener):
+    names = []
+    def on_start(self, event):
+        self.names.append(event.data["dispatcher"].py_func.__name__)
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Seen())
+print(called(8, True), sorted(Seen.names))
+try:
+    called(9, True)
+except ValueError as error:
+    print(error.args)
+"""
+
+
 @pytest.mark.compiles
 @compiled
-@pytest.mark.skipif(not numba_parts.are_known(), reason="private parts of numba are left alone")
-def test_a_kernel_on_disk_runs_without_the_compiler_and_can_be_compiled_into_others(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "filled.py").write_text(FILLED, encoding="utf-8")
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    for compiles, further in ((True, False), (False, False), (False, True), (False, True)):
-        script = USED.format(folder=str(tmp_path), compiles=compiles, further=further)
-        subprocess.run(
-            [sys.executable, "-B", "-c", script],
+def test_functions_are_inlined_and_constants_are_no_types(tmp_path: Path) -> None:
+    (tmp_path / "literals.py").write_text(LITERALS, encoding="utf-8")
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
+    }
+    # From the compiler, and from the cache.
+    for names in ("['added', 'called']", "[]"):
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", "import literals"],
+            capture_output=True,
+            text=True,
             check=True,
             env=environment,
-            stderr=subprocess.DEVNULL if further or compiles else None,
             timeout=WAIT_LIMIT_SECONDS,
         )
+        assert done.stdout == f"21 {names}\n('odd', 9)\n"
+
+
+def test_without_a_compiler_a_kernel_is_the_function() -> None:
+    script = (
+        "from shadowprice.kernels.jit import constant, inlined, kernel\n"
+        "def halved(n): return n // 2\n"
+        "assert kernel(halved) is halved and inlined(halved) is halved\n"
+        "assert halved(constant(8)) == 4\n"
+    )
+    subprocess.run(
+        [sys.executable, "-B", "-c", script],
+        check=True,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        timeout=WAIT_LIMIT_SECONDS,
+    )

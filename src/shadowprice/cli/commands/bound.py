@@ -13,7 +13,7 @@ import typer
 
 from shadowprice.certificate.clock import Clock
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, prepare_kernels, print_json, stderr, stdout
+from shadowprice.cli.console import Output, mention_compiling, print_json, stderr, stdout
 from shadowprice.cli.workload import Workload, takes_workload
 from shadowprice.core.errors import Fault, InputError
 
@@ -98,8 +98,7 @@ def bound(
     from shadowprice.certificate.certify import certify
     from shadowprice.simulator.starts import starts
 
-    # OASiS's search over slots proves the payoffs; the first schedules are those of rolling.
-    prepare_kernels(["oasis", "rolling"], quiet, bags=scenario.has_bags)
+    mention_compiling(quiet)
     with stop_sign() as stop, bound_progress(quiet) as report:
         found = certify(
             scenario.cluster,

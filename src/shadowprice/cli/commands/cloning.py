@@ -11,7 +11,6 @@ import typer
 from shadowprice.cli.console import (
     Output,
     mention_compiling,
-    prepare_kernels,
     print_json,
     stderr,
     stdout,
@@ -162,7 +161,7 @@ def waves(
 
     rules = _rules(rule)
     content = read_cloning(file)
-    prepare_kernels(["waves"], output is Output.JSON)
+    mention_compiling(output is Output.JSON)
     drawn = poisson_jobs(
         content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
         spread=spread, most=copies,
@@ -257,8 +256,6 @@ def _solved(
     from shadowprice.cloning.api import solve as find
 
     problem = _read(file, output)
-    if method is MethodName.EXACT:
-        prepare_kernels(["cloning"], output is Output.JSON)
     solution = find(problem, Method(method), Constraint(constraint))
     if method is MethodName.CLOSED_FORM and constraint is ConstraintName.EXACT:
         stderr().print("note: Theorem 1 is about the relaxed constraint (7)", soft_wrap=True)

@@ -13,7 +13,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
-    prepare_kernels,
+    mention_compiling,
     print_json,
     progress_bar,
     stderr,
@@ -135,9 +135,7 @@ def compare(
     # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
     for choice in chosen:
         choice.parameters()
-    searching = ["oasis"] if bound else []  # the bound asks OASiS's search
-    here = [] if on else [choice.name for choice in chosen]
-    prepare_kernels([*here, *searching], quiet, bags=scenario.has_bags)
+    mention_compiling(quiet)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending, ExitStack() as resources:

@@ -14,7 +14,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, prepare_kernels, stderr, stdout
+from shadowprice.cli.console import Output, stderr, stdout
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import shown
 
@@ -185,8 +185,10 @@ def serve(
     """
     check_extra(data)
     from shadowprice.core.amounts import parse_span
+    from shadowprice.kernels.jit import compiling_notice, say_on_stderr
     from shadowprice.service.server import serve as run
     from shadowprice.service.settings import Settings, parse_lease, parse_listen, parse_users
+    from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
     host, port = parse_listen(listen)
     kept = parse_span(keep, "--keep", "365d")
@@ -216,7 +218,11 @@ def serve(
         format="%(asctime)s %(levelname)s %(message)s",
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    prepare_kernels([choice.name], quiet, thorough=True)  # nobody is to wait for it later
+    if not is_warm(choice.name):
+        if not quiet:
+            say_on_stderr(compiling_notice())
+        # Compiling in a slot would delay its decisions and the renewal of the lease.
+        warm_up_all([choice.name])
 
     def told(address: str) -> None:
         if output is Output.JSON:

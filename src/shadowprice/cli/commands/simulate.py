@@ -11,7 +11,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
-    prepare_kernels,
+    mention_compiling,
     print_json,
     progress_bar,
     stderr,
@@ -89,7 +89,7 @@ def simulate(
         check_directory(out, is_run)  # not after a trace of a million rows was read
     scenario = workload.scenario(seed, params, quiet=quiet)
     choice.parameters()  # a wrong one is not to wait for the compiler
-    prepare_kernels([choice.name], quiet, bags=scenario.has_bags)
+    mention_compiling(quiet)
     # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
     place = PendingDirectory(out, is_run) if out is not None else nullcontext()
     with stop_sign() as stop, place as pending:

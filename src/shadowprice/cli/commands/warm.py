@@ -9,7 +9,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import prepare_kernels, stdout
+from shadowprice.cli.console import stdout
 from shadowprice.core.errors import ShadowpriceError
 
 
@@ -24,34 +24,35 @@ def warm(
     ] = None,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compile the kernels of policies, on all processors, and keep them for later runs.
+    """Compile the kernels of policies, on several processors, and cache them for later runs.
 
-    What policies need for bags of tasks is among them. A policy that is run without this compiles
-    what it lacks first. Machine code is kept in
-    NUMBA_CACHE_DIR where that is set, else beside the installed sources, else in the user's cache
-    folder.
+    A kernel that is not cached is compiled when a policy first calls it. The cache is in
+    NUMBA_CACHE_DIR, else beside the installed sources, else in the user's cache folder.
 
     [bold]Example[/bold]
 
     shadowprice warm oasis drf
     """
-    from shadowprice.kernels.warming import folder_for
+    from shadowprice.kernels.jit import cache_folder, compiling_notice, say_on_stderr
     from shadowprice.policies.registry import policy_names
+    from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
     names = [o.policy_choice(name).name for name in policies or policy_names()]
-    folder = folder_for(names)
+    folder = cache_folder()
     if folder is None:
         raise ShadowpriceError(
             "no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can; "
             "without it policies run as well, compiling anew each time"
         )
-    began = time.perf_counter()
-    compiled = prepare_kernels(names, quiet, bags=True, thorough=True)
-    if compiled:
-        took = time.perf_counter() - began
-        stdout().print(
-            f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}",
-            soft_wrap=True,
-        )
-    else:
+    missing = [name for name in names if not is_warm(name)]
+    if not missing:
         stdout().print(f"nothing to compile: everything is kept in {folder}", soft_wrap=True)
+        return
+    if not quiet:
+        say_on_stderr(compiling_notice())
+    started = time.perf_counter()
+    compiled = warm_up_all(missing)
+    took = time.perf_counter() - started
+    stdout().print(
+        f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}", soft_wrap=True
+    )

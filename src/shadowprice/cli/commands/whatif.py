@@ -13,7 +13,7 @@ from shadowprice.cli.commands.whatif_live import ask_service
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
-    prepare_kernels,
+    mention_compiling,
     print_json,
     progress_bar,
     stderr,
@@ -132,8 +132,8 @@ def whatif(
     changes = parsed(add, remove)
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
-    scenario = read(source, seed, quiet=quiet)  # a wrong file is not to wait for the compiler
-    prepare_kernels([choice.name for choice in choices], quiet, bags=scenario.has_bags)
+    read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
+    mention_compiling(quiet)
     with stop_sign() as stop, progress_bar("whatif", quiet):
         found = run_whatif(source, choices, changes, chosen, stop=stop)
     if output is Output.JSON:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.cloning.curves import miss
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -203,7 +203,7 @@ def cheapest_copies(
     return True, bound
 
 
-@kernel
+@inlined
 def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
     """Write the probabilities of a binomial where they matter; return that range, both ends in."""
     if p >= 1.0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.kernels.arrays import copy_into
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import answer
 from shadowprice.kernels.cloning.curves import curve, miss
@@ -196,7 +197,7 @@ def integer_bound(
         value -= l * machines
         if value > best:
             best_k, best_l, best = k, l, value
-            copies[:] = trial
+            copy_into(copies, trial)
         over = used - machines
         # Within half a machine the bound is within half of l's last change of its maximum.
         if abs(over) <= 0.5 and high - low <= 1e-3 * high:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.curves import curve, miss
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -22,8 +22,10 @@ Integers = NDArray[np.int64]
 _SHIFT_LIMIT = 3.0
 _MANY = 200
 
+ROOT = constant(0)
 
-@kernel
+
+@inlined
 def _excess(
     kind: int,
     shape: float,
@@ -370,7 +372,7 @@ def fewest_copies(
         gain[j] = miss(decay[j], float(copies[j]), relaxed) - miss(
             decay[j], copies[j] + 1.0, relaxed
         )
-        _sift(heap, gain, 0)
+        _sift(heap, gain, ROOT)
     return total, used, -1
 
 

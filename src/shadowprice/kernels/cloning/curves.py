@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.kinds import KNOT_STEP, PARETO, WEIBULL
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@kernel
+@inlined
 def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
     """Return K, K' and K'' by the quintic Hermite piece around ln r."""
     x = math.log(ratio) / KNOT_STEP
@@ -77,7 +77,7 @@ def curves(
         out[i, 2] = bow
 
 
-@kernel
+@inlined
 def miss(decay: float, ratio: float, relaxed: bool) -> float:
     """Return phi(r): h = S^r under (7), -ln(1 - h) under (6)."""
     h = math.exp(-decay * ratio)

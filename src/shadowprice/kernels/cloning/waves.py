@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.cloning.saving import Gains, Laws, Tasks, assess
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -123,7 +123,7 @@ class _Course(NamedTuple):
     heap: Integers
 
 
-@kernel
+@inlined
 def _push(times: Floats, tasks: Integers, size: int, time: float, task: int) -> int:
     """Add an end to the heap; ends at one time come in the order of tasks."""
     place = size
@@ -165,7 +165,7 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
     return size
 
 
-@kernel
+@inlined
 def _set_out(machines: int, jobs: Crowd, tasks: Tasks) -> _Course:
     """Return the course before anything has happened."""
     many = len(jobs.arrival)
@@ -185,7 +185,7 @@ def _set_out(machines: int, jobs: Crowd, tasks: Tasks) -> _Course:
     )
 
 
-@kernel
+@inlined
 def _next_end(course: _Course) -> float:
     """Return when the next task ends, inf where none runs."""
     times, heap, counts = course.times, course.heap, course.counts
@@ -194,7 +194,7 @@ def _next_end(course: _Course) -> float:
     return times[0] if counts[ENDS] > 0 else np.inf
 
 
-@kernel
+@inlined
 def _end(
     now: float, wasted: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
 ) -> float:
@@ -224,7 +224,7 @@ def _end(
     return wasted
 
 
-@kernel
+@inlined
 def _arrive(offered: float, jobs: Crowd, tasks: Tasks, laws: Laws, course: _Course) -> float:
     """Let the next job join the queue; return the work that came so far, in seconds."""
     counts, queue, order = course.counts, course.queue, jobs.order
@@ -242,7 +242,7 @@ def _arrive(offered: float, jobs: Crowd, tasks: Tasks, laws: Laws, course: _Cour
     return offered
 
 
-@kernel
+@inlined
 def _look_at(
     job: int,
     now: float,
@@ -259,7 +259,7 @@ def _look_at(
     assess(low, high, high == jobs.first[job + 1], now, tasks, laws, unit, gains)
 
 
-@kernel
+@inlined
 def _next_of_full(jobs: Crowd, tasks: Tasks, course: _Course) -> tuple[int, bool]:
     """Return the first task in the queue that lacks a copy, or -1, and whether it has one."""
     most = tasks.begun.shape[1]
@@ -273,7 +273,7 @@ def _next_of_full(jobs: Crowd, tasks: Tasks, course: _Course) -> tuple[int, bool
     return -1, False
 
 
-@kernel
+@inlined
 def _next_by_saving(price: float, jobs: Crowd, tasks: Tasks, course: _Course, gains: Gains) -> int:
     """Return the task whose next copy saves most beyond its price, or -1."""
     most = tasks.begun.shape[1]
@@ -289,7 +289,7 @@ def _next_by_saving(price: float, jobs: Crowd, tasks: Tasks, course: _Course, ga
     return chosen
 
 
-@kernel
+@inlined
 def _next_in_turn(
     now: float, rule: Rule, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
 ) -> tuple[int, bool]:
@@ -306,7 +306,7 @@ def _next_in_turn(
     return -1, False
 
 
-@kernel
+@inlined
 def _begin(
     task: int, copy: bool, now: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
 ) -> None:
@@ -409,7 +409,7 @@ def run_waves(
     return wasted
 
 
-@kernel
+@inlined
 def _late_task(
     job: int,
     now: float,

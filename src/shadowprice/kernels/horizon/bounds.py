@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.heap import lift, sink
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined
 from shadowprice.kernels.order import stable_order
 
 Floats = NDArray[np.float64]
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 COST_LIMIT = 1e300
 
 
-@kernel
+@inlined
 def greatest_common_divisor(gain: Ints) -> int:
     """Greatest common divisor of all gains (0 where there are none)."""
     divisor = 0
@@ -34,7 +34,7 @@ def greatest_common_divisor(gain: Ints) -> int:
     return divisor
 
 
-@kernel
+@inlined
 def equal_slots(cost: Floats) -> tuple[Ints, Ints]:
     """Group slots whose rows of costs are equal to the bit.
 
@@ -96,7 +96,7 @@ def equal_slots(cost: Floats) -> tuple[Ints, Ints]:
     return class_of, first[:classes].copy()
 
 
-@kernel
+@inlined
 def slot_options(
     cost: Floats, gain: Ints, first: Ints
 ) -> tuple[Ints, Floats, Ints, Ints, Ints, Floats, Ints]:
@@ -186,7 +186,7 @@ def slot_options(
     return option_gain, option_cost, option_choice, option_count, hull, slope, hull_count
 
 
-@kernel
+@inlined
 def relaxations(
     class_of: Ints,
     required: int,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.horizon.lists import combine
 from shadowprice.kernels.horizon.residues import MODULUS_LIMIT, drop_hopeless, residue_costs
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
 
 Floats = NDArray[np.float64]
@@ -124,7 +124,7 @@ def _unfold(
             count[nodes[n, 3], left[s]] += 1
 
 
-@kernel
+@inlined
 def _deviation_below(
     need: int,
     least: Floats,
@@ -316,7 +316,7 @@ def _deviation_below(
     return best, count
 
 
-@kernel
+@inlined
 def best_deviation(
     need: int,
     modulus: int,

@@ -6,7 +6,7 @@ A state is (deviation from the relaxation, reduced cost); see `horizon.core` for
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 TABLE_LIMIT = 1 << 22
 
 
-@kernel
+@inlined
 def _combine_table(
     ax: Ints,
     ar: Floats,
@@ -154,7 +154,7 @@ def _combine_merge(
     return deviation[:n], reduced[:n], left[:n], right[:n]
 
 
-@kernel
+@inlined
 def combine(
     ax: Ints,
     ar: Floats,

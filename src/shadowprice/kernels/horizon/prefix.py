@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.horizon.core import best_deviation
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -129,7 +129,7 @@ def shrink(option: Ints, over: int, class_of: Ints, option_gain: Ints, option_co
         option[best_slot] = best_option
 
 
-@kernel
+@inlined
 def total_cost(option: Ints, class_of: Ints, option_cost: Floats) -> float:
     """Cost of one option a slot, summed from slot 0 on."""
     total = 0.0
@@ -138,7 +138,7 @@ def total_cost(option: Ints, class_of: Ints, option_cost: Floats) -> float:
     return total
 
 
-@kernel
+@inlined
 def solve_prefix(
     slot: int,
     required: int,

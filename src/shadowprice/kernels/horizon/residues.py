@@ -9,7 +9,7 @@ parameter servers come whole, so a number of workers that fills none of them cos
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 MODULUS_LIMIT = 512
 
 
-@kernel
+@inlined
 def residue_costs(
     modulus: int,
     gap: float,
@@ -80,7 +80,7 @@ def residue_costs(
     return least
 
 
-@kernel
+@inlined
 def drop_hopeless(
     deviation: Ints,
     reduced: Floats,

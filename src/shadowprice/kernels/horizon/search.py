@@ -21,7 +21,7 @@ from shadowprice.kernels.horizon.bounds import (
     slot_options,
 )
 from shadowprice.kernels.horizon.prefix import TOLERANCE, round_up, solve_prefix, total_cost
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     bound: float
 
 
-@kernel
+@inlined
 def _search(
     cost: Floats, gain: Ints, required: int, utility: Floats, gap: float
 ) -> tuple[int, float, float, Ints, float]:
@@ -192,7 +192,7 @@ def _search(
     return best_slot, best, best_cost, choice, bound
 
 
-@kernel
+@inlined
 def _is_open(
     bound: float, utility: float, known: float, enough: float, earlier: bool, gap: float
 ) -> bool:
@@ -203,7 +203,7 @@ def _is_open(
     return bound >= known - 0.5 * margin if earlier else bound > known + margin
 
 
-@kernel
+@inlined
 def _last_used(option: Ints) -> int:
     """Return the last slot that takes an option."""
     used = len(option) - 1

@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
 
 Integers = npt.NDArray[np.int64]
@@ -275,7 +275,7 @@ def best_gang(
     return best, best_start, best_end, best_count, best_ps, best_colocated
 
 
-@kernel
+@inlined
 def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
     """Return the last end by which some server still has both kinds of places."""
     longest = 0
@@ -286,7 +286,7 @@ def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
     return longest
 
 
-@kernel
+@inlined
 def _joint_minima(worker_ends: Ends, joint: Integers) -> None:
     """Fill ``joint[e]``: the sum over servers of their least free places up to ``e``."""
     joint[:] = 0

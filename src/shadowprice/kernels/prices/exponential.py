@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -81,7 +81,7 @@ def exponential_prices(used: Ints, capacity: Ints, ln_low: Floats, ln_high: Floa
     return price
 
 
-@kernel
+@inlined
 def priced(price: Floats, share: Floats) -> float:
     """Cost of a demand: sum of price times share, where what is not asked for costs nothing.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.round_robin import place
 
 Integers = NDArray[np.int64]
@@ -98,7 +98,7 @@ def fitting_now(free: Integers, queued: Queued) -> int:
     return 0
 
 
-@kernel
+@inlined
 def insert(
     count: int, slots: Integers, servers: Integers, amounts: Integers, slot: int, server: int
 ) -> int:
@@ -114,7 +114,7 @@ def insert(
     return at
 
 
-@kernel
+@inlined
 def lay(room: Integers, other: Integers, cap: bool) -> None:
     """Set what is free to something else, or only what is more than that."""
     for s in range(room.shape[0]):
@@ -123,7 +123,7 @@ def lay(room: Integers, other: Integers, cap: bool) -> None:
                 room[s, r] = other[s, r]
 
 
-@kernel
+@inlined
 def take(room: Integers, out: Integers, filled: int, queued: Queued, j: int) -> None:
     """Take off what a job holds in the places found for it."""
     for at in range(filled):

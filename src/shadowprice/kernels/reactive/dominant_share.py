@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.places import (
     SAME,
     Places,
@@ -72,7 +72,7 @@ def _sift(heap: Integers, size: int, share: Floats) -> None:
         at = child
 
 
-@kernel
+@inlined
 def _give_up(spare: Integers, places: Places, row: int) -> None:
     """Let others have what a job holds beyond its new places."""
     for s in range(len(spare)):

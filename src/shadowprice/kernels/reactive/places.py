@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -48,7 +48,7 @@ class Places(NamedTuple):
     standing: Flags
 
 
-@kernel
+@inlined
 def fits(room: Integers, server: int, demand: Integers) -> bool:
     """Return whether a server has room for one more."""
     enough = True
@@ -57,7 +57,7 @@ def fits(room: Integers, server: int, demand: Integers) -> bool:
     return enough
 
 
-@kernel
+@inlined
 def room_left(free: Integers, places: Places, least: Integers) -> bool:
     """Return whether some server that carries workers has room for the least that jobs ask for."""
     room = False
@@ -68,7 +68,7 @@ def room_left(free: Integers, places: Places, least: Integers) -> bool:
     return room
 
 
-@kernel
+@inlined
 def least_of(places: Places, rows: Integers) -> Integers:
     """Return the least that a worker of any of the jobs asks for, by resource."""
     least = np.full(places.worker.shape[1], np.iinfo(np.int64).max)
@@ -78,7 +78,7 @@ def least_of(places: Places, rows: Integers) -> Integers:
     return least
 
 
-@kernel
+@inlined
 def keep(spare: Integers, places: Places, row: int, sign: int) -> None:
     """Take what a job holds off what is spare; with a sign of -1, give it back."""
     for s in range(len(spare)):
@@ -88,7 +88,7 @@ def keep(spare: Integers, places: Places, row: int, sign: int) -> None:
                 spare[s, r] -= workers * places.worker[row, r] + servers * places.ps[row, r]
 
 
-@kernel
+@inlined
 def empty(places: Places, row: int) -> None:
     """Take all new places of a job away."""
     for s in range(places.new_workers.shape[1]):
@@ -108,7 +108,7 @@ def compared(places: Places, row: int) -> int:
     return (LESS if less else 0) + (MORE if more else 0)
 
 
-@kernel
+@inlined
 def _take(
     free: Integers,
     spare: Integers,
@@ -184,9 +184,11 @@ def grant(
             kind = (0 if at < more_workers else 1) if order == 0 else (0 if at >= more_ps else 1)
             if kind == 0:
                 demand, hosts = worker, places.hosts_workers
-                got = _take(free, spare, demand, hosts, kept_workers, given_workers, cursors, 0)
+                kept, given = kept_workers, given_workers
             else:
-                got = _take(free, spare, ps, places.hosts_ps, kept_ps, given_ps, cursors, 1)
+                demand, hosts = ps, places.hosts_ps
+                kept, given = kept_ps, given_ps
+            got = _take(free, spare, demand, hosts, kept, given, cursors, kind)
             if got < 0:
                 break
             log[taken] = got

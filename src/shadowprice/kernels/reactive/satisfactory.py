@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.shares import NOTHING, completes, least_ceiling
 
 Integers = NDArray[np.int64]
@@ -19,11 +19,14 @@ Levels = NDArray[np.int16]
 
 NO_CHANGE = 1 << 60
 
+NOW, NEXT = constant(0), constant(1)
+"""First slots of a plan, counted from now."""
+
 _LOOK = 64
 """Slots looked at first: jobs whose deadlines are far end long before."""
 
 
-@kernel
+@inlined
 def _fits(free: Integers, slot: int, demand: Integers) -> bool:
     enough = True
     for c in range(len(demand)):
@@ -31,7 +34,7 @@ def _fits(free: Integers, slot: int, demand: Integers) -> bool:
     return enough
 
 
-@kernel
+@inlined
 def _take(free: Integers, slot: int, demand: Integers, sign: int) -> None:
     for c in range(len(demand)):
         free[slot, c] -= sign * demand[c]
@@ -137,7 +140,7 @@ def progressive_filling(
     return done
 
 
-@kernel
+@inlined
 def _scratch(plan: Levels) -> tuple[Integers, Integers]:
     """Return what `progressive_filling` wants besides, for plans of so many slots."""
     slots = plan.shape[1]
@@ -187,7 +190,7 @@ def satisfy(
         ends[row] = -1
         if last[row] >= 0:
             ends[row] = progressive_filling(
-                free, demand[row], gains[row], levels[row], left[row], 0, last[row], plan[row],
+                free, demand[row], gains[row], levels[row], left[row], NOW, last[row], plan[row],
                 begins, room,
             )  # fmt: skip
         if ends[row] < 0:
@@ -227,7 +230,7 @@ def _later(
     if last[row] < 1:
         return -1
     end = progressive_filling(
-        free, demand[row], gains[row], levels[row], missing, 1, last[row], trial, begins, room
+        free, demand[row], gains[row], levels[row], missing, NEXT, last[row], trial, begins, room
     )
     if end < 0:
         return -1
@@ -338,12 +341,12 @@ def deal_spare(
             missing = left[row] - gains[row, level + 1]
             if missing > 0:
                 ends[row] = progressive_filling(
-                    free, demand[row], gains[row], levels[row], missing, 1, last[row], plan[row],
+                    free, demand[row], gains[row], levels[row], missing, NEXT, last[row], plan[row],
                     begins, room,
                 )  # fmt: skip
 
 
-@kernel
+@inlined
 def _put(
     free: Integers, row: int, demand: Integers, ends: Integers, plan: Levels, sign: int
 ) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, kernel
 from shadowprice.kernels.order import stable_order
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+TOP = constant(0)
+"""Depth of the search before any item is decided."""
 
 
 @kernel
@@ -103,7 +106,7 @@ def best_pattern(
     best = 0
     worth = 0
     nodes = 0
-    root = int(np.floor(_fractional(orders, depth_of, 0, weight, demand, left, limit) + 1e-6))
+    root = int(np.floor(_fractional(orders, depth_of, TOP, weight, demand, left, limit) + 1e-6))
     depth = 0
     down = True
     while True:

@@ -12,11 +12,11 @@ where a level finds room, every smaller one does, so that one number an interval
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, kernel
 
 Ints = NDArray[np.int64]
 
-NOTHING = -1
+NOTHING = constant(-1)
 """Level of a job that stands still."""
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -64,7 +64,7 @@ def worth(worths: Worths, row: int, duration: float) -> float:
     return first if duration <= second else 0.0
 
 
-@kernel
+@inlined
 def _between(knots: Integers, values: Floats, count: int, duration: float) -> float:
     """Return a value on the line through the knots."""
     low, high = 0, count - 1

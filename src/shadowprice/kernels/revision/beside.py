@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.revision.timeline import FOR_EVER, Timeline, copy_state
 
 Ints = NDArray[np.int64]
@@ -105,7 +105,7 @@ def _add(line: Timeline, state: int, role: int, free: Ints) -> bool:
     return True
 
 
-@kernel
+@inlined
 def _remove(line: Timeline, state: int, role: int, free: Ints) -> None:
     """Take a server with so much room out of a state."""
     g = _group(line, state, role, free)

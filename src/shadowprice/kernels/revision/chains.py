@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.revision.crowds import Crowds, best_crowd, change, lowest_of
 from shadowprice.kernels.revision.jobs import Jobs, demand_of_whole, role_of_whole
-from shadowprice.kernels.revision.timeline import WORKERS
+from shadowprice.kernels.revision.timeline import ONE, WORKERS
 
 Ints = NDArray[np.int64]
 
@@ -124,14 +124,14 @@ def put_on(
 def put_whole(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: Chains) -> bool:
     """Place all of a level on one server, by the rule of `timeline.put`."""
     demand = demand_of_whole(jobs, row, level)
-    best, _ = best_crowd(crowds, role_of_whole(jobs, row), demand, 1)
+    best, _ = best_crowd(crowds, role_of_whole(jobs, row), demand, ONE)
     if best < 0:
         return False
     server = lowest_of(crowds, best)
     at = entry(chains, row, server)
     chains.workers[at] = jobs.workers[row, level]
     chains.ps[at] = jobs.servers[row, level]
-    change(free, crowds, server, demand, -1)
+    change(free, crowds, server, demand, -ONE)
     return True
 
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.revision.jobs import (
     Jobs,
     demand_of_whole,
@@ -18,6 +19,7 @@ from shadowprice.kernels.revision.jobs import (
 from shadowprice.kernels.revision.plans import Log, Steps, density, enter, note, offer
 from shadowprice.kernels.revision.rooms import room_for_whole
 from shadowprice.kernels.revision.timeline import (
+    ONE,
     SERVERS,
     WORKERS,
     Timeline,
@@ -225,12 +227,12 @@ def plan_waiting(
         hopeful = end < 0 and hope[n]
         if hopeful:
             sure = jobs.sure[row].copy()
-            jobs.sure[row] = hoped[n]
+            copy_into(jobs.sure[row], hoped[n])
             result[n, 4] = 0.0
             end, ceiling, done, value, cost = offer(line, jobs, row, price[row], shared, room)
         entered = end < 0 or enter(line, jobs, row, ceiling, done, room, steps, log)
         if hopeful:
-            jobs.sure[row] = sure
+            copy_into(jobs.sure[row], sure)
         if not entered:
             return
         if end < 0:
@@ -316,7 +318,7 @@ def fill(
             )
         elif room_for_whole(line, state, jobs, row) >= target:
             put_first = WORKERS
-            put(line, state, role_of_whole(jobs, row), demand_of_whole(jobs, row, target), 1)
+            put(line, state, role_of_whole(jobs, row), demand_of_whole(jobs, row, target), ONE)
             hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
         if put_first == 0:
             # What is left only shrinks, but a smaller step may fit where this one does not.
@@ -348,7 +350,7 @@ def offer_step(
         return
     value, target = 0.0, -1
     if before < 0 and most > spread:
-        value, target = best_step(jobs, row, -1, spread, most, terms)
+        value, target = best_step(jobs, row, before, spread, most, terms)
     if target < 0:
         first, end = before + 1, min(most, spread)
         value, target = best_step(jobs, row, before, first, end, terms)
@@ -409,7 +411,7 @@ def best_step(
     return best, target
 
 
-@kernel
+@inlined
 def _pack_beside(
     line: Timeline, state: int, tenant: int, worker: Ints, workers: int, ps: Ints, servers: int
 ) -> int:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.revision.timeline import FOR_EVER, SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
@@ -81,7 +81,7 @@ def best_crowd(crowds: Crowds, role: int, demand: Ints, rest: int) -> tuple[int,
     return best, best_fit
 
 
-@kernel
+@inlined
 def _before(crowds: Crowds, g: int, other: int) -> bool:
     """Whether a crowd comes before another where both hold as many, as groups of a timeline do."""
     for r in range(crowds.free.shape[1]):
@@ -129,7 +129,7 @@ def change(free: Ints, crowds: Crowds, server: int, demand: Ints, number: int) -
     crowds.head[g] = server
 
 
-@kernel
+@inlined
 def _crowd_of(crowds: Crowds, room: Ints, role: int) -> int:
     """Return the crowd of such servers, a new one where there is none."""
     vacant = -1
@@ -150,7 +150,7 @@ def _crowd_of(crowds: Crowds, room: Ints, role: int) -> int:
     return vacant
 
 
-@kernel
+@inlined
 def _equal(one: Ints, other: Ints) -> bool:
     same = True
     for r in range(len(one)):

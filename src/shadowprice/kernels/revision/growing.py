@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.revision.chains import Stood
 from shadowprice.kernels.revision.coming import Terms, best_step
 from shadowprice.kernels.revision.jobs import Jobs
@@ -75,7 +75,7 @@ def grow(
         _push(heap, jobs, row, worth_left[n], n, most, terms, log)
 
 
-@kernel
+@inlined
 def _push(
     heap: list[tuple[float, int, int]],
     jobs: Jobs,

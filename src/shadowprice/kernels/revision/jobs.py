@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
 
@@ -76,30 +76,30 @@ class Jobs(NamedTuple):
     worths: Worths
 
 
-SPREAD, WHOLE = 0, 1
+SPREAD, WHOLE = constant(0), constant(1)
 """The ways in which a job stands: on any servers, or all of it on one."""
 
 
-@kernel
+@inlined
 def ways(jobs: Jobs, row: int) -> int:
     """Return in how many ways a job can stand."""
     return 2 if jobs.levels[row] > jobs.spread[row] else 1
 
 
-@kernel
+@inlined
 def most_gain(jobs: Jobs, row: int) -> int:
     """Return the most progress units that a job can make in a slot, either way."""
     return int(max(jobs.gains[row, jobs.spread[row] - 1], jobs.gains[row, jobs.levels[row] - 1]))
 
 
-@kernel
+@inlined
 def first_gains(jobs: Jobs, row: int) -> Ints:
     """Return what the first slot in which a job runs yields surely, by level."""
     first: Ints = jobs.gains[row] if jobs.fresh[row] else jobs.sure[row]
     return first
 
 
-@kernel
+@inlined
 def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
     """Return the first level of a way, and the one after its last."""
     if way == SPREAD:
@@ -107,7 +107,7 @@ def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
     return int(jobs.spread[row]), int(jobs.levels[row])
 
 
-@kernel
+@inlined
 def hull_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
     """Return the first position of a way on the hulls, and the one after its last."""
     if way == SPREAD:
@@ -115,13 +115,13 @@ def hull_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
     return int(jobs.hulls_spread[row]), int(jobs.hulls[row])
 
 
-@kernel
+@inlined
 def role_of_whole(jobs: Jobs, row: int) -> int:
     """Return what a server has to carry for all of a job to stand on it."""
     return WORKERS | SERVERS if jobs.servers[row, jobs.spread[row]] > 0 else WORKERS
 
 
-@kernel
+@inlined
 def demand_of_whole(jobs: Jobs, row: int, level: int) -> Ints:
     """Return what all workers and parameter servers of a level take together."""
     demand = np.empty(jobs.worker.shape[1], np.int64)
@@ -131,7 +131,7 @@ def demand_of_whole(jobs: Jobs, row: int, level: int) -> Ints:
     return demand
 
 
-@kernel
+@inlined
 def utility(jobs: Jobs, row: int, slot: int) -> float:
     """Return what completing in a slot is worth."""
     return worth(jobs.worths, row, float(slot - jobs.arrival[row]))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
 from shadowprice.kernels.revision.jobs import (
     SPREAD,
@@ -32,6 +32,7 @@ from shadowprice.kernels.revision.jobs import (
 )
 from shadowprice.kernels.revision.rooms import rooms
 from shadowprice.kernels.revision.timeline import (
+    ONE,
     SERVERS,
     WORKERS,
     Timeline,
@@ -108,7 +109,7 @@ def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, ro
     return level
 
 
-@kernel
+@inlined
 def cost_of(
     line: Timeline,
     jobs: Jobs,
@@ -221,13 +222,13 @@ def pack(
     return not first or note(log, row, level, workers, servers, put_first)
 
 
-@kernel
+@inlined
 def pack_whole(
     line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
 ) -> bool:
     """Put a whole level of a job into a state; see `pack`."""
     demand = demand_of_whole(jobs, row, level)
-    if not put(line, state, role_of_whole(jobs, row), demand, 1):
+    if not put(line, state, role_of_whole(jobs, row), demand, ONE):
         return False
     workers, servers = jobs.workers[row, level], jobs.servers[row, level]
     hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
@@ -250,7 +251,7 @@ def note(log: Log, row: int, level: int, workers: int, servers: int, put_first: 
     return True
 
 
-@kernel
+@inlined
 def _enter(log: Log, row: int, workers: int, servers: int) -> None:
     at = log.used[0]
     log.row[at] = row
@@ -259,7 +260,7 @@ def _enter(log: Log, row: int, workers: int, servers: int) -> None:
     log.used[0] = at + 1
 
 
-@kernel
+@inlined
 def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, log: Log) -> bool:
     """Take the part of an earlier plan that is not over into the timeline, as it stands.
 
@@ -369,7 +370,7 @@ def lay_out(
     return failures
 
 
-@kernel
+@inlined
 def _least_ceiling(
     line: Timeline, jobs: Jobs, row: int, way: int, known: int, room: Ints, end: int
 ) -> tuple[int, int]:
@@ -486,7 +487,7 @@ _STRETCH = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.0, 6.0, 9.0)
 _PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
 
 
-@kernel
+@inlined
 def density(jobs: Jobs, row: int, now: int, price: Floats) -> tuple[float, float]:
     """Return the most that a job can earn by a unit of price, were nobody else there.
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.revision.jobs import WHOLE, Jobs, role_of_whole
 from shadowprice.kernels.revision.timeline import (
     SERVERS,
@@ -19,6 +19,8 @@ from shadowprice.kernels.revision.timeline import (
 )
 
 Ints = NDArray[np.int64]
+
+LOWEST = constant(0)
 
 
 class Asked(NamedTuple):
@@ -41,7 +43,7 @@ class Asked(NamedTuple):
     tenant: int
 
 
-@kernel
+@inlined
 def _asked(jobs: Jobs, row: int) -> Asked:
     """Return what a job asks for."""
     return Asked(
@@ -49,7 +51,7 @@ def _asked(jobs: Jobs, row: int) -> Asked:
     )
 
 
-@kernel
+@inlined
 def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool) -> int:
     """Return the highest level of a job spread over servers that a state has room for, or -1.
 
@@ -60,7 +62,7 @@ def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool)
     shared : bool
         Whether some servers carry both workers and parameter servers; the packing is then tried.
     """
-    top = _level_of_tenant(line, state, asked, 0, last)
+    top = _level_of_tenant(line, state, asked, LOWEST, last)
     if top < 0:
         return -1
     most = total_fit(line, state, WORKERS, asked.worker, asked.workers[top])
@@ -128,7 +130,7 @@ def _level_of_tenant(line: Timeline, state: int, asked: Asked, first: int, top: 
     return int(level)
 
 
-@kernel
+@inlined
 def _at_most(numbers: Ints, count: int, most: int) -> int:
     """Return the position of the last of ascending numbers that is no more than ``most``."""
     low, high = -1, count - 1

@@ -5,13 +5,14 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.revision.chains import Chains, Stood, listed, put_on, put_whole, take_back
 from shadowprice.kernels.revision.coming import Terms, offer_step
 from shadowprice.kernels.revision.crowds import Crowds, best_crowd, gather
 from shadowprice.kernels.revision.jobs import Jobs
 from shadowprice.kernels.revision.plans import Log
-from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
+from shadowprice.kernels.revision.timeline import ONE, SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -73,7 +74,7 @@ def seat(
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
-        if best_crowd(crowds, WORKERS, jobs.worker[row], 1)[0] < 0:
+        if best_crowd(crowds, WORKERS, jobs.worker[row], ONE)[0] < 0:
             continue
         used = chains.used[0]
         chains = _wider(chains, used + 2 * len(free))
@@ -86,7 +87,7 @@ def seat(
     return _joined(stood, listed(chains)) if found else stood
 
 
-@kernel
+@inlined
 def _seated(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: Chains) -> bool:
     """Put a job on servers at a level, if there is room; else nothing is taken.
 
@@ -111,7 +112,7 @@ def _seated(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains
     return False
 
 
-@kernel
+@inlined
 def _none(rows: int) -> Chains:
     """Return chains without an entry, and without room for any."""
     return Chains(
@@ -140,14 +141,14 @@ def _wider(chains: Chains, entries: int) -> Chains:
     )
 
 
-@kernel
+@inlined
 def _longer(column: Ints, most: int) -> Ints:
     whole = np.empty(most, np.int64)
-    whole[: len(column)] = column
+    copy_into(whole, column)
     return whole
 
 
-@kernel
+@inlined
 def _joined(stood: Stood, more: Stood) -> Stood:
     """Return where jobs stand that stand in either."""
     first, number = stood.first.copy(), stood.number.copy()

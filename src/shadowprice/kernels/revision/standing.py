@@ -7,7 +7,7 @@ equal room are looked at together: no step looks at every server for every job.
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.revision.chains import (
     Chains,
     Stood,
@@ -167,7 +167,7 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
     return result
 
 
-@kernel
+@inlined
 def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> Chains:
     """Return chains without an entry, with room for all there can be."""
     # Putting one number of a demand takes each server once at most.
@@ -190,7 +190,7 @@ def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> C
     )
 
 
-@kernel
+@inlined
 def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: Chains) -> None:
     """Put a job where it stands in any case."""
     for n in range(fixed.first[row], fixed.first[row] + fixed.number[row]):
@@ -203,7 +203,7 @@ def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: Chains) -> None
             free[server, r] -= fixed.ps[n] * jobs.ps[row, r]
 
 
-@kernel
+@inlined
 def _cut_back(
     free: Ints, crowds: Crowds, jobs: Jobs, row: int, fixed: Stood, chains: Chains
 ) -> None:
@@ -222,7 +222,7 @@ def _cut_back(
         at = chains.after[at]
 
 
-@kernel
+@inlined
 def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: Chains) -> None:
     """Keep up to a level's numbers where they stand, giving up the smallest groups first.
 
@@ -264,7 +264,7 @@ def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: Cha
             free[server, r] -= workers[n] * jobs.worker[row, r] + ps[n] * jobs.ps[row, r]
 
 
-@kernel
+@inlined
 def _stay_whole(
     free: Ints,
     hosts_workers: Flags,

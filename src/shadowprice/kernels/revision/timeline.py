@@ -11,15 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 
 Ints = NDArray[np.int64]
 
-WORKERS, SERVERS = 1, 2
+WORKERS, SERVERS = constant(1), constant(2)
 """Bits of a group's role: what its servers may carry, workers and parameter servers."""
 
-FOR_EVER = np.iinfo(np.int64).max // 4
+FOR_EVER = constant(np.iinfo(np.int64).max // 4)
 """End of the last interval."""
+
+ONE = constant(1)
 
 
 class Timeline(NamedTuple):
@@ -154,7 +156,7 @@ def entitled(line: Timeline, state: int, tenant: int, resource: int) -> int:
     return int(max(0, own) + max(0, common))
 
 
-@kernel
+@inlined
 def may_hold(
     line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
 ) -> bool:
@@ -168,7 +170,7 @@ def may_hold(
     return True
 
 
-@kernel
+@inlined
 def hold(
     line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
 ) -> None:
@@ -209,7 +211,7 @@ def split(line: Timeline, slot: int) -> int:
     return low + 1
 
 
-@kernel
+@inlined
 def fit(line: Timeline, state: int, group: int, demand: Ints, most: int) -> int:
     """Return how many of a demand one server of a group holds, at most ``most``."""
     free = line.free[state, group]
@@ -272,7 +274,7 @@ def rooms_for_copies(
             rooms[slot - now] = room
 
 
-@kernel
+@inlined
 def _before(line: Timeline, state: int, one: int, other: int) -> bool:
     """Whether a group comes before another where both hold as many: by what they have left.
 
@@ -286,7 +288,7 @@ def _before(line: Timeline, state: int, one: int, other: int) -> bool:
     return bool(line.role[state, one] < line.role[state, other])
 
 
-@kernel
+@inlined
 def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, each: int) -> None:
     """Put ``each`` of a demand on some servers of a group, which become a group of their own."""
     resources = line.free.shape[2]
@@ -375,16 +377,14 @@ def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> boo
                 best_fit = room
         if best < 0:
             return False
-        if best_fit >= rest:
-            _take(line, state, best, 1, demand, rest)
-            return True
-        servers = min(line.servers[state, best], rest // best_fit)
-        _take(line, state, best, servers, demand, best_fit)
-        rest -= servers * best_fit
+        each = min(rest, best_fit)
+        servers = min(line.servers[state, best], rest // each)
+        _take(line, state, best, servers, demand, each)
+        rest -= servers * each
     return True
 
 
-@kernel
+@inlined
 def put_servers_first(
     line: Timeline,
     state: int,

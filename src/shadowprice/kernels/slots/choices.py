@@ -8,12 +8,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.placement import Method, Pairs, place_external, place_internal
 from shadowprice.kernels.slots.polygons import Slot
 
+ALL = constant(-1)
+"""Asks `place_external` for every choice, not only one."""
 
-@kernel
+
+@inlined
 def internal_rivals(
     cost: NDArray[np.float64], gains: NDArray[np.int64], internal_gains: NDArray[np.int64]
 ) -> NDArray[np.float64]:
@@ -134,7 +137,7 @@ def slot_choices(
         cost[t, choices:], machine[t] = place_internal(slot, pairs.workers, internal_servers)
         enough = internal_rivals(cost[t, choices:], gains.external, gains.internal)
         cost[t, :choices], relaxed[t], rounds[t] = place_external(
-            slot, pairs, enough, method, streams[t], -1, scratch_w, scratch_s
+            slot, pairs, enough, method, streams[t], ALL, scratch_w, scratch_s
         )
         for i in range(choices):
             if cost[t, i] >= enough[i]:

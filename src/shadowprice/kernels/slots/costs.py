@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.heap import lift, sink
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.slots.groups import Groups
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@kernel
+@inlined
 def places_on(free: Ints, demand: Ints, most: int) -> int:
     """How many of ``demand`` fit into ``free`` (both int64[R]), at most ``most``."""
     fits = most

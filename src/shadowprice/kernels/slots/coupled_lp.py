@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.polygons import Corners, Slot, slot_corners
 
 TIE = 1e-11
@@ -38,6 +38,7 @@ SERVER_SURPLUS = -2
 DEMAND_W, DEMAND_S, KEY_W, KEY_S, KEY_COST, WEIGHT_0, WEIGHT_1, DUAL_W, DUAL_S = range(9)
 FLOATS = 9
 COLUMN_0, COLUMN_1, OWNER_0, OWNER_1, PIVOTS = range(5)
+FIRST, SECOND = constant(0), constant(1)
 INTEGERS = 5
 
 
@@ -88,7 +89,7 @@ def start_path(corners: Corners) -> Path:
     return Path(key, state, basis)
 
 
-@kernel
+@inlined
 def _sum_keys(corners: Corners, path: Path) -> None:
     """Sum workers, servers and cost over the key corners, afresh: no drift."""
     w, s, cost = corners.w, corners.s, corners.cost
@@ -119,7 +120,7 @@ def _column(corners: Corners, path: Path, place: int) -> Column:
     )
 
 
-@kernel
+@inlined
 def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row) -> int:
     """Say which basic variable vanishes first between the demands `start` and the new ones.
 
@@ -164,7 +165,7 @@ def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row)
     return leaving
 
 
-@kernel
+@inlined
 def _entering(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
     """Return the column whose reduced cost a turn of the duals uses up first, and its class.
 
@@ -237,7 +238,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
     limit = basis[PIVOTS] + 1000 + 20 * len(corners.w)
     leaving = -1
     while True:
-        a, b = _column(corners, path, 0), _column(corners, path, 1)
+        a, b = _column(corners, path, FIRST), _column(corners, path, SECOND)
         det = a.w * b.s - b.w * a.s
         # Rows of the inverse: weight i = row_i . (demand - key sum).
         row_0 = Row(b.s / det, -b.w / det)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.coupled_lp import (
     DUAL_S,
     DUAL_W,
@@ -27,6 +27,8 @@ from shadowprice.kernels.slots.polygons import Corners, Slot, most_servers, slot
 
 EXACT = 1e-12
 """Costs closer than this, relative to the largest terms, are equal."""
+
+INTEGRAL = constant(True)
 
 
 class Asked(NamedTuple):
@@ -103,7 +105,7 @@ def _core_points(
     return points
 
 
-@kernel
+@inlined
 def _core(
     slot: Slot, corners: Corners, asked: Asked, base: NDArray[np.float64], budget: float
 ) -> Core:
@@ -113,7 +115,7 @@ def _core(
     none = Core(begin, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     for c in range(classes):
         begin[c + 1] = begin[c] + _core_points(
-            slot, corners.first[c], asked, base[c], budget, none, 0
+            slot, corners.first[c], asked, base[c], budget, none, begin[c]
         )
     size = begin[classes]
     core = Core(begin, np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size))
@@ -123,7 +125,7 @@ def _core(
     return core
 
 
-@kernel
+@inlined
 def _loose(corners: Corners, core: Core) -> Loose:
     """List the machines that have a choice."""
     machine = np.empty(corners.members.sum(), np.int64)
@@ -140,7 +142,7 @@ def _loose(corners: Corners, core: Core) -> Loose:
     return Loose(machine[:n], owner[:n])
 
 
-@kernel
+@inlined
 def _combine(
     core: Core, loose: Loose, rest_w: int, rest_s: int, budget: float
 ) -> tuple[float, NDArray[np.int32]]:
@@ -180,7 +182,7 @@ def _combine(
     return value[n, states - 1], taken
 
 
-@kernel
+@inlined
 def _unfold(
     corners: Corners,
     core: Core,
@@ -292,7 +294,7 @@ def place_exactly(
         budget = max(4.0 * budget, EXACT * ceiling)
 
 
-@kernel
+@inlined
 def search_placement(
     slot: Slot,
     workers: int,
@@ -315,7 +317,7 @@ def search_placement(
     float
         Its cost; inf if there is none.
     """
-    corners = slot_corners(slot, workers, servers, True)
+    corners = slot_corners(slot, workers, servers, INTEGRAL)
     path = start_path(corners)
     if not advance(corners, path, float(workers), float(servers)):
         return np.inf

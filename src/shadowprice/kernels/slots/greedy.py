@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.slots.polygons import Slot, most_servers, room_for
 from shadowprice.kernels.slots.rounding import WHOLE
@@ -19,7 +20,7 @@ class Orders(NamedTuple):
     server: NDArray[np.int64]
 
 
-@kernel
+@inlined
 def placement_cost(slot: Slot, at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> float:
     """Return the cost of an integer placement, summed machine by machine."""
     cost = 0.0
@@ -29,7 +30,7 @@ def placement_cost(slot: Slot, at_w: NDArray[np.int64], at_s: NDArray[np.int64])
     return cost
 
 
-@kernel
+@inlined
 def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
     """Return whether a placement stands on one machine, so that Fact 1 makes it internal."""
     seen = 0
@@ -142,12 +143,12 @@ def place_greedily(
             cost = placement_cost(slot, at_w, at_s)
             if cost < best:
                 best = cost
-                out_w[:] = at_w
-                out_s[:] = at_s
+                copy_into(out_w, at_w)
+                copy_into(out_s, at_s)
     return best
 
 
-@kernel
+@inlined
 def repair(
     slot: Slot,
     orders: Orders,
@@ -214,13 +215,13 @@ def repair(
     if done:
         cost = placement_cost(slot, own_w, own_s)
         if cost <= greedy:
-            out_w[:] = own_w
-            out_s[:] = own_s
+            copy_into(out_w, own_w)
+            copy_into(out_s, own_s)
             return cost
     return greedy
 
 
-@kernel
+@inlined
 def cheapest_machines(
     slot: Slot,
     workers: NDArray[np.int64],

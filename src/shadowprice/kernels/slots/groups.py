@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.prices.exponential import UNLIMITED, exponential_price
 
 Floats = NDArray[np.float64]
@@ -46,7 +46,7 @@ class Groups(NamedTuple):
     group_of: Ints
 
 
-@kernel
+@inlined
 def group_servers(used: Ints, kind: Ints) -> tuple[Ints, Ints, Ints]:
     """Group servers of the same kind and the same reservations.
 
@@ -106,7 +106,7 @@ def group_servers(used: Ints, kind: Ints) -> tuple[Ints, Ints, Ints]:
     return group_of, first[:groups].copy(), count[:groups].copy()
 
 
-@kernel
+@inlined
 def fill_row(
     row: int,
     old: int,
@@ -176,7 +176,7 @@ class Rows(NamedTuple):
     seen: Ints
 
 
-@kernel
+@inlined
 def _let_go(row: int, rows: Rows) -> None:
     """Take one slot off a row; nobody's row becomes spare."""
     if row > 0:
@@ -201,7 +201,7 @@ def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
         rows.seen[t] = 0
 
 
-@kernel
+@inlined
 def set_slot(
     slot: int,
     used: Ints,

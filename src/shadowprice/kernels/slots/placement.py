@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.slots.coupled_lp import advance, path_cost, path_point, start_path
 from shadowprice.kernels.slots.exact import place_exactly, search_placement
 from shadowprice.kernels.slots.greedy import (
@@ -71,7 +71,7 @@ class Method(NamedTuple):
     tries: int
 
 
-@kernel
+@inlined
 def _round(
     slot: Slot,
     method: Method,
@@ -198,7 +198,7 @@ def place_external(
     return cost, relaxed, rounds
 
 
-@kernel
+@inlined
 def place_internal(
     slot: Slot, workers: NDArray[np.int64], servers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

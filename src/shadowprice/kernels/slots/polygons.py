@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import inlined, kernel
 
 SAME_VERTEX = 1e-12
 """Vertices closer than this, relative to the cap on workers and servers, are one."""
@@ -116,7 +116,7 @@ def most_servers(
     return most
 
 
-@kernel
+@inlined
 def group_machines(
     slot: Slot,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
@@ -188,7 +188,7 @@ def group_machines(
     return first, count, following, classes
 
 
-@kernel
+@inlined
 def machine_polygon(
     free: NDArray[np.int64],
     worker: NDArray[np.int64],
@@ -267,7 +267,7 @@ def machine_polygon(
     return corners
 
 
-@kernel
+@inlined
 def machine_hull(
     free: NDArray[np.int64],
     worker: NDArray[np.int64],

@@ -8,7 +8,8 @@ time: a full server costs one comparison, and servers are looked at only until t
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.arrays import copy_into
+from shadowprice.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -27,7 +28,7 @@ def fits_on(free: Ints, demand: Ints, most: int) -> int:
     return fits
 
 
-@kernel
+@inlined
 def _room(free: Ints, members: Ints, demand: Ints, most: int) -> int:
     """Return how many of a demand a pool has room for in a slot, at most ``most``."""
     total = 0
@@ -166,7 +167,8 @@ def stand_in_slots(
                 entries[used, 2] = taken[0, s]
                 entries[used, 3] = taken[1, s]
                 used += 1
-        before[:] = taken
+        copy_into(before[0], taken[0])
+        copy_into(before[1], taken[1])
     return entries[:used].copy()
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.jit import kernel
+from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.polygons import Slot, room_for
 
 WHOLE = 1e-9
@@ -31,8 +31,11 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _MANTISSA = np.uint64(11)
 
+ROUNDS, OUTCOME = constant(0), constant(1)
+"""Purposes of draws: the number of rounds until one is feasible, and the totals it has."""
 
-@kernel
+
+@inlined
 def _multiply(a: np.uint64, b: np.uint64) -> np.uint64:
     """Return a * b modulo 2**64 from halves, so that interpreted code wraps without a warning."""
     low = (a & _LOW) * (b & _LOW)
@@ -58,13 +61,13 @@ def mix(stream: np.uint64, word: int) -> np.uint64:
     return z ^ (z >> _SHIFTS[2])
 
 
-@kernel
+@inlined
 def uniform(stream: np.uint64, word: int) -> float:
     """Return the draw in [0, 1) that `word` selects of `stream`."""
     return np.float64(mix(stream, word) >> _MANTISSA) * 2.0**-53
 
 
-@kernel
+@inlined
 def gain_factor(delta: float, rows: int, cover: float) -> float:
     """Return G of Lemma 1 and, with 2 rows and W_1 = min(m_w, m_p), of Theorem 2.
 
@@ -138,7 +141,7 @@ class Law(NamedTuple):
     chance: NDArray[np.float64]
 
 
-@kernel
+@inlined
 def _parts(gain: float, relaxed_w: NDArray[np.float64], relaxed_s: NDArray[np.float64]) -> Parts:
     """Cut `gain` times the relaxed solution into whole parts and chances."""
     machines = len(relaxed_w)
@@ -163,7 +166,7 @@ def _parts(gain: float, relaxed_w: NDArray[np.float64], relaxed_s: NDArray[np.fl
     return Parts(used[:n], low_w[:n], low_s[:n], up_w[:n], up_s[:n])
 
 
-@kernel
+@inlined
 def _law(slot: Slot, parts: Parts) -> Law:
     """Convolve the machines' outcomes, as far as they have room."""
     up_w, up_s = parts.up_w, parts.up_s
@@ -198,13 +201,13 @@ def _law(slot: Slot, parts: Parts) -> Law:
     return Law(totals, chance)
 
 
-@kernel
+@inlined
 def _feasible(wanted: Wanted, workers: int, servers: int) -> bool:
     """Return whether totals meet the constraints that machines share."""
     return wanted.workers <= workers <= wanted.most and wanted.servers <= servers <= workers
 
 
-@kernel
+@inlined
 def _draw(
     parts: Parts,
     law: Law,
@@ -235,7 +238,7 @@ def _draw(
         out_s[parts.machine[i]] = parts.low_s[i] + taken % 2
 
 
-@kernel
+@inlined
 def round_feasibly(
     relaxed_w: NDArray[np.float64],
     relaxed_s: NDArray[np.float64],
@@ -295,11 +298,11 @@ def round_feasibly(
     rounds = 1.0
     if probability < 1.0:
         # Geometric, by inversion of a draw in (0, 1].
-        rounds += math.floor(math.log(1.0 - uniform(stream, 0)) / math.log1p(-probability))
+        rounds += math.floor(math.log(1.0 - uniform(stream, ROUNDS)) / math.log1p(-probability))
     if rounds > tries:
         return 0, probability
     # The totals first, then each machine.
-    left = uniform(stream, 1) * probability
+    left = uniform(stream, OUTCOME) * probability
     end_a, end_b = -1, -1
     for a in range(last.shape[0]):
         for b in range(last.shape[1]):
