@@ -1,4 +1,4 @@
-"""A binary heap of numbers, with the one of the largest key on top."""
+"""A binary heap of numbers with the largest key on top."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,7 @@ def _above(key: Floats, a: int, b: int) -> bool:
 
 @inlined
 def lift(heap: Ints, place: int, key: Floats) -> None:
-    """Restore a heap whose entry at ``place``, its last, may belong further up.
-
-    Parameters
-    ----------
-    heap, key
-        As for `sink`.
-    place : int
-        Where the entry is.
-    """
+    """Restore a heap after its last entry, at ``place``, was added; see `sink`."""
     while place > 0:
         parent = (place - 1) // 2
         if not _above(key, heap[place], heap[parent]):
@@ -36,14 +28,12 @@ def lift(heap: Ints, place: int, key: Floats) -> None:
 
 @kernel
 def sink(heap: Ints, size: int, key: Floats) -> None:
-    """Restore a heap whose first entry may belong further down.
+    """Restore a heap after its first entry changed.
 
     Parameters
     ----------
     heap : int64[>=size]
-        Numbers, each of its own; the first ``size`` are the heap.
-    size : int
-        Entries of the heap.
+        Distinct numbers; the first ``size`` are the heap.
     key : float64[N]
         Key of each number; no NaN.
     """

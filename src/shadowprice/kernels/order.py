@@ -1,7 +1,6 @@
-"""One stable sort for all kernels.
+"""A stable sort for all kernels.
 
-The compiler's own costs every kernel that calls it a second of compiling, because nothing of it is
-kept between kernels; this one is compiled once and cached.
+Every kernel that calls numpy's sort compiles it again, which takes a second; this one is cached.
 """
 
 from __future__ import annotations
@@ -14,24 +13,13 @@ from shadowprice.kernels.jit import inlined, kernel
 
 @inlined
 def before(one: float, other: float) -> bool:
-    """Return whether a value comes before another; no number comes last, as numpy has it."""
+    """Return whether a value sorts before another; NaN comes last, as in numpy."""
     return one < other or (other != other and one == one)  # noqa: PLR0124 - tells a NaN
 
 
 @kernel
 def stable_order(values: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Return the positions that sort values, equal ones in the order in which they stand.
-
-    Parameters
-    ----------
-    values : ndarray of numbers, shape (n,)
-        What to sort by, ascending; NaN comes last.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        Positions, as ``np.argsort(values, kind="stable")`` gives them.
-    """
+    """Return the positions that sort values ascending, NaN last: a stable ``np.argsort``."""
     count = len(values)
     order, spare = np.empty(count, np.int64), np.empty(count, np.int64)
     for at in range(count):

@@ -1,8 +1,8 @@
-"""Kernels of bags of tasks: the cheapest copies at the prices of slots, and what to reserve.
+"""Kernels for bags of tasks: the cheapest copies at the prices of slots, and slots to reserve.
 
-A copy that runs when a slot begins holds a place for that slot. A task started in r copies at the
-beginning of slot 0 still runs at the beginning of slot v with probability S(v)^r, so r copies cost
-``c(r) = r * sum_v p_v S(v)^r`` in expectation: CSD's (5) with the price of the hour in it.
+A copy that runs when a slot starts uses one unit of capacity in that slot. A task that starts in r
+copies at the start of slot 0 still runs at the start of slot v with probability S(v)^r. So r copies
+cost ``c(r) = r * sum_v p_v S(v)^r`` in expectation: CSD's (5) with the price of the slot in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NOTHING = 1e-20
-"""Probabilities below this are left out of a distribution."""
+"""Smaller probabilities are dropped from a distribution."""
 
 
 @kernel
@@ -29,11 +29,11 @@ def copy_costs(log_survival: Floats, price: Floats, most: int) -> Floats:
     Parameters
     ----------
     log_survival : float64[G, V]
-        ln S at the beginning of each slot after the start; 0 in the first.
+        ln S at the start of each slot after the start of the task; 0 in the first.
     price : float64[V]
-        Price of a place in each slot.
+        Price of a unit of capacity in each slot.
     most : int
-        Largest number of copies.
+        Maximum number of copies.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def copy_costs(log_survival: Floats, price: Floats, most: int) -> Floats:
 
 @kernel
 def _next_vertex(cost: Floats, late: Floats, at: int, l: float) -> tuple[int, float]:  # noqa: E741
-    """Return the next vertex of the lower hull of (phi, c + l r), and the price of going there."""
+    """Return the next vertex of the lower hull of (phi, c + l r), and the price of that step."""
     best, slope = -1, np.inf
     for r in range(at + 1, len(cost)):
         fall = late[at] - late[r]
@@ -77,8 +77,8 @@ def _answer(
 ) -> tuple[bool, float]:
     """Minimise sum c + l r subject to sum phi <= budget by the break step; see `cheapest_copies`.
 
-    ``change`` receives the group whose tasks differ, how many of them take how many copies, and
-    how many copies one more of them takes.
+    ``change`` receives the exception of one group: the group, the number of its tasks with another
+    number of copies, that number, and the copies of one more task.
     """
     groups, most = cost.shape
     total = 0.0
@@ -107,7 +107,7 @@ def _answer(
         over = total - budget
         if over <= fall * count[g]:
             tasks = min(math.ceil(over / fall), count[g])
-            # All but one of them move to the vertex; the last one only as far as it must.
+            # All but one move to the vertex; the last one only as far as necessary.
             target = late[g, at] - (over - (tasks - 1) * fall) + 1e-12 * budget
             last = to
             for r in range(most):
@@ -143,37 +143,37 @@ def cheapest_copies(
     copies: Integers,
     change: Integers,
 ) -> tuple[bool, float]:
-    """Find copies of least expected cost that meet CSD's (6) on so many places.
+    """Find copies of least expected cost that meet CSD's (6) with a limited number of copies.
 
-    For given multipliers every group takes a vertex of the lower hull of (phi(r), c(r)): no shape
-    of c is assumed, for prices that change from slot to slot break Lemma 1's. Along the hulls the
-    cheapest steps per fall of phi are taken until (6) holds; only the last one is taken by some of
-    its tasks. Where that needs too many places, their price is raised.
+    For given multipliers every group takes a vertex of the lower hull of (phi(r), c(r)). No shape
+    of c is assumed, because prices that change from slot to slot violate Lemma 1. The cheapest
+    steps per decrease of phi along the hulls are taken until (6) holds; the last one only by some
+    of its tasks. If that needs too many copies, their price is raised.
 
     Parameters
     ----------
     count : int64[G]
         Tasks in each group.
     cost : float64[G, R]
-        As `copy_costs` gives it.
+        From `copy_costs`.
     decay : float64[G]
         a = -ln S at the deadline.
     budget : float
         C = -ln(1 - epsilon).
     places : int
-        Most copies in all, (1b).
+        Maximum number of copies in total, (1b).
     copies : int64[G]
-        Receives the copies of each task.
+        Copies of each task; written.
     change : int64[4]
-        Receives the exception to it: a group (-1 for none); tasks of it that take another number
-        of copies; that number; and the copies of one more of its tasks.
+        The exception: a group (-1 for none), the number of its tasks with another number of copies,
+        that number, and the copies of one more of its tasks. Written.
 
     Returns
     -------
     found : bool
         Whether the copies meet both constraints.
     bound : float
-        No copies that meet (6) cost less in expectation.
+        Lower bound of the expected cost of copies that meet (6).
     """
     groups, most = cost.shape
     late = np.empty((groups, most))
@@ -205,7 +205,7 @@ def cheapest_copies(
 
 @inlined
 def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
-    """Write the probabilities of a binomial where they matter; return that range, both ends in."""
+    """Write the probabilities of a binomial that matter; return their first and last index."""
     if p >= 1.0:
         pmf[n] = 1.0
         return n, n
@@ -226,25 +226,24 @@ def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
 
 @kernel
 def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: float) -> Integers:
-    """Return the places that copies need slot by slot, but for a small probability in each.
+    """Return the units to reserve for copies slot by slot, by a probability of falling short.
 
-    The copies that still run at the beginning of slot v number ``sum_j r_j B_j`` with
-    ``B_j ~ Binomial(n_j, S_j(v)^r_j)``, independent of each other; their distribution is convolved
-    exactly.
+    The number of copies that run at the start of slot v is ``sum_j r_j B_j`` with independent
+    ``B_j ~ Binomial(n_j, S_j(v)^r_j)``; the distributions are convolved exactly.
 
     Parameters
     ----------
     tasks, copies : int64[J]
-        n_j tasks that run in r_j copies each.
+        n_j tasks in r_j copies each.
     log_survival : float64[J, V]
-        ln S_j at the beginning of each slot.
+        ln S_j at the start of each slot.
     level : float
-        Probability with which the places of one slot may be too few.
+        Maximum probability that a slot has too few units.
 
     Returns
     -------
     int64[V]
-        Places, never fewer than expected (rounded down), never more than in the slot before; all
+        Units, at least the expected number (rounded down), at most those of the slot before; all
         copies in the first slot.
     """
     rows, slots = log_survival.shape

@@ -1,7 +1,7 @@
-"""Kernels of the Lagrangian bound on CSD's whole copies.
+"""Kernels of the Lagrangian bound on CSD's integer copies.
 
-For any prices k, l >= 0 the least of sum g + k (sum phi - C) + l (sum r - M) over whole copies is
-at most the least cost; the kernels here find the prices that make it largest.
+For any prices k, l >= 0 the minimum of sum g + k (sum phi - C) + l (sum r - M) over integer copies
+is a lower bound of the cost. These kernels find the prices that maximise it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def whole_answers(
     ratios: Floats,
     copies: Integers,
 ) -> tuple[float, float, int]:
-    """Minimise g + k phi + l r over whole r for every group; return its sum, sum phi, sum r."""
+    """Minimise g + k phi + l r over integer r for every group; return its sum, sum phi, sum r."""
     count, decay, minimum, scale, kind, shape, table, tables = columns
     value, late, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
@@ -199,12 +199,12 @@ def integer_bound(
             best_k, best_l, best = k, l, value
             copy_into(copies, trial)
         over = used - machines
-        # Within half a machine the bound is within half of l's last change of its maximum.
+        # Within half a machine, the bound is within half of l's last step from its maximum.
         if abs(over) <= 0.5 and high - low <= 1e-3 * high:
             break
         if over > 0.0:
             if side == 1:
-                below *= 0.5  # Illinois: an end that stays twice weighs half
+                below *= 0.5  # Illinois method: halve the weight of an end that stays twice
             side = 1
             low, above = l, over
         else:

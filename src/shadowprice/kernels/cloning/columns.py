@@ -1,4 +1,4 @@
-"""The tasks of CSD as kernels take them: one record of arrays."""
+"""The tasks of CSD as one record of arrays."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,12 @@ Floats = NDArray[np.float64]
 
 
 class Columns(NamedTuple):
-    """Groups of tasks that equal each other, as parallel arrays.
+    """Groups of equal tasks, as parallel arrays.
 
     Attributes
     ----------
     tasks : ndarray of int64, shape (groups,)
-        How many in each.
+        Number of tasks in each.
     decay : ndarray of float64, shape (groups,)
         a = -ln S(T_d).
     minimum, scale : ndarray of float64, shape (groups,)
@@ -23,7 +23,7 @@ class Columns(NamedTuple):
     kind : ndarray of int64, shape (groups,)
         Form of the curve: ``PARETO``, ``WEIBULL`` or ``TABLE``.
     shape : ndarray of float64, shape (groups,)
-        Its parameter where it has one.
+        Its parameter if it has one.
     table : ndarray of int64, shape (groups,)
         Its row of ``tables``.
     tables : ndarray of float64, shape (tables, knots, 3)

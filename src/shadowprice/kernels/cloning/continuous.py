@@ -1,8 +1,8 @@
-"""Kernels of CSD's continuous problem: the answer to given prices, KKT, feasibility.
+"""Kernels of CSD's continuous problem: best responses to prices, KKT system, feasibility.
 
 A task (or a group of equal tasks) is five numbers: ``count`` of them, ``decay`` a = -ln S(T_d),
 ``minimum`` and ``scale`` of the cost curve g(r) = minimum r + scale K(r), and the kind of K with
-its shape. Equations cited are CSD's.
+its shape. The equations are CSD's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def answer(
     """
     low, high = 1.0, most
     ratio = min(max(start, low), high)
-    # An end is looked at only when the search comes to it: a warm start rarely does.
+    # The ends are evaluated only when the search reaches them: with a warm start it rarely does.
     low_known, high_known = False, False
     if ratio == low:
         if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
@@ -97,9 +97,9 @@ def answer(
         else:
             high = ratio
         following = ratio - value / steep if steep > 0.0 else -1.0
-        # Where g' + l is almost 0 its logarithm is steep, and a step short of the root tiny: a
-        # small step ends the search only if the equation itself holds. Newton squares the error,
-        # so a step of 1e-6 leaves one of about 1e-12.
+        # If g' + l is almost 0, its logarithm is steep and steps are tiny far from the root. So a
+        # small step ends the search only if the equation holds. Newton squares the error: a step
+        # of 1e-6 leaves about 1e-12.
         solved = k == 0.0 or abs(value) <= 1e-5
         if solved and low <= following <= high and abs(following - ratio) <= 1e-6 * ratio:
             return following
@@ -129,11 +129,11 @@ def sweep(
     ratios: Floats,
     sums: Floats,
 ) -> None:
-    """Answer (k, l) for every group, and sum what the outer search needs.
+    """Compute the best response to (k, l) of every group, and the sums for the outer search.
 
-    ``ratios`` holds the previous answers on entry (a warm start) and the new ones on exit.
-    ``sums`` receives: sum phi, sum r, -d sum phi / dk, -d sum phi / dl (which is
-    -d sum r / dk), -d sum r / dl, and sum g.
+    ``ratios`` has the previous responses on entry, as a warm start, and the new ones on exit.
+    ``sums`` receives: sum phi, sum r, -d sum phi / dk, -d sum phi / dl (equal to -d sum r / dk), -d
+    sum r / dl, and sum g.
     """
     count, decay, minimum, scale, kind, shape, table, tables = columns
     sums[:] = 0.0
@@ -283,7 +283,7 @@ def optimum(
         l = math.exp(y)  # noqa: E741
         priced = tight
         if not tight:
-            # Without a price on the deadline it may hold by itself, at small l.
+            # At small l the deadline may hold without a price.
             sweep(
                 columns, most, relaxed, 0.0, l,
                 ratios, sums,
@@ -294,7 +294,7 @@ def optimum(
             if k == 0.0:
                 k = share * inverse / budget
                 rate = 0.0
-            # Carry ln k along the tangent of the curve sum phi = budget.
+            # Move ln k along the tangent of the curve sum phi = budget.
             shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
             k, used = _deadline_price(
                 columns, most, relaxed, budget,
@@ -332,17 +332,17 @@ def optimum(
 def fewest_copies(
     count: Integers, decay: Floats, machines: int, relaxed: bool, budget: float, copies: Integers
 ) -> tuple[float, int, int]:
-    """Give copies where sum phi falls most until it is within budget or the machines are used.
+    """Add copies where sum phi decreases most, until it is within budget or all machines are used.
 
-    sum phi is separable and convex, so the greedy order is exact: after n copies no other n do
-    better. ``copies`` (all 1 on entry) receives the number that every task of a group has; some
-    tasks of the last group touched may have one more.
+    sum phi is separable and convex, so the greedy order is exact: no other n copies are better.
+    ``copies`` (all 1 on entry) receives the copies of every task of a group; some tasks of the last
+    changed group may have one more.
 
     Returns
     -------
     (phi, used, last)
-        sum phi reached, machines used, and the group whose tasks may differ by one
-        (the first ``used - sum count * copies`` of them have one more), or -1.
+        Sum of phi, number of machines, and the group whose tasks may differ by one (the first
+        ``used - sum count * copies`` of them have one more), or -1.
     """
     groups = count.shape[0]
     gain = np.empty(groups)
@@ -378,7 +378,7 @@ def fewest_copies(
 
 @kernel
 def _sift(heap: Integers, key: Floats, root: int) -> None:
-    """Move a heap's root down to its place; the largest key is on top."""
+    """Move a heap's root down; the largest key is on top."""
     size = heap.shape[0]
     item = heap[root]
     while True:

@@ -1,4 +1,4 @@
-"""Kernels of CSD's cost curve g(r) = r * integral of S^r, (5), and of a task's miss phi(r)."""
+"""Kernels of CSD's cost curve g(r) = r * integral of S^r, (5), and of the miss measure phi(r)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 @inlined
 def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
-    """Return K, K' and K'' by the quintic Hermite piece around ln r."""
+    """Return K, K' and K'' of the quintic Hermite piece around ln r."""
     x = math.log(ratio) / KNOT_STEP
     left = min(max(int(x), 0), rows.shape[0] - 2)
     s = x - left
@@ -65,7 +65,7 @@ def curves(
     ratios: Floats,
     out: Floats,
 ) -> None:
-    """Write g, g' and g'' of tasks of the given groups at the given numbers of copies."""
+    """Write g, g' and g'' of tasks of given groups at given numbers of copies."""
     _, _, minimum, scale, kind, shape, table, tables = columns
     for i in range(groups.shape[0]):
         j = groups[i]

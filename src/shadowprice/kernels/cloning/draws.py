@@ -1,4 +1,4 @@
-"""The kernel behind drawing copies: which of a task's copies ends first."""
+"""The kernel for random copies: the minimum over a task's copies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Integers = NDArray[np.int64]
 
 @kernel
 def least_of_copies(numbers: Floats, copies: Integers, least: Floats) -> None:
-    """Keep the least of every task's numbers.
+    """Write the minimum of every task's numbers.
 
     Parameters
     ----------
     numbers : ndarray, shape (trials, copies.sum())
-        One number a copy, the copies of a task side by side.
+        One number per copy; the copies of a task are adjacent.
     copies : ndarray of int64, shape (tasks,)
         Copies of each.
     least : ndarray, shape (trials, tasks)
-        Receives the least.
+        Written.
     """
     for trial in range(numbers.shape[0]):
         place = 0

@@ -32,42 +32,39 @@ def subgradient(
 ) -> tuple[float, float, int, float]:
     """Run Algorithm 1 in scaled multipliers.
 
-    Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale``
-    (sum r - M) with gamma_t = 1 / (1 + t / ``patience``): the steps sum to infinity and their
-    squares do not (Theorem 2). A scale is Algorithm 1 on the constraint multiplied by its square
-    root.
+    Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale`` (sum r - M)
+    with gamma_t = 1 / (1 + t / ``patience``): the sum of steps diverges and that of their squares
+    converges (Theorem 2). A scale is Algorithm 1 on the constraint multiplied by its square root.
 
     Parameters
     ----------
-    columns : Columns
-        The groups of tasks.
     most : ndarray of int64, shape (groups,)
-        Most copies of a task of each group.
+        Maximum copies of a task of each group.
     relaxed : bool
-        Whether phi is h = exp(-a r), and not -ln(1 - h).
+        Whether phi is h = exp(-a r) instead of -ln(1 - h).
     budget : float
         C, which bounds the sum of phi; above 0.
     machines : float
         M, which bounds the copies of all tasks; above 0.
     k, l : float
-        Start of the multipliers.
+        Initial multipliers.
     k_scale, l_scale : float
         Step sizes at t = 0, above 0.
     patience : float
-        Iterations after which steps are half as long.
+        Number of iterations after which steps are half as long.
     tolerance : float
-        Stop when both constraints are met, or bind, within this share of C and of M.
+        Stop when both constraints hold, or bind, within this share of C and of M.
     iterations : int
-        Stop at the latest after so many.
+        Maximum number of iterations.
     ratios : ndarray of float64, shape (groups,)
-        Copies a task of each group to start from; the last answers when it ends.
+        Initial copies of a task of each group; the last responses on return.
     trail : ndarray, shape (n, 3)
-        Receives k, l and the dual value of the first n iterations.
+        k, l and the dual value of the first n iterations; written.
 
     Returns
     -------
     (k, l, iterations, violation)
-        ``violation`` is the larger share by which a constraint is broken, or loose at a positive
+        ``violation`` is the larger share by which a constraint is violated, or loose at a positive
         price.
     """
     sums = np.zeros(6)
@@ -89,8 +86,8 @@ def subgradient(
         if violation <= tolerance:
             return k, l, t + 1, violation
         gamma = 1.0 / (1.0 + t / patience)
-        # Where phi rises a thousandfold between two prices, a raw step would leap; the
-        # subgradient may be shortened (a smaller step size) without losing Theorem 2.
+        # If phi grows a thousandfold between two prices, a raw step is far too long. Shortening
+        # it is a smaller step size, for which Theorem 2 still holds.
         k = max(k + gamma * k_scale * min(late, budget), 0.0)
         l = max(l + gamma * l_scale * over, 0.0)  # noqa: E741
     return k, l, iterations, violation

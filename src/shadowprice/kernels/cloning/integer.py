@@ -1,11 +1,11 @@
 """Kernels of CSD's integer problem: the exact search over the core that a bound leaves.
 
-For any k, l >= 0 a choice of whole copies costs
+For any k, l >= 0 a choice of integer copies costs
 
     sum g = D(k, l) + sum of penalties + k (C - sum phi) + l (M - sum r)
 
-where a penalty is how much a task's g + k phi + l r exceeds its least over whole r. All terms
-but the first are >= 0 for a choice that meets both constraints.
+A penalty is the excess of a task's g + k phi + l r over its minimum over integer r. All terms but
+the first are >= 0 for a choice that meets both constraints.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def move_penalties(
     late: Floats,
     copies: Integers,
 ) -> int:
-    """List the moves of one task of a group whose penalty is within the gap; return how many."""
+    """List the moves of one task of a group with a penalty within the gap; return their number."""
     _, decay, minimum, scale, kind, shape, table, tables = columns
     rows = tables[table[group]]
     cost, _, _ = curve(kind[group], shape[group], minimum[group], scale[group], rows, float(base))
@@ -72,7 +72,7 @@ def least_penalties(
     copies: Integers,
     least: Floats,
 ) -> None:
-    """Find each group's smallest penalty of a move; rounding may leave it just below 0."""
+    """Find each group's smallest penalty of a move; rounding may make it slightly negative."""
     count, decay, minimum, scale, kind, shape, table, tables = columns
     for j in range(count.shape[0]):
         least[j] = np.inf
@@ -102,15 +102,15 @@ def balanced_options(
     late: Floats,
     change: Integers,
 ) -> int:
-    """List the changes of a group's copies in all whose penalty is within the gap.
+    """List the changes of a group's total copies with a penalty within the gap.
 
-    Where g is convex in r, two tasks of a group that differ by two copies or more can meet in
-    between at no cost: the best way to hold a number of copies is to share it out evenly.
+    If g is convex in r, the cheapest way to have a total number of copies is to share it out
+    evenly.
 
     Returns
     -------
     int
-        Changes found, that of nothing first; one more than the arrays hold where there are more.
+        Number of changes, the first of 0 copies; one more than the arrays have if there are more.
     """
     _, decay, minimum, scale, kind, shape, table, tables = columns
     rows = tables[table[group]]
@@ -164,9 +164,9 @@ def multisets(
     out_late: Floats,
     out_machines: Integers,
 ) -> int:
-    """List how many of a group's tasks make each move, within the gap; return how many ways.
+    """List the numbers of a group's tasks that make each move, within the gap; count the ways.
 
-    Row 0 is "nobody moves". Returns ``limit + 1`` when there are more than ``limit``.
+    Row 0 has no moves. Returns ``limit + 1`` if there are more than ``limit``.
     """
     number = np.zeros(moves, dtype=np.int64)
     found = 0
@@ -180,7 +180,7 @@ def multisets(
         out_late[found] = behind
         out_machines[found] = more
         found += 1
-        # The next multiset in odometer order; a wheel that would break the gap goes back to 0.
+        # The next multiset in odometer order; a digit that would exceed the gap returns to 0.
         place = 0
         while place < moves:
             if left > 0 and spent + penalty[place] <= gap:
@@ -205,7 +205,7 @@ def multisets(
 
 
 class Sums(NamedTuple):
-    """Ways to move, by what they change: a group's options, or states of the search.
+    """Changes by moves: a group's options, or states of the search.
 
     Attributes
     ----------
@@ -223,20 +223,20 @@ class Sums(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a state may still win by.
+    """Limits of states that can still be part of a better choice.
 
     Attributes
     ----------
     gap : float
-        Penalties and unused room together are to be worth at most this.
+        Maximum of the penalties and the value of unused slack together.
     k, l : float
-        Prices of room: of sum phi, of sum r.
+        Prices of slack in sum phi, and in sum r.
     room_late, room_machines : float, int
-        How far sum phi and sum r may rise.
+        Slack of sum phi and of sum r.
     least_late, most_late : float
-        Between these lie the changes of sum phi of the groups to come.
+        Range of the changes of sum phi of the remaining groups.
     least_machines, most_machines : int
-        The same of sum r.
+        The same for sum r.
     """
 
     gap: float
@@ -254,17 +254,15 @@ class Limits(NamedTuple):
 def extend(
     states: Sums, options: Sums, limits: Limits, new: Sums, parent: Integers, option: Integers
 ) -> int:
-    """Combine every state with every option of the next group, and keep what may still win.
+    """Combine every state with every option of the next group, and keep what can still win.
 
-    Options are in the order of their penalties.
-    A state is a sum of penalties with the changes of sum phi and sum r it stands for. It is kept
-    if the groups to come (whose changes lie in [least, most]) can still bring both sums inside
-    their room, with penalties and unused room worth less than the gap.
+    Options are sorted by penalty. A state is kept if the remaining groups can still bring both sums
+    within their slack, with penalties and unused slack worth less than the gap.
 
     Returns
     -------
     int
-        States kept; one more than the arrays hold when there are too many.
+        Number of states; one more than the arrays have if there are too many.
     """
     kept = 0
     for s in range(states.penalty.shape[0]):
@@ -306,7 +304,7 @@ def undominated(
 ) -> int:
     """Mark the states that no other beats in cost, lateness and machines at once.
 
-    ``order`` sorts by machines (where they matter), then lateness. Cost relative to the bound is
+    ``order`` sorts by machines (if they matter), then lateness. The cost relative to the bound is
     penalty - k late - l machines.
     """
     kept = 0

@@ -1,4 +1,4 @@
-"""Forms of CSD's cost curve, as kernels know them; apart, so that to name one needs no compiler."""
+"""Forms of CSD's cost curve; a module of their own, so that their import needs no compiler."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ PARETO: Final = 0
 WEIBULL: Final = 1
 """K(r) = r ** (1 - 1 / shape); shape 1 is the exponential."""
 TABLE: Final = 2
-"""K between knots of a table, equally spaced in ln r."""
+"""K interpolated in a table, at knots equally spaced in ln r."""
 
 KNOT_STEP: Final = 1.0 / 32.0
 """Distance of a table's knots in ln r."""

@@ -1,4 +1,4 @@
-"""Kernel that says what one more copy of a running task saves and costs."""
+"""Kernel for the gain and the cost of one more copy of a running task."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 LEAST_LOG = -35.0
-"""ln S below this is "longer than anything seen": such a task is taken never to end by itself."""
+"""Minimum of ln S; a task that reaches it is assumed never to end by itself."""
 
 
 class Laws(NamedTuple):
-    """Laws of durations at unit scale.
+    """Distributions of durations at unit scale.
 
     Attributes
     ----------
     tables : ndarray of float64, shape (laws, knots)
         ln S at knots in ln t.
     begins, steps : ndarray of float64, shape (laws,)
-        The first knot and their distance.
+        First knot and distance of knots.
     means : ndarray of float64, shape (laws,)
         Mean durations.
     paying : ndarray of float64, shape (laws,)
-        The age from which a copy costs no machine time.
+        Age from which a copy costs no machine time.
     """
 
     tables: Floats
@@ -40,18 +40,18 @@ class Laws(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """What is known of tasks, and how far they are.
+    """Distributions and progress of tasks.
 
     Attributes
     ----------
     law, scale : ndarray of int64 and of float64, shape (tasks,)
-        Law of each task's durations and their factor.
+        Distribution of each task's duration, and its factor.
     done : ndarray of bool, shape (tasks,)
-        Those that have ended.
+        Whether each has ended.
     copies : ndarray of int64, shape (tasks,)
-        Copies begun.
+        Number of started copies.
     begun : ndarray of float64, shape (tasks, most)
-        When each copy began; there may be ``most``.
+        Start of each copy; ``most`` is their maximum number.
     """
 
     law: Integers
@@ -70,10 +70,10 @@ class Gains(NamedTuple):
 
 @kernel
 def log_survival(table: Floats, begin: float, step: float, time: float) -> float:
-    """Return ln S of a unit-scale law at a time, from its values at knots in ln t.
+    """Return ln S of a unit-scale distribution at a time, interpolated in ln t.
 
-    Before the first knot S is 1; after the last, ln S goes on as straight as between the last two
-    (a Pareto tail is straight).
+    Before the first knot S is 1. After the last, ln S is extrapolated linearly (a Pareto tail is
+    linear).
     """
     if time <= 0.0:
         return 0.0
@@ -97,23 +97,22 @@ def assess(
     unit: Floats,
     gains: Gains,
 ) -> None:
-    """Work out what one more copy of each running task of a job would save and cost now.
+    """Evaluate one more copy now of each running task of a job: saved flowtime and extra cost.
 
-    The alternative is not "never": a task whose newest copy reaches the age ``paying`` of its law
-    gets another copy then, because from that age on a copy costs no machine time (of heavy-tailed
-    tasks, what has lasted long will last longer). So with S_i(t) = product over the present
-    copies of S(age + t) / S(age), a fresh copy's survival S_0, and d the time until the age is
-    reached,
+    The alternative is not "never": a task whose newest copy reaches the age ``paying`` of its
+    distribution gets another copy then, because from that age on a copy costs no machine time (a
+    heavy-tailed task that has run long will run longer). So with S_i(t) = product over the present
+    copies of S(age + t) / S(age), a new copy's survival S_0, and d the time until that age,
 
-    - without: B_i(t) = S_i(t) up to d, S_i(t) S_0(t - d) from then on (S_i(t) where d <= 0);
+    - without: B_i(t) = S_i(t) up to d, S_i(t) S_0(t - d) after it (S_i(t) if d <= 0);
     - with: S_i(t) S_0(t);
-    - saving of flowtime, once every task of the job has begun: the fall of E[max] =
+    - saved flowtime, once every task of the job has started: the decrease of E[max] =
       integral of (B_i - S_i S_0) product over the other tasks of (1 - B_j) dt;
     - extra machine time: (n + 1) integral of S_i S_0 less the integral of B_i times the copies
       running then.
 
-    Integrals are by the trapezoid rule on ``unit``, scaled by the mean and the longest time that
-    a task of the job has run. The job's tasks from ``low`` to ``high`` have begun, and ``whole``
+    Integrals use the trapezoid rule on ``unit``, scaled by the mean and the longest time that a
+    task of the job has run. The job's tasks from ``low`` to ``high`` have started, and ``whole``
     says whether those are all of them.
     """
     law, scale, done, copies, begun = tasks

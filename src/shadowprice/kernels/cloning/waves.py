@@ -1,7 +1,8 @@
 """Kernel of the heavily loaded regime: jobs of many tasks on fewer single-slot machines.
 
-Events are arrivals, ends of tasks and, while machines idle, looks at what runs. A free machine
-takes the next waiting task of the first job in the queue or a copy of a running task, by the rule.
+Events are arrivals, ends of tasks and, while machines idle, periodic checks of running tasks. A
+free machine takes the next waiting task of the first job in the queue or a copy of a running task,
+as the rule decides.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FREE, ACTIVE, WAITING, ENDS, ARRIVED, LEFT = range(6)
 
 
 class Rule(NamedTuple):
-    """What a free machine takes.
+    """Rule for a free machine.
 
     Attributes
     ----------
@@ -38,11 +39,10 @@ class Rule(NamedTuple):
         ``LATE_TASKS``: a task is late when it has run ``late_factor`` times the median of the
         finished ones, once ``late_share`` of its job's tasks have finished.
     machine_price : float
-        ``BY_SAVING``: seconds of flowtime that a machine second is worth beyond the delay it
-        causes.
+        ``BY_SAVING``: value of a machine second in seconds of flowtime, beyond the delay it causes.
     look : float
-        While machines idle, running tasks are looked at so often; an assessment by saving is
-        taken as it is for so long, unless its job changes.
+        Period of checks of running tasks while machines idle. An evaluation by saving is valid for
+        this time, unless its job changes.
     """
 
     kind: int
@@ -53,20 +53,20 @@ class Rule(NamedTuple):
 
 
 class Crowd(NamedTuple):
-    """The jobs that come.
+    """The arriving jobs.
 
     Attributes
     ----------
     arrival : ndarray of float64, shape (jobs,)
         Seconds, ascending.
     order : ndarray of int64, shape (jobs,)
-        Place of each job in the queue, lower first.
+        Position of each job in the queue, lower first.
     first : ndarray of int64, shape (jobs + 1,)
         First task of each job.
     owner : ndarray of int64, shape (tasks,)
         Job of each task.
     durations : ndarray of float64, shape (tasks, most)
-        Seconds that each copy would run: what happens, and no rule knows.
+        Actual duration of each copy in seconds, which no rule reads.
     """
 
     arrival: Floats
@@ -77,14 +77,14 @@ class Crowd(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a run leaves.
+    """Result of a run.
 
     Attributes
     ----------
     started, finish, work : ndarray of float64, shape (jobs,)
-        Start of a job's first task, its end, and its machine seconds (0 beforehand).
+        Start of a job's first task, its end, and its machine seconds (0 before the run).
     won : ndarray of int64, shape (tasks,)
-        Which copy of each task ended first.
+        Copy of each task that ended first.
     """
 
     started: Floats
@@ -94,23 +94,23 @@ class Outcome(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """Where a run stands.
+    """State of a run.
 
     Attributes
     ----------
     counts : ndarray of int64, shape (6,)
-        ``FREE`` machines, ``ACTIVE`` jobs in the queue, jobs ``WAITING`` to begin tasks, entries of
-        the heap of ``ENDS``, jobs ``ARRIVED``, jobs ``LEFT`` to finish.
+        ``FREE`` machines, ``ACTIVE`` jobs in the queue, jobs ``WAITING`` to start tasks, entries of
+        the heap of ``ENDS``, jobs ``ARRIVED``, unfinished jobs ``LEFT``.
     ends : ndarray of float64, shape (tasks,)
-        When each task ends, inf before it has begun and -1 afterwards.
+        End of each task, inf before its start and -1 after its end.
     upcoming, remaining : ndarray of int64, shape (jobs,)
-        The next task to begin, and tasks that have not ended.
+        The next task to start, and the number of tasks that have not ended.
     queue : ndarray of int64, shape (jobs,)
-        Jobs that have arrived and are not done, in their order.
+        Arrived jobs that aren't done, in order.
     assessed : ndarray of float64, shape (jobs,)
-        When each job's copies were last assessed.
+        Time of the last evaluation of each job's copies.
     times, heap : ndarray of float64 and of int64, shape (tasks * most,)
-        Ends to come and their tasks, as a heap.
+        Heap of upcoming ends and their tasks.
     """
 
     counts: Integers
@@ -125,7 +125,7 @@ class _Course(NamedTuple):
 
 @inlined
 def _push(times: Floats, tasks: Integers, size: int, time: float, task: int) -> int:
-    """Add an end to the heap; ends at one time come in the order of tasks."""
+    """Add an end to the heap; equal ends are in the order of tasks."""
     place = size
     while place > 0:
         parent = (place - 1) // 2
@@ -141,7 +141,7 @@ def _push(times: Floats, tasks: Integers, size: int, time: float, task: int) -> 
 
 @kernel
 def _pop(times: Floats, tasks: Integers, size: int) -> int:
-    """Take the first end off the heap."""
+    """Remove the first end from the heap."""
     size -= 1
     time, task = times[size], tasks[size]
     place = 0
@@ -167,7 +167,7 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
 
 @inlined
 def _set_out(machines: int, jobs: Crowd, tasks: Tasks) -> _Course:
-    """Return the course before anything has happened."""
+    """Return the initial state."""
     many = len(jobs.arrival)
     counts = np.zeros(6, dtype=np.int64)
     counts[FREE] = machines
@@ -187,10 +187,12 @@ def _set_out(machines: int, jobs: Crowd, tasks: Tasks) -> _Course:
 
 @inlined
 def _next_end(course: _Course) -> float:
-    """Return when the next task ends, inf where none runs."""
+    """Return the time of the next task's end, inf if none runs."""
     times, heap, counts = course.times, course.heap, course.counts
     while counts[ENDS] > 0 and times[0] != course.ends[heap[0]]:
-        counts[ENDS] = _pop(times, heap, counts[ENDS])  # a faster copy has overtaken it
+        counts[ENDS] = _pop(
+            times, heap, counts[ENDS]
+        )  # a faster copy of the task has already ended
     return times[0] if counts[ENDS] > 0 else np.inf
 
 
@@ -198,7 +200,7 @@ def _next_end(course: _Course) -> float:
 def _end(
     now: float, wasted: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
 ) -> float:
-    """End the next task; return the machine seconds of all copies so far that did not win."""
+    """End the next task; return the machine seconds so far of copies that didn't win."""
     counts, queue = course.counts, course.queue
     task = course.heap[0]
     counts[ENDS] = _pop(course.times, course.heap, counts[ENDS])
@@ -226,7 +228,7 @@ def _end(
 
 @inlined
 def _arrive(offered: float, jobs: Crowd, tasks: Tasks, laws: Laws, course: _Course) -> float:
-    """Let the next job join the queue; return the work that came so far, in seconds."""
+    """Add the next job to the queue; return the work that has arrived, in seconds."""
     counts, queue, order = course.counts, course.queue, jobs.order
     job = counts[ARRIVED]
     counts[ARRIVED] += 1
@@ -253,7 +255,7 @@ def _look_at(
     course: _Course,
     gains: Gains,
 ) -> None:
-    """Assess copies of the tasks of a job that have begun."""
+    """Evaluate copies of the tasks of a job that have started."""
     course.assessed[job] = now
     low, high = jobs.first[job], course.upcoming[job]
     assess(low, high, high == jobs.first[job + 1], now, tasks, laws, unit, gains)
@@ -261,7 +263,7 @@ def _look_at(
 
 @inlined
 def _next_of_full(jobs: Crowd, tasks: Tasks, course: _Course) -> tuple[int, bool]:
-    """Return the first task in the queue that lacks a copy, or -1, and whether it has one."""
+    """Return the first task in the queue that needs a copy, or -1, and whether it already runs."""
     most = tasks.begun.shape[1]
     for q in range(course.counts[ACTIVE]):
         job = course.queue[q]
@@ -293,7 +295,7 @@ def _next_by_saving(price: float, jobs: Crowd, tasks: Tasks, course: _Course, ga
 def _next_in_turn(
     now: float, rule: Rule, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
 ) -> tuple[int, bool]:
-    """Return the first task in the queue that waits, or is late, or -1, and whether it is late."""
+    """Return the first waiting or late task in the queue, or -1, and whether it is late."""
     if course.counts[WAITING] > 0 or rule.kind == LATE_TASKS:
         for q in range(course.counts[ACTIVE]):
             job = course.queue[q]
@@ -310,7 +312,7 @@ def _next_in_turn(
 def _begin(
     task: int, copy: bool, now: float, jobs: Crowd, tasks: Tasks, course: _Course, out: Outcome
 ) -> None:
-    """Let a free machine begin a task, or one more copy of it."""
+    """Start a task on a free machine, or one more copy of it."""
     counts = course.counts
     job = jobs.owner[task]
     number = tasks.copies[task]
@@ -345,23 +347,14 @@ def run_waves(
     ----------
     machines : int
         M single-slot machines.
-    rule : Rule
-        What a free machine takes.
-    jobs : Crowd
-        The jobs.
     tasks : Tasks
-        Their tasks, none begun; written.
+        Their tasks, none started; written.
     laws : Laws
-        What rules know of durations.
+        Distributions that rules may use.
     unit : ndarray, shape (points,)
         Grid of `assess`, from 0 up.
     out : Outcome
         Written.
-
-    Returns
-    -------
-    float
-        Machine seconds of all copies that did not win.
     """
     course = _set_out(machines, jobs, tasks)
     counts = course.counts

@@ -1,10 +1,10 @@
 """Bounds of the search over slots: equal slots, convex hulls, and the relaxation of every slot.
 
-The search over slots is a multiple-choice knapsack: at most one choice a slot, gather ``required``
-units at least cost (OASiS problem (28); PD-ORS (3.16)). Its linear relaxation needs only the lower
-convex hull of each slot's choices. A slot more can only lower the break slope, so one pass over the
-slots, with a heap of the steepest edge that each slot still takes, gives the relaxation for every
-completion slot.
+The search over slots is a multiple-choice knapsack: at most one choice per slot, gather
+``required`` units at least cost (OASiS problem (28); PD-ORS (3.16)). Its linear relaxation needs
+only the lower convex hull of each slot's choices. One more slot can only lower the break slope. So
+one pass over the slots, with a heap of the steepest edge that each slot still takes, gives the
+relaxation for every completion slot.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ COST_LIMIT = 1e300
 
 @inlined
 def greatest_common_divisor(gain: Ints) -> int:
-    """Greatest common divisor of all gains (0 where there are none)."""
+    """Return the greatest common divisor of all gains, 0 without gains."""
     divisor = 0
     for value in gain:
         a = divisor
@@ -100,17 +100,17 @@ def equal_slots(cost: Floats) -> tuple[Ints, Ints]:
 def slot_options(
     cost: Floats, gain: Ints, first: Ints
 ) -> tuple[Ints, Floats, Ints, Ints, Ints, Floats, Ints]:
-    """Undominated options of each class of slots, and their lower convex hull.
+    """Return the undominated options of each class of slots, and their lower convex hull.
 
-    An option is dominated when another gains as much for no more. Doing nothing (gain 0, cost 0)
-    is always option 0: its place is kept even where a free choice dominates it.
+    An option is dominated if another gains as much for no more. Doing nothing (gain 0, cost 0) is
+    always option 0, even if a free choice dominates it.
 
     Parameters
     ----------
     cost : float64[T, C]
-        Cost of every choice in every slot, ``inf`` where infeasible.
+        Cost of every choice in every slot, ``inf`` if infeasible.
     gain : int64[C]
-        Units that each choice adds.
+        Units of each choice.
     first : int64[K]
         One slot of each class.
 
@@ -196,7 +196,7 @@ def relaxations(
     slope: Floats,
     hull_count: Ints,
 ) -> tuple[Floats, Floats, Floats]:
-    """Linear relaxation and a rounded solution for every completion slot, in one pass.
+    """Return the linear relaxation and a rounded solution for every completion slot, in one pass.
 
     Parameters
     ----------
@@ -205,14 +205,14 @@ def relaxations(
     required : int
         Units to gather.
     option_gain, option_cost, hull, slope, hull_count
-        As `slot_options` returns them.
+        From `slot_options`.
 
     Returns
     -------
     lower : float64[T]
-        Cost of the relaxation over slots 0..t; ``inf`` where the slots cannot gather enough.
+        Cost of the relaxation over slots 0..t; ``inf`` if the slots can't gather enough.
     upper : float64[T]
-        Cost of the relaxation with its break edge taken whole: a feasible solution.
+        Cost of the relaxation with its whole break edge: a feasible solution.
     multiplier : float64[T]
         Slope of the break edge, the relaxation's price of a unit.
     """
@@ -269,8 +269,8 @@ def relaxations(
             else:
                 steepest[s] = slope[c, end - 1]
             sink(heap, size, steepest)
-        # Summed afresh: edges removed above may have been larger than what is left by many orders
-        # of magnitude, and their rounding errors must not stay behind.
+        # Sum again: removed edges may exceed the sum by orders of magnitude, and so would their
+        # rounding errors.
         total = 0.0
         for s in range(t + 1):
             total += spent[s]

@@ -1,6 +1,6 @@
 """Lists of undominated partial solutions of the search over slots, and their sums.
 
-A state is (deviation from the relaxation, reduced cost); see `horizon.core` for what they mean.
+A state is (deviation from the relaxation, reduced cost), as `horizon.core` defines them.
 """
 
 import numpy as np
@@ -136,7 +136,7 @@ def _combine_merge(
             c = r + multiplier * d
             if c < cheapest - slack:
                 cheapest = c
-                # Of those above the window, or of equal deviation, only the last is of use.
+                # Of the states above the window, or of equal deviation, only the last is useful.
                 if m > 0 and (
                     (d > high and new_deviation[m - 1] > high) or new_deviation[m - 1] == d
                 ):
@@ -166,7 +166,7 @@ def combine(
     multiplier: float,
     slack: float,
 ) -> tuple[Ints, Floats, Ints, Ints]:
-    """Undominated sums of two lists of partial solutions.
+    """Return the undominated sums of two lists of partial solutions.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def combine(
     low, high : int
         Window: sums below are dropped; of those above only the cheapest is kept.
     gap : float
-        Sums of larger reduced cost are dropped.
+        Maximum reduced cost.
     multiplier : float
         Price of a unit: a state costs its reduced cost plus ``multiplier`` times its deviation.
     slack : float
@@ -186,7 +186,7 @@ def combine(
     Returns
     -------
     deviation, reduced, left, right
-        The sums by strictly decreasing deviation, and the entries of either list that make them.
+        The sums by strictly decreasing deviation, and the entries of both lists that make them.
     """
     pairs = len(ax) * len(bx)
     if pairs == 0:

@@ -29,7 +29,7 @@ def round_up(
     """Return base options at the break slope, a break edge's length and a good solution.
 
     The solution takes whole break edges while they fit, then the cheapest single step that covers
-    the rest, and last shrinks slots while something is gathered too much.
+    the rest, and last shrinks slots while it gathers too much.
     """
     classes = len(option_count)
     base = np.zeros(classes, np.int64)
@@ -96,7 +96,7 @@ def round_up(
 
 @kernel
 def shrink(option: Ints, over: int, class_of: Ints, option_gain: Ints, option_cost: Floats) -> None:
-    """Give back what is gathered too much: best saving first, later slots first on ties."""
+    """Remove excess units: the largest saving first, later slots first on ties."""
     while over > 0:
         best = 0.0
         best_slot = -1
@@ -131,7 +131,7 @@ def shrink(option: Ints, over: int, class_of: Ints, option_gain: Ints, option_co
 
 @inlined
 def total_cost(option: Ints, class_of: Ints, option_cost: Floats) -> float:
-    """Cost of one option a slot, summed from slot 0 on."""
+    """Return the cost of one option per slot, summed from slot 0 on."""
     total = 0.0
     for s in range(len(option)):
         total += option_cost[class_of[s], option[s]]
@@ -155,17 +155,18 @@ def solve_prefix(
     slope: Floats,
     hull_count: Ints,
 ) -> tuple[float, float, Ints]:
-    """Cheapest way to gather ``required`` units over slots 0..slot, if at most ``limit``.
+    """Find the cheapest way to gather ``required`` units over slots 0..slot, if at most ``limit``.
 
-    ``lower`` is the cost of the relaxation, ``proven`` the best lower bound known. A solution that
-    costs at most ``accept`` more than need be is good enough.
+    ``lower`` is the cost of the relaxation, ``proven`` the best known lower bound. A solution
+    within ``accept`` of the optimum is good enough.
 
     Returns
     -------
     cost : float
-        What the solution costs, ``inf`` if every one costs more than ``limit``.
+        Cost of the solution, ``inf`` if it would exceed ``limit``.
     proven : float
-        No solution costs less: within ``accept`` (and `TOLERANCE`) of ``cost``, or of ``limit``.
+        Lower bound of all solutions: within ``accept`` (and `TOLERANCE`) of ``cost``, or of
+        ``limit``.
     option : int64[slot + 1]
         Option of each slot (0 is nothing); empty if the cost is ``inf``.
     """
@@ -180,7 +181,7 @@ def solve_prefix(
             best = cost
             limit = cost
             if accept > 0.0:
-                limit = cost - accept  # only what is better by more is looked for
+                limit = cost - accept  # a smaller improvement doesn't count
                 if limit <= max(lower, proven):
                     return best, max(lower, proven), option
     gap = limit - lower

@@ -29,20 +29,20 @@ def residue_costs(
     option_cost: Floats,
     option_count: Ints,
 ) -> Floats:
-    """Least reduced cost of any set of deviations whose sum has a given residue.
+    """Return the least reduced cost of any set of deviations whose sum has a given residue.
 
     Parameters
     ----------
     modulus : int
         Any positive number gives valid bounds; the length of the break edge gives good ones.
     gap, multiplier, copies, base, option_gain, option_cost, option_count
-        As for `horizon.core.best_deviation`.
+        As in `horizon.core.best_deviation`.
 
     Returns
     -------
     float64[modulus]
-        Gathering a unit too much counts as a deviation of -1 at the price of a unit. ``inf`` for
-        residues that no deviations below ``gap`` reach.
+        One excess unit counts as a deviation of -1 at the price of a unit. ``inf`` for residues
+        that no deviations below ``gap`` reach.
     """
     step_cost = np.full(modulus, np.inf)
     step_cost[(modulus - 1) % modulus] = multiplier
@@ -92,25 +92,25 @@ def drop_hopeless(
     gap: float,
     least: Floats,
 ) -> int:
-    """Remove states, in place, whose residue the other slots cannot mend within the gap.
+    """Remove states, in place, whose residue the other slots can't fix within the gap.
 
     Parameters
     ----------
     deviation, reduced, left, right
         The arena of states.
     start, length : int
-        Where the list begins in it, and how many states it has.
+        First state of the list, and the number of its states.
     need : int
         Deviation that a complete solution must reach.
     gap : float
-        Reduced cost that a complete solution may have.
+        Maximum reduced cost of a complete solution.
     least : float64[M]
-        As `residue_costs` returns it; empty for no bound.
+        From `residue_costs`; empty for no bound.
 
     Returns
     -------
     int
-        States left.
+        Number of remaining states.
     """
     modulus = len(least)
     if modulus == 0:

@@ -1,12 +1,12 @@
-"""The exact search over slots: which choice in which slot, and when to complete.
+"""The exact search over slots: a choice for each slot, and a completion slot.
 
-OASiS (problem (27)/(28), Algorithm 2) and PD-ORS (Algorithm 2, with (3.16)) both ask: given what
-every choice costs in every slot, gather ``required`` units with at most one choice a slot, so that
-utility(completion slot) - cost is largest. `best_schedule` answers it exactly for any costs and any
-gains: neither need be convex or monotone. Completion slots are visited by decreasing bound on their
-payoff (`horizon.bounds`), and solved exactly (`horizon.core`) only while the bound beats the best
-schedule found. With a gap, only while it beats it by more than that: what is left of the bounds
-then proves how good the schedule is.
+OASiS (problem (27)/(28), Algorithm 2) and PD-ORS (Algorithm 2, with (3.16)) have the same
+subproblem: given the cost of every choice in every slot, gather ``required`` units with at most one
+choice per slot, and maximise utility(completion slot) - cost. `best_schedule` solves it exactly for
+any costs and gains, convex and monotone or not. Completion slots are visited by decreasing bound on
+their payoff (`horizon.bounds`), and solved exactly (`horizon.core`) only while the bound beats the
+best schedule so far. With a gap, it must beat it by more than the gap, and the remaining bounds
+prove the quality of the schedule.
 """
 
 from typing import NamedTuple
@@ -33,9 +33,9 @@ class Found(NamedTuple):
     Attributes
     ----------
     feasible : bool
-        Whether any completion slot can gather what is required.
+        Whether any completion slot can gather enough units.
     completion : int
-        Last slot used, -1 if infeasible (0 if nothing is required).
+        Last used slot, -1 if infeasible (0 if nothing is required).
     payoff : float
         Utility at completion less cost; ``-inf`` if infeasible. May be negative.
     cost : float
@@ -43,7 +43,7 @@ class Found(NamedTuple):
     choice : int64[T]
         Choice in each slot, -1 for none.
     bound : float
-        No schedule has a larger payoff, to 1e-9 relative; equal to ``payoff`` without a gap.
+        Upper bound of all payoffs, to 1e-9 relative; equal to ``payoff`` without a gap.
     """
 
     feasible: bool
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 def _search(
     cost: Floats, gain: Ints, required: int, utility: Floats, gap: float
 ) -> tuple[int, float, float, Ints, float]:
-    """Best completion slot (-1: none), payoff, cost, choices, bound; see `best_schedule`."""
+    """Return the best completion slot (-1: none), payoff, cost, choices, bound."""
     slots = cost.shape[0]
     choice = np.full(slots, -1, np.int64)
     if required <= 0:
@@ -89,7 +89,7 @@ def _search(
     best_slot = slots
     best_cost = np.inf
     best_option = np.empty(0, np.int64)
-    settled = -np.inf  # no schedule that completes in a slot which is done with pays more
+    settled = -np.inf  # upper bound of the payoffs in all settled slots
     if gap > 0.0:  # then the schedule of `known`, or one as good that is done before it, is kept
         for t in range(rounded):
             if utility[t] - upper[t] >= known - TOLERANCE * (abs(utility[t]) + abs(known)):
@@ -107,11 +107,11 @@ def _search(
             known = best
     widen = True
     while True:
-        # Relative to the payoff itself, so that whether it is positive is never left open; what is
-        # not positive need not be told apart.
+        # Relative to the payoff, so that its sign is always decided; schedules with payoffs that
+        # aren't positive needn't be compared.
         accept = gap * max(0.0, best)
         enough = max(known + accept, 0.0) if gap > 0.0 else known
-        # The completion slot of the largest bound that may still beat the best, or tie earlier.
+        # The completion slot with the largest bound that may beat the best, or tie earlier.
         target = -1
         target_bound = -np.inf
         for t in range(slots):
@@ -125,7 +125,7 @@ def _search(
                 target_bound = bound
         if target < 0:
             break
-        # Where the relaxation is flat, a later slot bounds every earlier one: settle them together.
+        # If the relaxation is flat, a later slot bounds all earlier ones: settle them together.
         last = target
         if widen:
             for t in range(target + 1, slots):
@@ -179,7 +179,7 @@ def _search(
     for s in range(len(best_option)):
         choice[s] = option_choice[class_of[s], best_option[s]]
         over += option_gain[class_of[s], best_option[s]]
-    # Among choices of one price (free ones, say) take no more than is needed.
+    # Of choices with equal prices, such as free ones, take the smallest that suffice.
     for s in range(len(best_option) - 1, -1, -1):
         if over <= 0:
             break
@@ -196,7 +196,7 @@ def _search(
 def _is_open(
     bound: float, utility: float, known: float, enough: float, earlier: bool, gap: float
 ) -> bool:
-    """Whether a slot's bound leaves a schedule that matters: better, or as good and earlier."""
+    """Return whether a slot's bound allows a schedule that is better, or as good and earlier."""
     margin = 2.0 * TOLERANCE * (abs(utility) + abs(known))
     if gap > 0.0:
         return bound > enough + margin
@@ -215,7 +215,7 @@ def _last_used(option: Ints) -> int:
 def _checked(cost: Floats, gain: Ints) -> tuple[Floats, Ints]:
     """Contiguous arrays of agreeing shape, non-negative costs and positive gains."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
-    # Copied: for a read-only array everything would be compiled a second time.
+    # Copied, because numba would compile everything again for a read-only array.
     gain = np.array(gain, dtype=np.int64)
     if cost.ndim != 2 or gain.shape != (cost.shape[1],) or cost.shape[0] == 0:
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Gangs of workers on counted places, and what they pay (Astraea)."""
+"""Gangs of workers on counted units of capacity, and their payments (Astraea)."""

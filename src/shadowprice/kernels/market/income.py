@@ -1,4 +1,4 @@
-"""Division of what a job pays among the owners of the places it uses, to the last unit."""
+"""Division of a job's payment among the owners of its units, to the last millionth."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ Integers = npt.NDArray[np.int64]
 
 @kernel
 def divide(amounts: Integers, contributions: Integers) -> Integers:
-    """Divide amounts in proportion to contributions: Eq. (2), or (11) for one type of place.
+    """Divide amounts in proportion to contributions: Eq. (2), or (11) for one type of unit.
 
-    ``amount * contribution / sum of contributions`` is rarely a whole number of units. Each owner
-    gets its whole part; the units left over, fewer than there are owners, go one each to those
-    with the largest fractions, ties to the owner named first (largest remainders). Nothing is
-    lost or made: each row of the result adds up to its amount.
+    ``amount * contribution / sum of contributions`` is rarely an integer. Each owner gets the
+    integer part. The remainders, fewer than the owners, go one each to the largest fractions, ties
+    to the first owner (largest remainders). Each row of the result adds up to its amount.
 
     Parameters
     ----------
     amounts : int64, shape (slots,)
-        What is paid in each slot, not negative.
+        Payment in each slot, not negative.
     contributions : int64, shape (slots, owners)
-        Unused places of each owner in each slot, not negative, adding up to less than 2**31; some
-        positive wherever the amount is.
+        Unused units of each owner in each slot, not negative, adding up to less than 2**31; some
+        are positive if the amount is.
 
     Returns
     -------
     int64, shape (slots, owners)
-        What each owner receives; nothing in a slot in which nobody contributes.
+        Income of each owner; 0 in a slot without contributions.
     """
     slots, owners = contributions.shape
     shares = np.zeros((slots, owners), np.int64)

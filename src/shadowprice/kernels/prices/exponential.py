@@ -23,14 +23,14 @@ SMALLEST = -745.1332191019411
 
 @kernel
 def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -> float:
-    """Price of one resource on one server.
+    """Return the price of one resource on one server.
 
     Parameters
     ----------
     used, capacity : int
-        Amounts; the fraction used runs from 0 to 1.
+        Amounts; the fraction used is from 0 to 1.
     ln_low, ln_high : float
-        Logarithms of the price when nothing and when all is used. ``-inf`` for ``ln_low`` means
+        Logarithms of the price of an unused and of a full server. ``-inf`` for ``ln_low`` means
         free until full.
 
     Returns
@@ -59,14 +59,14 @@ def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -
 
 @kernel
 def exponential_prices(used: Ints, capacity: Ints, ln_low: Floats, ln_high: Floats) -> Floats:
-    """Prices of every resource on every server.
+    """Return the price of every resource on every server.
 
     Parameters
     ----------
     used, capacity : int64[S, R]
-        Amounts used and amounts in all.
+        Used amounts and capacity.
     ln_low, ln_high : float64[R]
-        Logarithms of the price when nothing and when all is used; see `exponential_price`.
+        As in `exponential_price`.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def exponential_prices(used: Ints, capacity: Ints, ln_low: Floats, ln_high: Floa
 
 @inlined
 def priced(price: Floats, share: Floats) -> float:
-    """Cost of a demand: sum of price times share, where what is not asked for costs nothing.
+    """Return the cost of a demand: the sum of price times share.
 
     An infinite price of a resource with share 0 counts as 0.
     """

@@ -1,1 +1,1 @@
-"""Placing the next slot: fair shares, risk and reward, round robin."""
+"""Placement in the next slot: fair shares, risk and reward, round robin."""

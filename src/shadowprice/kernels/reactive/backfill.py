@@ -1,10 +1,10 @@
-"""Backfilling: who may start now without delaying what is reserved for those before.
+"""Backfilling: start jobs now that don't delay the reservations of jobs before them.
 
-Lifka, "The ANL/IBM SP Scheduling System" (JSSPP 1995), for EASY, where the first job that must
-wait holds a reservation; Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User
-Runtime Estimates in Scheduling the IBM SP2 with Backfilling" (IEEE TPDS 2001), for both EASY and
-conservative, where every job that waits holds one. Here a reservation is of places on servers,
-over several resources, not of a number of processors.
+Lifka, "The ANL/IBM SP Scheduling System" (JSSPP 1995), for EASY, in which the first job that waits
+has a reservation; Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime
+Estimates in Scheduling the IBM SP2 with Backfilling" (IEEE TPDS 2001), for EASY and conservative,
+in which every job that waits has one. Here a reservation is a placement on servers, over several
+resources, instead of a number of processors.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Flags = NDArray[np.bool_]
 
 
 class Ending(NamedTuple):
-    """What running jobs give back, in order of time.
+    """Capacity that running jobs release, in order of time.
 
     Attributes
     ----------
     slots : int64[entries]
-        Before which slot.
+        Slot before which it is released.
     servers : int64[entries]
-        Where.
+        Server.
     amounts : int64[entries, resources]
-        What.
+        Amount.
     """
 
     slots: Integers
@@ -40,18 +40,18 @@ class Ending(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """Jobs in order of priority, and what servers may carry.
+    """Jobs in order of priority, and the roles of servers.
 
     Attributes
     ----------
     worker, ps : int64[jobs, resources]
         Demands.
     workers, servers : int64[jobs]
-        Fixed numbers of workers, and the parameter servers they need.
+        Fixed numbers of workers and parameter servers.
     lengths : int64[jobs]
-        Slots that each is expected to run.
+        Expected durations in slots.
     hosts_workers, hosts_ps : bool[servers]
-        What each server may carry now.
+        Whether each server may host workers, and parameter servers, now.
     """
 
     worker: Integers
@@ -65,9 +65,9 @@ class Queued(NamedTuple):
 
 @kernel
 def carries(room: Integers, queued: Queued, j: int) -> bool:
-    """Return whether servers have room for the workers, and for the parameter servers, each alone.
+    """Return whether the workers fit, and the parameter servers fit, each alone.
 
-    It never says no where the two fit together, and is much cheaper than placing them.
+    Necessary for placing both together, and much cheaper.
     """
     servers, resources = room.shape
     for kind in range(2):
@@ -91,7 +91,7 @@ def carries(room: Integers, queued: Queued, j: int) -> bool:
 
 @kernel
 def fitting_now(free: Integers, queued: Queued) -> int:
-    """Return one more than the last job that could stand on what is free now, 0 if none could."""
+    """Return one more than the last job that could start on the free capacity, 0 if none could."""
     for j in range(len(queued.workers) - 1, -1, -1):
         if carries(free, queued, j):
             return j + 1
@@ -102,7 +102,7 @@ def fitting_now(free: Integers, queued: Queued) -> int:
 def insert(
     count: int, slots: Integers, servers: Integers, amounts: Integers, slot: int, server: int
 ) -> int:
-    """Make room for one more change of a slot and a server in order of slots; return its place."""
+    """Shift the changes to insert one in order of slots; return its position."""
     at = count
     while at > 0 and slots[at - 1] > slot:
         slots[at] = slots[at - 1]
@@ -116,7 +116,7 @@ def insert(
 
 @inlined
 def lay(room: Integers, other: Integers, cap: bool) -> None:
-    """Set what is free to something else, or only what is more than that."""
+    """Copy free capacity, or (``cap``) reduce it to at most another's."""
     for s in range(room.shape[0]):
         for r in range(room.shape[1]):
             if not cap or other[s, r] < room[s, r]:
@@ -125,7 +125,7 @@ def lay(room: Integers, other: Integers, cap: bool) -> None:
 
 @inlined
 def take(room: Integers, out: Integers, filled: int, queued: Queued, j: int) -> None:
-    """Take off what a job holds in the places found for it."""
+    """Subtract the demand of a job in its placement."""
     for at in range(filled):
         for r in range(room.shape[1]):
             room[out[0, at], r] -= out[1, at] * queued.worker[j, r] + out[2, at] * queued.ps[j, r]
@@ -141,40 +141,41 @@ def backfill(
     reservations: int,
     starts: Integers,
 ) -> Integers:
-    """Take jobs in order; start those that fit now for as long as they run, reserve for others.
+    """Start the jobs that fit now for their duration, in order; reserve for others.
 
-    What is free grows from slot to slot, but where a reservation begins. So what a job finds free
-    throughout its run is the least of what is free where it starts, and of what is free where those
-    reservations begin that begin before it ends: no table of slots is needed.
+    Free capacity grows over time, except when a reservation starts. So the capacity that is free
+    throughout a job's run is the minimum of that at its start and at the starts of reservations
+    during the run. No table of slots is needed.
 
     Parameters
     ----------
     now : int
-        The slot.
+        Current slot.
     free : ndarray of int64, shape (servers, resources)
-        What is free now. What those take that start is taken off.
+        Free capacity; that of started jobs is subtracted.
     ending : Ending
-        What running jobs give back.
+        Capacity that running jobs release.
     queued : Queued
-        The jobs; the first ones, as many as ``starts`` holds, are looked at.
+        Jobs; only as many as ``starts`` has entries are considered.
     cursors : ndarray of int64, shape (2,)
-        Where round robin goes on; moved by the jobs that start.
+        Round-robin cursors; moved by the jobs that start.
     reservations : int
-        How many of the jobs that must wait hold a reservation: 1 for EASY, all for conservative.
+        Maximum number of waiting jobs with a reservation: 1 for EASY, all for conservative.
     starts : ndarray of int64, shape (jobs,)
-        Filled with the slot of the start, now or reserved; -1 where neither.
+        Start slots, now or reserved; -1 for neither. Written.
 
     Returns
     -------
     ndarray of int64, shape (places, 4)
-        Places of the jobs that start now, in their order: job, server, workers, parameter servers.
+        Placement of the jobs that start now, in their order: job, server, workers, parameter
+        servers.
     """
     jobs = len(starts)
     servers, resources = free.shape
     places = 0
     for j in range(jobs):
         places += min(servers, queued.workers[j] + queued.servers[j])
-    # What changes later: what ends, and where reservations begin and end.
+    # Later changes: released capacity, and the starts and ends of reservations.
     count = len(ending.slots)
     slots = np.empty(count + 2 * places, dtype=np.int64)
     where = np.empty(count + 2 * places, dtype=np.int64)
@@ -183,7 +184,7 @@ def backfill(
         slots[k] = ending.slots[k]
         where[k] = ending.servers[k]
     lay(amounts[:count], ending.amounts, False)
-    # Where each reservation begins, and what is free then.
+    # Start of each reservation, and the free capacity then.
     held = 0
     begins = np.empty(min(jobs, reservations), dtype=np.int64)
     at_begin = np.empty((len(begins), servers, resources), dtype=np.int64)
@@ -249,7 +250,7 @@ def backfill(
             lay(at_begin[held], then, False)
             held += 1
         if held >= reservations:
-            continue  # nobody looks at later slots any more
+            continue  # later slots don't matter any more
         for at in range(filled):
             for back in range(first == now, 2):
                 new = insert(count, slots, where, amounts, end if back else first, out[0, at])

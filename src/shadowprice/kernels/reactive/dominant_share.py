@@ -1,8 +1,8 @@
 """Max-min fairness in dominant shares by progressive filling, with placement.
 
 Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types" (NSDI 2011),
-Algorithm 1: the job with the smallest dominant share is granted its next workers, until nothing
-more fits. Grants are whole workers with the parameter servers that they need.
+Algorithm 1: the job with the smallest dominant share gets its next workers, until no more fit.
+Grants are whole workers with their parameter servers.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Flags = NDArray[np.bool_]
 
 
 class Widths(NamedTuple):
-    """Numbers of workers that jobs can use.
+    """Useful worker counts of jobs.
 
     Attributes
     ----------
     first, choices : int64[rows]
-        Where a row's numbers begin, and how many there are.
+        First entry of a row, and the number of its entries.
     workers, servers : int64[entries]
-        Ascending numbers of workers, and the parameter servers they need.
+        Ascending worker counts, and their parameter servers.
     alike : int64[rows]
-        A number, from 0, that jobs of equal demands and numbers of workers share: where one found
-        no room to begin, the others need not be tried.
+        Class of jobs with equal demands and worker counts, from 0: if one doesn't fit, the others
+        needn't be tried.
     """
 
     first: Integers
@@ -52,7 +52,7 @@ class Widths(NamedTuple):
 
 @kernel
 def _sift(heap: Integers, size: int, share: Floats) -> None:
-    """Move the root of the heap down to where it belongs: smallest share, then earliest."""
+    """Move the root of the heap down: the smallest share is on top, the earliest job on ties."""
     at = 0
     while True:
         child = 2 * at + 1
@@ -74,7 +74,7 @@ def _sift(heap: Integers, size: int, share: Floats) -> None:
 
 @inlined
 def _give_up(spare: Integers, places: Places, row: int) -> None:
-    """Let others have what a job holds beyond its new places."""
+    """Release the resources of a job beyond its new placement to others."""
     for s in range(len(spare)):
         workers = max(0, places.on_workers[row, s] - places.new_workers[row, s])
         servers = max(0, places.on_ps[row, s] - places.new_ps[row, s])
@@ -98,24 +98,22 @@ def fill(
     Parameters
     ----------
     free : ndarray of int64, shape (servers, resources)
-        Capacity; what is granted is taken off.
+        Capacity; grants are subtracted.
     total : ndarray of float64, shape (resources,)
-        Capacity of the cluster in each resource; 0 leaves a resource out of every share.
+        Capacity of the cluster; 0 excludes a resource from all shares.
     rows : ndarray of int64, shape (jobs,)
-        Rows of the jobs in order of arrival, which breaks ties.
+        Rows in order of arrival, which breaks ties.
     places : Places
-        The jobs; their new places are filled for the rows given.
-    widths : Widths
-        Their numbers of workers.
+        Jobs; their new placements are written.
     cursors : ndarray of int64, shape (2,)
-        Round-robin cursors, moved.
+        Round-robin cursors; moved.
     change : ndarray of int64, shape (jobs,)
-        Filled with `SAME`, `LESS`, `MORE` or `MOVED`.
+        `SAME`, `LESS`, `MORE` or `MOVED`; written.
 
     Returns
     -------
     ndarray of float64, shape (jobs,)
-        Dominant shares granted.
+        Dominant shares that were granted.
     """
     jobs = len(rows)
     share = np.zeros(jobs)
@@ -158,7 +156,7 @@ def fill(
         if granted:
             _sift(heap, size, share)
             continue
-        # The job has all it can use, or nothing more fits: what it had beyond that is spare.
+        # The job can't use more, or no more fits: the rest of its old placement is spare.
         if places.standing[row]:
             _give_up(spare, places, row)
         if step[j] == 0:

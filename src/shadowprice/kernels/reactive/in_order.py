@@ -1,4 +1,4 @@
-"""Jobs of fixed widths that run in an order for as long as they fit."""
+"""A preemptive queue: jobs of fixed worker counts run in order while they fit."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def run_in_order(
     cursors: Integers,
     change: Integers,
 ) -> None:
-    """Let jobs run in order, each with its fixed number of workers, for as long as they fit.
+    """Run jobs in order, each with its fixed worker count, while they fit.
 
-    A job takes the places it had, then free ones that nobody had, round robin, then those of jobs
-    further down the order, which are paused unless they fit elsewhere.
+    A job gets its current servers first, then free capacity without a current user, round robin,
+    then that of jobs further down, which are paused unless they fit elsewhere.
 
     Parameters
     ----------
     free : ndarray of int64, shape (servers, resources)
-        Capacity; what is taken is taken off.
+        Capacity; placements are subtracted.
     rows : ndarray of int64, shape (jobs,)
-        Rows of the open jobs, the first to be served first.
+        Rows of the open jobs in order of service.
     places : Places
-        The jobs; their new places are filled for the rows given.
+        Jobs; their new placements are written.
     workers, servers_needed : ndarray of int64, shape (table rows,)
-        Fixed numbers of workers, and of the parameter servers they need.
+        Fixed numbers of workers and parameter servers.
     cursors : ndarray of int64, shape (2,)
-        Round-robin cursors, moved.
+        Round-robin cursors; moved.
     change : ndarray of int64, shape (jobs,)
-        Filled with `SAME`, `LESS`, `MORE` or `MOVED`.
+        `SAME`, `LESS`, `MORE` or `MOVED`; written.
     """
     spare = free.copy()
     least = least_of(places, rows)

@@ -1,7 +1,7 @@
-"""Where jobs stand and are to stand, and the granting of places to one job after another.
+"""Current and new placements of jobs, and allocation to one job after another.
 
-A job is granted first the places that it had before, then free places that nobody had, round robin,
-then any free place: that decides who moves, never who is granted what number.
+A job gets its current servers first, then free capacity without a current user, round robin, then
+any free capacity. This decides which jobs move, but never how many processes a job gets.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 SAME, LESS, MORE, MOVED = 0, 1, 2, 3
-"""How a job's new places compare with those it had, server by server."""
+"""Comparison of a job's new placement with its current one, server by server."""
 
 
 class Places(NamedTuple):
-    """Open jobs as rows, and where they stand.
+    """Open jobs as rows, with their placements.
 
     Attributes
     ----------
     worker, ps : int64[rows, resources]
         Demands; zeros for the parameter servers of all-reduce jobs.
     hosts_workers, hosts_ps : bool[servers]
-        What each server may carry now.
+        Whether each server may host workers, and parameter servers, now.
     on_workers, on_ps : int64[rows, servers]
-        Where jobs stand.
+        Current placements.
     new_workers, new_ps : int64[rows, servers]
-        Where they are to stand.
+        New placements.
     standing : bool[rows]
-        Which jobs stand anywhere.
+        Whether a job has a current placement.
     """
 
     worker: Integers
@@ -50,7 +50,7 @@ class Places(NamedTuple):
 
 @inlined
 def fits(room: Integers, server: int, demand: Integers) -> bool:
-    """Return whether a server has room for one more."""
+    """Return whether a demand fits on a server."""
     enough = True
     for r in range(len(demand)):
         enough = enough and (demand[r] == 0 or room[server, r] >= demand[r])
@@ -59,7 +59,7 @@ def fits(room: Integers, server: int, demand: Integers) -> bool:
 
 @inlined
 def room_left(free: Integers, places: Places, least: Integers) -> bool:
-    """Return whether some server that carries workers has room for the least that jobs ask for."""
+    """Return whether the minimum demand fits on any server for workers."""
     room = False
     for s in range(len(free)):
         if places.hosts_workers[s] and fits(free, s, least):
@@ -70,7 +70,7 @@ def room_left(free: Integers, places: Places, least: Integers) -> bool:
 
 @inlined
 def least_of(places: Places, rows: Integers) -> Integers:
-    """Return the least that a worker of any of the jobs asks for, by resource."""
+    """Return the minimum demand of the jobs' workers, by resource."""
     least = np.full(places.worker.shape[1], np.iinfo(np.int64).max)
     for j in range(len(rows)):
         for r in range(len(least)):
@@ -80,7 +80,7 @@ def least_of(places: Places, rows: Integers) -> Integers:
 
 @inlined
 def keep(spare: Integers, places: Places, row: int, sign: int) -> None:
-    """Take what a job holds off what is spare; with a sign of -1, give it back."""
+    """Subtract a job's current placement from the spare capacity; with ``sign`` -1, add it."""
     for s in range(len(spare)):
         workers, servers = sign * places.on_workers[row, s], sign * places.on_ps[row, s]
         if workers != 0 or servers != 0:
@@ -90,7 +90,7 @@ def keep(spare: Integers, places: Places, row: int, sign: int) -> None:
 
 @inlined
 def empty(places: Places, row: int) -> None:
-    """Take all new places of a job away."""
+    """Clear a job's new placement."""
     for s in range(places.new_workers.shape[1]):
         places.new_workers[row, s] = 0
         places.new_ps[row, s] = 0
@@ -98,7 +98,7 @@ def empty(places: Places, row: int) -> None:
 
 @kernel
 def compared(places: Places, row: int) -> int:
-    """Return how the new places of a job compare with those it has."""
+    """Compare a job's new placement with its current one."""
     less = False
     more = False
     for s in range(places.new_workers.shape[1]):
@@ -119,7 +119,7 @@ def _take(
     cursors: Integers,
     kind: int,
 ) -> int:
-    """Take one place; return its server, plus the number of servers where the job had it; or -1."""
+    """Allocate one process; return its server or -1. Adds the server count for a current server."""
     servers = len(hosts)
     for s in range(servers):
         if given[s] < kept[s] and hosts[s] and fits(free, s, demand):
@@ -131,7 +131,7 @@ def _take(
         at = int(cursors[kind])
         for _ in range(servers):
             after = at + 1 if at + 1 < servers else 0
-            # What is spare may have been taken by force (negative): both must hold.
+            # Spare capacity is negative after a job took that of another: check both.
             if hosts[at] and fits(free, at, demand) and (anyone == 1 or fits(spare, at, demand)):
                 for r in range(len(demand)):
                     free[at, r] -= demand[r]
@@ -153,22 +153,18 @@ def grant(
     more_ps: int,
     cursors: Integers,
 ) -> bool:
-    """Grant one job so many more workers and parameter servers; all of them or none.
+    """Allocate more workers and parameter servers to a job; all of them or none.
 
     Parameters
     ----------
     free : ndarray of int64, shape (servers, resources)
-        What is free; what is granted is taken off.
+        Free capacity; grants are subtracted.
     spare : ndarray of int64, shape (servers, resources)
-        What nobody has or had.
+        Free capacity without a current user.
     places : Places
-        The jobs; the new places of the row are added to.
-    row : int
-        The job.
-    more_workers, more_ps : int
-        How many.
+        Jobs; the row's new placement grows.
     cursors : ndarray of int64, shape (2,)
-        Round-robin cursors of workers and of parameter servers, moved.
+        Round-robin cursors of workers and of parameter servers; moved.
     """
     servers = free.shape[0]
     worker, ps = places.worker[row], places.ps[row]
@@ -180,7 +176,7 @@ def grant(
         taken = 0
         before_w, before_p = cursors[0], cursors[1]
         for at in range(more_workers + more_ps):
-            # Workers first; where that leaves the servers none to stand on, parameter servers.
+            # Workers first; if the parameter servers don't fit then, they come first.
             kind = (0 if at < more_workers else 1) if order == 0 else (0 if at >= more_ps else 1)
             if kind == 0:
                 demand, hosts = worker, places.hosts_workers
@@ -210,5 +206,5 @@ def grant(
         cursors[0] = before_w
         cursors[1] = before_p
         if more_ps == 0 or (order == 0 and taken < more_workers):
-            break  # no room for the workers alone
+            break  # the workers don't even fit alone
     return False

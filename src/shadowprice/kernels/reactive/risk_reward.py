@@ -1,4 +1,4 @@
-"""The risk-reward heuristic: what a job gains, what it costs the others to wait, and who runs.
+"""The risk-reward heuristic: a job's gain, the cost of others' waiting, and who runs.
 
 Irwin, Grit, Chase: "Balancing Risk and Reward in a Market-Based Task Service" (HPDC 2004). There a
 task fills one processor, loses value linearly while it waits, and is ranked by
@@ -7,10 +7,10 @@ task fills one processor, loses value linearly while it waits, and is ranked by
     present value = yield / (1 + discount * remaining time),
     cost = sum over the other tasks of decay * min(remaining time, time until it is worth nothing).
 
-Here a job fills a share of the cluster (its dominant share), so what it keeps from the others is
-``share * remaining slots`` of whole-cluster time: that takes the place of the remaining time in
-the cost and below the fraction line, and is the same thing where a job fills all there is. A job's
-decay is what one more slot of delay would take from its utility now.
+Here a job uses a share of the cluster, its dominant share. It delays others by ``share * remaining
+slots`` of whole-cluster time, which replaces the remaining time in the cost and in the denominator;
+both are equal if a job fills the cluster. A job's decay is the utility lost by one more slot of
+delay.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Candidates(NamedTuple):
     Attributes
     ----------
     worths : Worths
-        Their utilities.
+        Utilities.
     arrival, slots_left : int64[rows]
-        Arrival slot, and slots of running that remain.
+        Arrival slot, and remaining slots of running.
     share : float64[rows]
         Dominant share while running.
     """
@@ -48,18 +48,18 @@ class Candidates(NamedTuple):
 
 
 class Appraisal(NamedTuple):
-    """What jobs are worth if each ran from now on, by position.
+    """Values of jobs if each ran from now on, by position.
 
     Attributes
     ----------
     utility : float64[jobs]
-        What completing then is worth.
+        Utility of completing then.
     decay : float64[jobs]
-        What one more slot of delay would take from that.
+        Loss by one more slot of delay.
     expiry : float64[jobs]
-        After what delay nothing is left.
+        Delay after which the utility is gone.
     delay : float64[jobs]
-        What running keeps from the others: the share times the slots that remain.
+        Delay of others: the share times the remaining slots.
     reward : float64[jobs]
         See the module.
     order, by_delay : int64[jobs]
@@ -77,7 +77,7 @@ class Appraisal(NamedTuple):
 
 @kernel
 def appraisal(size: int) -> Appraisal:
-    """Return an appraisal of so many jobs, to be filled."""
+    """Allocate an appraisal."""
     return Appraisal(
         np.zeros(size),
         np.zeros(size),
@@ -98,11 +98,9 @@ def appraise(
     Parameters
     ----------
     slot : int
-        Now.
+        Current slot.
     rows : ndarray of int64, shape (jobs,)
         Rows of the open jobs.
-    jobs : Candidates
-        The table.
     alpha, discount : float
         See the module.
     """
@@ -120,19 +118,7 @@ def appraise(
 
 @kernel
 def foresee(j: int, row: int, slot: int, jobs: Candidates, made: Appraisal) -> None:
-    """Set a job's utility if it runs from now on, its decay, expiry and delay, at position j.
-
-    Parameters
-    ----------
-    j, row : int
-        Its position, and its row of the table.
-    slot : int
-        Now.
-    jobs : Candidates
-        The table.
-    made : Appraisal
-        Written at ``j``.
-    """
+    """Set the values of a job at position ``j`` as if it ran from ``slot`` on."""
     duration = float(slot + jobs.slots_left[row] - 1 - jobs.arrival[row])
     utility = worth(jobs.worths, row, duration)
     decay = max(0.0, utility - worth(jobs.worths, row, duration + 1.0))
@@ -151,13 +137,13 @@ def reckon(
     Parameters
     ----------
     count : int
-        How many there are; arrays may be longer.
+        Number of jobs; arrays may be longer.
     rows, jobs, alpha, discount
         As in `appraise`.
     made : Appraisal
-        As `foresee` filled it, with the positions sorted.
+        From `foresee`, with the positions sorted.
     """
-    # Of a delay x: jobs that expire before lose all, the others x times their decay.
+    # A delay x costs jobs that expire before x all their utility, and others x times their decay.
     utility, decay, expiry, delay = made.utility, made.decay, made.expiry, made.delay
     fading = 0.0
     fadings = np.zeros(count + 1)
@@ -178,7 +164,7 @@ def reckon(
 
 @kernel
 def join(j: int, values: Floats, order: Integers) -> None:
-    """Put position ``j``, the last, where it belongs among the ``j`` sorted by their values."""
+    """Insert the last position ``j`` into ``j`` positions sorted by value."""
     low, high = 0, j
     while low < high:
         middle = (low + high) // 2
@@ -193,7 +179,7 @@ def join(j: int, values: Floats, order: Integers) -> None:
 
 @kernel
 def leave(j: int, order: Integers) -> None:
-    """Take position ``j``, the last, out of ``j + 1`` sorted ones."""
+    """Remove the last position ``j`` from ``j + 1`` sorted positions."""
     k = 0
     while order[k] != j:
         k += 1
@@ -203,11 +189,11 @@ def leave(j: int, order: Integers) -> None:
 
 @kernel
 def admission(at: int, rows: Integers, jobs: Candidates, made: Appraisal) -> tuple[float, float]:
-    """Return what admitting one job costs the others, and when it would be done.
+    """Return the delay cost of admitting a job, and its expected slots until completion.
 
-    Jobs are served in the order of their rewards. Where all of them fit side by side nobody waits;
-    else the job completes when all that is served up to it, spread over the whole cluster, is
-    done (and not before its own time), and delays the jobs behind it by what it takes.
+    Jobs are served in order of reward. If all fit side by side, none waits. Otherwise the job
+    completes once everything up to it is done, spread over the whole cluster, and not before its
+    own duration. It delays the jobs behind it by its own work.
 
     Parameters
     ----------
@@ -215,15 +201,8 @@ def admission(at: int, rows: Integers, jobs: Candidates, made: Appraisal) -> tup
         Position of the job among ``rows``.
     rows : ndarray of int64, shape (jobs,)
         Rows of the jobs.
-    jobs : Candidates
-        The table.
     made : Appraisal
         Of these jobs; arrays may be longer.
-
-    Returns
-    -------
-    (float, float)
-        Delay cost, and expected slots until completion.
     """
     row = rows[at]
     reward = made.reward

@@ -1,8 +1,8 @@
-"""Placing a job's workers and parameter servers round robin.
+"""Round-robin placement of a job's workers and parameter servers.
 
 "In (i)-(iii), we place workers and parameter servers on available servers in a round-robin
-fashion" (OASiS, section V): each one goes to the next server after the last one used that has room
-for it. One cursor goes round for workers, another for parameter servers.
+fashion" (OASiS, section V): each process goes to the next server after the last one used on which
+it fits. Workers and parameter servers have a cursor each.
 """
 
 from __future__ import annotations
@@ -25,27 +25,25 @@ def deal(
     cursor: int,
     given: Integers,
 ) -> int:
-    """Deal equal items one by one to the servers that have room, going round.
+    """Distribute equal items to the servers on which they fit, round robin.
 
     Parameters
     ----------
     free : ndarray of int64, shape (servers, resources)
-        Room on each server; what is dealt is taken off.
+        Free capacity; items are subtracted.
     demand : ndarray of int64, shape (resources,)
-        What one item takes.
-    count : int
-        Items to deal.
+        Demand of an item.
     hosts : ndarray of bool, shape (servers,)
-        Servers that may carry the item.
+        Servers that may host the item.
     cursor : int
-        First server to ask.
+        First server to try.
     given : ndarray of int64, shape (servers,)
-        Zeros; filled with the items dealt to each server.
+        Zeros; the number of items of each server is written.
 
     Returns
     -------
     int
-        First server to ask next time; -1 where not all items found room, and nothing was dealt.
+        First server to try next time; -1 if not all items fit, and nothing changes.
     """
     servers, resources = free.shape
     at = cursor
@@ -53,7 +51,7 @@ def deal(
     idle = 0
     while dealt < count:
         if idle == servers:
-            # A whole round without room: put everything back.
+            # No server fits the item: undo all.
             for s in range(servers):
                 for r in range(resources):
                     free[s, r] += given[s] * demand[r]
@@ -89,30 +87,30 @@ def place(
     cursors: Integers,
     out: Integers,
 ) -> int:
-    """Place one job, taking its room; all of it or nothing.
+    """Place one job, all of it or nothing.
 
-    Workers are dealt first. Where that leaves no room for the parameter servers (machines that
-    carry both), the parameter servers are dealt first instead.
+    Workers are placed first, or parameter servers if they don't fit after the workers on servers
+    that host both.
 
     Parameters
     ----------
     free : ndarray of int64, shape (servers, resources)
-        Room on each server; what is placed is taken off.
+        Free capacity; the placement is subtracted.
     worker, ps : ndarray of int64, shape (resources,)
-        Demand of a worker and of a parameter server.
+        Demands.
     workers, servers_needed : int
-        How many of them.
+        Numbers of workers and parameter servers.
     hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        What each server may carry now.
+        Whether each server may host workers, and parameter servers, now.
     cursors : ndarray of int64, shape (2,)
-        Where the next worker and the next parameter server go first; moved on success.
+        First server to try for a worker and for a parameter server; moved on success.
     out : ndarray of int64, shape (3, servers)
-        Filled from the left with server, workers, parameter servers; servers ascend.
+        Server, workers and parameter servers of each column, servers ascending; written.
 
     Returns
     -------
     int
-        Columns filled; 0 where there is no room, and nothing was taken.
+        Number of columns; 0 if the job doesn't fit.
     """
     servers = free.shape[0]
     given_workers = np.zeros(servers, dtype=np.int64)
@@ -135,7 +133,7 @@ def place(
             done = True
             break
         if next_worker < 0 and ps_first == 0:
-            break  # no room for the workers alone
+            break  # the workers don't even fit alone
         for s in range(servers):
             for r in range(free.shape[1]):
                 free[s, r] += given_workers[s] * worker[r] + given_ps[s] * ps[r]

@@ -1,9 +1,9 @@
-"""Minimum satisfactory shares of a pool and the marginal return of spare GPUs, as in ElasticFlow.
+"""Minimum satisfactory shares of a pool, and marginal returns of spare GPUs, as in ElasticFlow.
 
 Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning"
 (ASPLOS 2023), Algorithms 1 (`shares`) and 2. A cluster is a pool: sums of resources in every slot.
-Where every worker takes the same and servers hold a whole number of them, a sum that suffices can
-be placed; elsewhere the placement decides.
+If all workers have equal demands and fill servers exactly, a sufficient sum can be placed. In other
+cases placement decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOW, NEXT = constant(0), constant(1)
 """First slots of a plan, counted from now."""
 
 _LOOK = 64
-"""Slots looked at first: jobs whose deadlines are far end long before."""
+"""Number of slots that are examined first: jobs with late deadlines end long before them."""
 
 
 @inlined
@@ -42,11 +42,11 @@ def _take(free: Integers, slot: int, demand: Integers, sign: int) -> None:
 
 @kernel
 def _room(free: Integers, slot: int, demand: Integers, low: int, high: int) -> int:
-    """Return the highest level up to ``high`` that finds room in a slot, where ``low`` does.
+    """Return the highest level up to ``high`` that fits in a slot, given that ``low`` fits.
 
-    A level takes of every column at least what the one below it takes.
+    A level takes at least as much of every column as the level below.
     """
-    probe = high  # most often it does
+    probe = high  # it fits most often
     while low < high:
         if _fits(free, slot, demand[probe]):
             low = probe
@@ -74,31 +74,31 @@ def progressive_filling(
     Parameters
     ----------
     free : ndarray of int64, shape (slots, columns)
-        What is left in each slot from now on; what the plan takes is taken off.
+        Free capacity of each slot from now on; the plan is subtracted.
     demand : ndarray of int64, shape (levels, columns)
-        What each useful number of workers takes, ascending.
+        Demand of each useful worker count, ascending.
     gains : ndarray of int64, shape (levels,)
         Progress units of a slot with each, ascending.
     levels : int
-        How many there are.
+        Number of levels.
     left : int
-        Progress units to make, above 0.
+        Remaining progress units, above 0.
     first, last : int
-        Slots, counted from now, that it may use; both included.
+        First and last slot that may be used, counted from now.
     plan : ndarray of int16, shape (slots,)
-        Filled with levels from ``first`` to the completion; what it holds beyond means nothing.
+        Levels from ``first`` to the completion; the rest is meaningless. Written.
     begins : ndarray of int64, shape (slots + 1,)
-        0, 1, 2, ...: every slot is an interval of its own.
+        0, 1, 2, ...: every slot is an interval.
     room : ndarray of int64, shape (slots,)
         Scratch space.
 
     Returns
     -------
     int
-        Slot in which it completes; -1 where there is no plan.
+        Completion slot; -1 without a plan.
     """
     slots = last - first + 1
-    bottom = 0  # the least with which it completes with nobody else there
+    bottom = 0  # the least level that completes on an empty cluster
     while bottom < levels and (left + gains[bottom] - 1) // gains[bottom] > slots:
         bottom += 1
     if bottom == levels:
@@ -107,7 +107,7 @@ def progressive_filling(
     while known < slots and done < 0:
         until = min(slots, max(_LOOK, 2 * known))
         for at in range(known, until):
-            if _fits(free, first + at, demand[top]):  # most often it does
+            if _fits(free, first + at, demand[top]):  # the usual case
                 room[at] = top
             else:
                 room[at] = _room(free, first + at, demand, NOTHING, top - 1)
@@ -116,7 +116,7 @@ def progressive_filling(
     if done < 0:
         every, more = np.arange(levels), 1
         while done < 0 and top < levels - 1:
-            # There may be more room where there was as much as was looked for.
+            # Higher levels may fit only where the last ceiling fitted.
             below, top = top, min(top + more, levels - 1)
             for at in range(slots):
                 if room[at] != below:
@@ -142,7 +142,7 @@ def progressive_filling(
 
 @inlined
 def _scratch(plan: Levels) -> tuple[Integers, Integers]:
-    """Return what `progressive_filling` wants besides, for plans of so many slots."""
+    """Return ``begins`` and ``room`` of `progressive_filling`."""
     slots = plan.shape[1]
     return np.arange(slots + 1), np.empty(slots, dtype=np.int64)
 
@@ -160,29 +160,29 @@ def satisfy(
     stop: bool,
     ends: Integers,
 ) -> bool:
-    """Plan jobs in order, each with its minimum satisfactory share of what the others leave.
+    """Plan jobs in order, each with its minimum satisfactory share of the remaining capacity.
 
     Parameters
     ----------
     free : ndarray of int64, shape (slots, columns)
-        What is left in each slot from now on; what the plans take is taken off.
+        Free capacity of each slot from now on; plans are subtracted.
     order : ndarray of int64, shape (jobs,)
         Rows, the earliest deadline first.
     demand, gains, levels, left
         As in `progressive_filling`, by row.
     last : ndarray of int64, shape (rows,)
-        Last slot of each, counted from now; below 0 where the deadline is over.
+        Last slot of each, counted from now; negative after the deadline.
     plan : ndarray of int16, shape (rows, slots)
-        Filled.
+        Written.
     stop : bool
         Whether to stop at the first job without a plan.
     ends : ndarray of int64, shape (rows,)
-        Filled: the slot in which each plan completes, counted from now; -1 where there is none.
+        Completion slot of each plan, counted from now; -1 without a plan. Written.
 
     Returns
     -------
     bool
-        Whether all have one.
+        Whether all jobs have a plan.
     """
     begins, room = _scratch(plan)
     every = True
@@ -218,9 +218,9 @@ def _later(
 ) -> int:
     """Return the GPU-time that a job needs after the first slot if it has a level in it.
 
-    With a deadline, that of its minimum satisfactory share from the next slot on, in what is free
-    (its own plan given back); without one, that of running with its fewest workers. -1 where the
-    deadline could not be met.
+    With a deadline: that of its minimum satisfactory share from the next slot on, in the capacity
+    without its own plan. Without one: that of its smallest worker count. -1 if the deadline is
+    missed.
     """
     missing = left[row] - (gains[row, level] if level >= 0 else 0)
     if missing <= 0:
@@ -256,22 +256,22 @@ def deal_spare(
     plan: Levels,
     now: Integers,
 ) -> None:
-    """Deal what is free in the first slot, step by step, by marginal return (Algorithm 2).
+    """Allocate the free capacity of the first slot by marginal return (Algorithm 2).
 
-    A step is the next useful number of workers. Its return is the GPU-time of later slots that it
-    saves, by GPU that it takes; the job of the largest return takes it, the first of equals. A
-    job's return is worked out anew when it has taken a step, with its new plan entered.
+    A step goes to the next useful worker count. Its return is the GPU-time of later slots that it
+    saves, per GPU. The job with the largest return gets its step, the first on ties. Its return is
+    then computed again with its new plan.
 
     Parameters
     ----------
     free, demand, gains, levels, left, last, ends, plan
-        As in `satisfy`, which was called before; plans are renewed.
+        As in `satisfy`, which comes first; plans are updated.
     rows : ndarray of int64, shape (jobs,)
-        All jobs that may run, those with a deadline and those without.
+        All jobs that may run, with and without deadline.
     width : ndarray of int64, shape (rows, levels)
-        GPUs that each level takes.
+        GPUs of each level.
     now : ndarray of int64, shape (rows,)
-        Level of each in the first slot; filled.
+        Level of each in the first slot; written.
     """
     count = len(rows)
     saved = np.zeros(count, dtype=np.int64)
@@ -294,7 +294,7 @@ def deal_spare(
             if level + 1 >= levels[row] or (level >= 0 and gains[row, level] >= left[row]):
                 open_[n] = False
                 continue
-            # What the step takes beyond what the job has.
+            # Only the resources beyond the job's current level have to fit.
             short = False
             for c in range(demand.shape[2]):
                 had = demand[row, level, c] if level >= 0 else 0
@@ -319,7 +319,7 @@ def deal_spare(
                 _put(free, row, demand, ends, plan, 1)
                 had_width = width[row, level] if level >= 0 else 0
                 extra[n] = max(width[row, level + 1] - had_width, 1)
-                # A deadline that only the step keeps: it saves everything.
+                # Without the step the deadline is missed: it has the largest return.
                 saved[n] = before - after if before >= 0 else np.iinfo(np.int32).max
                 if after < 0:
                     open_[n] = False
@@ -350,7 +350,7 @@ def deal_spare(
 def _put(
     free: Integers, row: int, demand: Integers, ends: Integers, plan: Levels, sign: int
 ) -> None:
-    """Take a job's plan for the slots after the first off what is free, or (-1) give it back."""
+    """Subtract a job's plan for later slots from the free capacity; with ``sign`` -1, add it."""
     for slot in range(1, ends[row] + 1):
         if plan[row, slot] >= 0:
             _take(free, slot, demand[row, plan[row, slot]], sign)
@@ -358,10 +358,10 @@ def _put(
 
 @kernel
 def next_change(rows: Integers, ends: Integers, plan: Levels, now: Integers) -> int:
-    """Return the first slot, counted from now, for which jobs have to be planned anew.
+    """Return the first slot, counted from now, that needs new plans; a large number without one.
 
-    That is where a plan changes its level after the next slot, or asks for more in the next slot
-    than the job has now; until then jobs may go on as they are. A large number where none does.
+    That is where a plan changes its level after the next slot, or needs more in the next slot than
+    the job has now.
     """
     first = NO_CHANGE
     for row in rows:

@@ -1,4 +1,4 @@
-"""What one server carries at best: a bounded knapsack in several resources, exactly."""
+"""The best set of items for one server: an exact bounded knapsack with several resources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _fractional(
     left: Integers,
     limit: Integers,
 ) -> float:
-    """Bound what items from ``depth`` on add: the least of the relaxations to one resource."""
+    """Bound the value of items from ``depth`` on: the least of the one-resource relaxations."""
     resources, items = orders.shape
     best = 0.0
     for i in range(items):
@@ -60,28 +60,27 @@ def best_pattern(
 ) -> tuple[int, int]:
     """Maximise ``weight . p`` over integers ``0 <= p <= limit`` with ``p demand <= capacity``.
 
-    Depth first, the densest item first and its largest count first; a branch ends where the
-    tightest relaxation to a single resource cannot beat the best pattern.
+    Depth-first branch and bound: the densest item first, with its largest count first. A branch
+    ends if the tightest relaxation to a single resource can't beat the best pattern.
 
     Parameters
     ----------
     weight : ndarray of int64, shape (items,)
-        Worth of an item, not negative.
+        Value of an item, not negative.
     demand : ndarray of int64, shape (items, resources)
-        What an item takes.
-    capacity : ndarray of int64, shape (resources,)
-        What there is.
+        Demand of an item.
     limit : ndarray of int64, shape (items,)
-        Most of each item.
+        Maximum number of each item.
     most_nodes : int
-        Branches to look at before giving up.
+        Maximum number of branches.
     pattern : ndarray of int64, shape (items,)
-        Filled with the best pattern.
+        The best pattern; written.
 
     Returns
     -------
     (int, int)
-        Its worth, and an upper bound on any pattern's: the same, unless the search was given up.
+        Its value, and an upper bound for all patterns, which is equal unless the search stopped
+        early.
     """
     items, resources = demand.shape
     orders = np.zeros((resources, items), dtype=np.int64)
@@ -115,7 +114,7 @@ def best_pattern(
             if nodes > most_nodes:
                 return best, max(best, root)
             bound = worth + _fractional(orders, depth_of, depth, weight, demand, left, limit)
-            # Worths are integers: less than one more is no more.
+            # Values are integers: a bound below best + 1 can't improve it.
             if np.floor(bound + 1e-6) > best:
                 i = sequence[depth]
                 most = limit[i]
@@ -131,7 +130,7 @@ def best_pattern(
         if down and worth > best:
             best = worth
             pattern[:] = count
-        # Step back to the last item of which one fewer can be tried.
+        # Backtrack to the last item with a smaller count to try.
         down = False
         if depth == 0:
             return best, best

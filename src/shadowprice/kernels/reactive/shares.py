@@ -1,12 +1,12 @@
-"""Minimum satisfactory shares: the fewest workers at once with which a job completes in time.
+"""Minimum satisfactory shares: the fewest workers at once that complete a job in time.
 
 Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning"
-(ASPLOS 2023), Algorithm 1. Under a *ceiling* a job has, in every interval, the most workers up to
-the ceiling that find room there. The least ceiling that completes its work in time is its share.
+(ASPLOS 2023), Algorithm 1. Under a *ceiling*, a job has in every interval the highest level up to
+the ceiling that fits. The least ceiling that completes its work in time is its share.
 
-What room there is, and what a level takes, is the caller's: a pool's sums slot by slot
-(`satisfactory`), or groups of servers over intervals (`revision.plans`). It has to be such that
-where a level finds room, every smaller one does, so that one number an interval says it all.
+The caller defines what fits: a pool's sums slot by slot (`satisfactory`), or groups of servers over
+intervals (`revision.plans`). If a level fits, all smaller ones must fit, so that one number per
+interval is enough.
 """
 
 import numpy as np
@@ -17,31 +17,31 @@ from shadowprice.kernels.jit import constant, kernel
 Ints = NDArray[np.int64]
 
 NOTHING = constant(-1)
-"""Level of a job that stands still."""
+"""Level of a paused job."""
 
 
 @kernel
 def completes(
     begins: Ints, intervals: int, room: Ints, gains: Ints, top: int, left: int, end: int
 ) -> int:
-    """Return the slot in which a job completes with at most a level, -1 if not before ``end``.
+    """Return the completion slot of a job with a maximum level, -1 if not before ``end``.
 
     Parameters
     ----------
     begins : int64[intervals + 1]
         First slot of each interval, ascending, and the end of the last.
     intervals : int
-        How many there are.
+        Number of intervals.
     room : int64[intervals]
-        Highest level that finds room in each that begins before ``end``; -1 for none.
+        Highest level that fits in each that starts before ``end``; -1 for none.
     gains : int64[levels]
-        Progress units of a slot with each level; 0 where nothing is sure.
+        Progress units of a slot with each level; 0 if nothing is certain.
     top : int
-        The level.
+        Maximum level.
     left : int
-        Progress units to make.
+        Remaining progress units.
     end : int
-        Slot before which it has to be complete.
+        Slot before which the job has to complete.
     """
     for k in range(intervals):
         if begins[k] >= end:
@@ -52,7 +52,7 @@ def completes(
             if left <= gain:
                 return int(begins[k])
             slots = min(begins[k + 1], end) - begins[k]
-            if slots > 1:  # single slots need no division, which takes longer than all the rest
+            if slots > 1:  # avoid the division for single slots: it takes longer than the rest
                 needed = (left + gain - 1) // gain
                 if needed <= slots:
                     return int(begins[k] + needed - 1)
@@ -71,14 +71,14 @@ def completes_fresh(
     left: int,
     end: int,
 ) -> int:
-    """Return what `completes` does where the first slot in which a job runs may yield more.
+    """Return `completes` for a job whose first slot of running may yield more.
 
     Parameters
     ----------
     begins, intervals, room, gains, top, left, end
         As in `completes`.
     first : int64[levels]
-        Progress units of that slot with each level, no less than those of another.
+        Progress units of the first slot with each level, at least ``gains``.
     """
     for k in range(intervals):
         if begins[k] >= end:
@@ -104,24 +104,23 @@ def least_ceiling(
     end: int,
     first: Ints,
 ) -> tuple[int, int]:
-    """Return the least ceiling that completes before ``end``, and the slot in which it does.
+    """Return the least ceiling that completes before ``end``, and the completion slot.
 
     Parameters
     ----------
     begins, intervals, room, gains, left, end
-        As in `completes`; gains may not fall from one ceiling to the next.
+        As in `completes`; gains don't decrease from one ceiling to the next.
     ceilings : int64[count]
         Levels that may be ceilings, ascending.
     count : int
-        How many there are.
+        Number of ceilings.
     first : int64[levels]
-        As in `completes_fresh`; those may not fall either. The same as gains where no slot yields
-        more.
+        As in `completes_fresh`, not decreasing either; equal to ``gains`` if no slot yields more.
 
     Returns
     -------
     (int, int)
-        Position of the ceiling, and the slot; -1, -1 where there is none.
+        Position of the ceiling, and the slot; -1, -1 without one.
     """
     high = count - 1
     done = completes_fresh(begins, intervals, room, gains, first, ceilings[high], left, end)

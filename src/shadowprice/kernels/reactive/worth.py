@@ -1,8 +1,7 @@
-"""What completing is worth, for kernels: six families by formula, any other by its values.
+"""Utilities of completion times, for kernels: six families by formula, others by a table.
 
-A family that the kernels do not know is told by knots, durations with their values: between two
-of them its value is that of the straight line. Whoever enters a job chooses knots
-(`shadowprice.policies.reactive.worths`).
+Other families are tabulated by knots, durations with their values, and interpolated linearly.
+`shadowprice.policies.reactive.worths` chooses the knots.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TOLD = 0, 1, 2, 3, 4, 5, 6
-"""Families of utilities; `TOLD`: by knots."""
+"""Families of utilities; `TOLD` is tabulated."""
 
 
 class Worths(NamedTuple):
@@ -30,9 +29,9 @@ class Worths(NamedTuple):
     family : int64[rows]
         Family of each.
     parameters : float64[rows, 3]
-        Its parameters in the order of the family; of `TOLD`, the number of knots.
+        Parameters in the order of the family; for `TOLD`, the number of knots.
     knots : int64[rows, width]
-        Durations in slots, ascending from 0; the last value holds for ever.
+        Durations in slots, ascending from 0; the last value holds for all later ones.
     values : float64[rows, width]
         Utility at each knot.
     """
@@ -66,7 +65,7 @@ def worth(worths: Worths, row: int, duration: float) -> float:
 
 @inlined
 def _between(knots: Integers, values: Floats, count: int, duration: float) -> float:
-    """Return a value on the line through the knots."""
+    """Interpolate the knots linearly."""
     low, high = 0, count - 1
     if duration >= knots[high]:
         return float(values[high])

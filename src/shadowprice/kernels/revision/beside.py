@@ -1,4 +1,4 @@
-"""The timeline that others leave who name their servers: it is known server by server."""
+"""The timeline of capacity beside pinned plans, which is known server by server."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,33 +22,33 @@ def begin_beside(
     change: Ints,
     held: Ints,
 ) -> bool:
-    """Make a timeline of intervals in which servers have different room.
+    """Initialise a timeline of intervals in which servers have different free capacity.
 
     Parameters
     ----------
     line : Timeline
-        What is written.
+        Written.
     starts : int64[intervals]
         First slot of each interval, ascending.
     free : int64[servers, resources]
-        What each server has in the first one; what it has in the last on return.
+        Free capacity in the first interval; in the last one on return.
     role : int64[servers]
-        What servers may carry.
+        Role of each server.
     up : bool[servers]
-        Which there are.
+        Whether each is up.
     first : int64[intervals + 1]
-        Where the changes before each interval begin.
+        First change before each interval.
     server : int64[changes]
-        Server that has more or less than in the interval before.
+        Server whose free capacity changes.
     change : int64[changes, resources]
-        How much more.
+        Amount of the change.
     held : int64[intervals, tenants, resources]
-        What those who name their servers hold.
+        Usage of the pinned plans.
 
     Returns
     -------
     bool
-        False where the timeline is not wide enough for all the groups that differ.
+        False if the timeline is too narrow for all different groups.
     """
     line.groups[0] = 0
     for s in range(len(free)):
@@ -78,7 +78,7 @@ def begin_beside(
 
 @kernel
 def _group(line: Timeline, state: int, role: int, free: Ints) -> int:
-    """Return the group of servers with so much room, -1 for none."""
+    """Return the group of servers with a role and free capacity, -1 for none."""
     for g in range(line.groups[state]):
         equal = line.role[state, g] == role
         for r in range(len(free)):
@@ -90,7 +90,7 @@ def _group(line: Timeline, state: int, role: int, free: Ints) -> int:
 
 @kernel
 def _add(line: Timeline, state: int, role: int, free: Ints) -> bool:
-    """Add a server with so much room to a state; False where there is no space to."""
+    """Add a server to a state; return False if all groups are in use."""
     g = _group(line, state, role, free)
     if g < 0:
         g = line.groups[state]
@@ -107,7 +107,7 @@ def _add(line: Timeline, state: int, role: int, free: Ints) -> bool:
 
 @inlined
 def _remove(line: Timeline, state: int, role: int, free: Ints) -> None:
-    """Take a server with so much room out of a state."""
+    """Remove a server from a state."""
     g = _group(line, state, role, free)
     line.servers[state, g] -= 1
     if line.servers[state, g] == 0:

@@ -1,4 +1,4 @@
-"""Where jobs stand, and the chains of entries by which that is worked out."""
+"""Placements of jobs, and the linked lists from which they are computed."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ Ints = NDArray[np.int64]
 
 
 class Stood(NamedTuple):
-    """Where jobs stand, as entries of a server each.
+    """Placements of jobs, as entries of one server each.
 
     Attributes
     ----------
     first, number : int64[rows]
-        Where a row's entries begin, and how many there are.
+        First entry of a row, and the number of its entries.
     server, workers, ps : int64[entries]
         Server, workers and parameter servers on it; a row's servers ascend.
     """
@@ -32,18 +32,18 @@ class Stood(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Where jobs are to stand, while that is worked out.
+    """Placements while they are computed: a linked list of entries a job.
 
     Attributes
     ----------
     head : int64[rows]
         Newest entry of a row, -1 for none.
     after : int64[most]
-        The entry before it of the same row.
+        The entry of the same row before it, -1 for none.
     server, workers, ps : int64[most]
         As in `Stood`.
     used : int64[1]
-        Entries.
+        Number of entries.
     """
 
     head: Ints
@@ -56,7 +56,7 @@ class Chains(NamedTuple):
 
 @kernel
 def entry(chains: Chains, row: int, server: int) -> int:
-    """Return a row's entry of a server, a new one where it has none."""
+    """Return a row's entry of a server, and add one if there is none."""
     at = chains.head[row]
     while at >= 0:
         if chains.server[at] == server:
@@ -74,7 +74,7 @@ def entry(chains: Chains, row: int, server: int) -> int:
 
 @kernel
 def listed(chains: Chains) -> Stood:
-    """Return the entries that hold anything, a row's in the order of servers."""
+    """Return the placements of all entries that aren't empty."""
     rows, used = len(chains.head), chains.used[0]
     first, number = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     server, workers = np.empty(used, np.int64), np.empty(used, np.int64)
@@ -102,7 +102,7 @@ def listed(chains: Chains) -> Stood:
 def put_on(
     free: Ints, crowds: Crowds, role: int, demand: Ints, number: int, row: int, chains: Chains
 ) -> bool:
-    """Place so many of a job's demand on servers, by the rule of `timeline.put`."""
+    """Place several of a job's demands on servers, by the rule of `timeline.put`."""
     rest = number
     while rest > 0:
         best, fits = best_crowd(crowds, role, demand, rest)
@@ -122,7 +122,7 @@ def put_on(
 
 @kernel
 def put_whole(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: Chains) -> bool:
-    """Place all of a level on one server, by the rule of `timeline.put`."""
+    """Place a co-located level on one server, by the rule of `timeline.put`."""
     demand = demand_of_whole(jobs, row, level)
     best, _ = best_crowd(crowds, role_of_whole(jobs, row), demand, ONE)
     if best < 0:
@@ -137,7 +137,7 @@ def put_whole(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chai
 
 @kernel
 def take_back(free: Ints, crowds: Crowds, worker: Ints, ps: Ints, row: int, chains: Chains) -> None:
-    """Give back all that a job was given."""
+    """Release everything that a job was given."""
     at = chains.head[row]
     while at >= 0:
         change(free, crowds, chains.server[at], worker, chains.workers[at])

@@ -1,4 +1,4 @@
-"""The slot about to begin: who waits, and who gets what nobody needs."""
+"""Allocation of the next slot: waiting jobs, and spare capacity."""
 
 import heapq
 from typing import NamedTuple
@@ -36,21 +36,19 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 REACH = 8
-"""A promise lies at most so many times the planned duration ahead, or a horizon if that is more."""
+"""Maximum distance of a promise, in planned durations; the horizon if that is more."""
 
 
 @kernel
 def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats, Floats]:
-    """Return the density of each row and what it would earn; see `plans.density`.
+    """Return the utility density of each row and its utility; see `plans.density`.
 
     Parameters
     ----------
-    jobs : Jobs
-        Open jobs.
     rows : int64[jobs]
-        Which of them.
+        Rows of the table.
     now : int
-        The coming slot.
+        The next slot.
     weight : float64[rows of the table, 2]
         Weight of a worker and of a parameter server of each job.
     """
@@ -63,21 +61,20 @@ def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats,
 
 @kernel
 def least_use(jobs: Jobs, rows: Ints, on_worker: Floats, on_ps: Floats) -> Floats:
-    """Return the slots of all there is that the work of each row takes at least.
+    """Return the minimum cluster slots of each row's work.
 
     Parameters
     ----------
-    jobs : Jobs
-        Open jobs.
     rows : int64[jobs]
-        Which of them.
+        Rows of the table.
     on_worker, on_ps : float64[jobs, priced resources]
-        Shares that a worker and a parameter server of each take; the largest counts.
+        Share of the cluster that a worker and a parameter server of each take; the scarcest
+        resource counts.
 
     Returns
     -------
     float64[jobs]
-        At the level that is thriftiest.
+        Slots of the whole cluster at the thriftiest level.
     """
     result = np.full(len(rows), np.inf)
     for n in range(len(rows)):
@@ -94,22 +91,18 @@ def least_use(jobs: Jobs, rows: Ints, on_worker: Floats, on_ps: Floats) -> Float
 
 @kernel
 def due(jobs: Jobs, row: int, now: int, done: int, horizon: int, slack: float) -> int:
-    """Return the last slot that is worth all but a share of what completing in one is.
+    """Return the last slot whose utility is within ``slack`` of that of completing in ``done``.
 
     Parameters
     ----------
-    jobs : Jobs
-        Open jobs.
-    row : int
-        Which of them.
     now : int
-        The coming slot.
+        The next slot.
     done : int
-        The one.
+        Completion slot of the plan.
     horizon : int
-        Slots that it lies ahead, at most, or `REACH` times as many as ``done`` does.
+        Maximum slots ahead, unless `REACH` times those of ``done`` are more.
     slack : float
-        The share.
+        Share of the utility that may be lost.
     """
     reach = max(horizon, REACH * (done - now + 1))
     last = max(done, min(jobs.last[row], now + reach))
@@ -120,20 +113,18 @@ def due(jobs: Jobs, row: int, now: int, done: int, horizon: int, slack: float) -
 def dues(
     jobs: Jobs, rows: Ints, now: int, horizon: int, slack: float, result: Ints, value: Floats
 ) -> None:
-    """Return what each job would earn were it alone, and by when it is due then; see `plans.due`.
+    """Write the utility that each job would have alone, and the last acceptable slot; see `due`.
 
     Parameters
     ----------
-    jobs : Jobs
-        Open jobs.
     rows : int64[jobs]
-        Which of them.
+        Rows of the table.
     now, horizon, slack
         As in `due`.
     result : int64[jobs]
-        The slots; written.
+        Last acceptable slots; written.
     value : float64[jobs]
-        What completing at once is worth; written.
+        Utility of the earliest completion; written.
     """
     for n in range(len(rows)):
         row = rows[n]
@@ -145,22 +136,20 @@ def dues(
 
 @kernel
 def overfull(jobs: Jobs, order: Ints, by: Ints, now: int, capacity: Floats) -> bool:
-    """Return whether jobs need more by when they are due than there is, so that no plans exist.
+    """Return whether jobs need more than the capacity up to a due slot, so that no plans exist.
 
-    Each takes at least what all its work takes at the level that is thriftiest with a resource.
+    Each job needs at least its work at the level that is thriftiest with the resource.
 
     Parameters
     ----------
-    jobs : Jobs
-        Open jobs.
     order : int64[jobs]
         Rows, the earliest due first.
     by : int64[rows of the table]
-        Slot by the end of which each is due.
+        Due slot of each.
     now : int
-        The coming slot.
+        The next slot.
     capacity : float64[resources]
-        What all servers hold together.
+        Capacity of all servers together.
     """
     need = np.zeros(len(capacity))
     for n in range(len(order)):
@@ -193,31 +182,30 @@ def plan_waiting(
     log: Log,
     result: Floats,
 ) -> None:
-    """Plan waiting jobs in order, each in the room that those before it leave.
+    """Plan waiting jobs in order, each in the capacity that the plans before it leave.
 
     Parameters
     ----------
     line : Timeline
-        What is free; what plans take is taken off.
-    jobs : Jobs
-        Open jobs.
+        Free capacity; plans are subtracted.
     rows : int64[jobs]
-        Rows of the waiting jobs, the densest first.
+        Rows of the waiting jobs, the highest density first.
     hoped : int64[jobs, levels]
-        Progress units of a slot for those that find no plan by what is sure; those plans may break.
+        Expected progress units of a slot, for jobs without a plan by ``sure``; such plans may
+        break.
     hope : bool[jobs]
-        Whether that is more.
+        Whether ``hoped`` is more than ``sure``.
     price : float64[rows of the table, 2]
         Price of a worker and of a parameter server of each.
     shared : bool
-        Whether some servers carry both workers and parameter servers.
+        Whether some servers host both workers and parameter servers.
     room : int64[intervals]
         Scratch space.
     steps, log : Steps, Log
-        Where plans are written.
+        Plans; written.
     result : float64[jobs, 5]
-        Completion tried (-1: no plan), slot of completion, utility, cost, and 1 where that is
-        sure; written.
+        Completion slot that was tried (-1 without a plan), completion slot, utility, cost, and 1 if
+        the plan is sure; written.
     """
     for n in range(len(rows)):
         row = rows[n]
@@ -244,18 +232,18 @@ def plan_waiting(
 
 
 class Terms(NamedTuple):
-    """By what a step up of a job is weighed.
+    """Weights of a job's steps up.
 
     Attributes
     ----------
     weight : float64[rows, 2]
         Weight of a worker and of a parameter server of each job.
     loss : float64[rows]
-        Share of a slot that each loses when its placement changes; 0 before its first start.
+        Share of a slot that each job loses if its placement changes; 0 before its first start.
     standing : int64[rows]
-        Level at which each job ran in the slot before, -1 for none.
+        Level of each job in the slot before, -1 for none.
     barred : bool[rows, levels]
-        Levels to which jobs may not rise; empty where all may.
+        Levels that jobs may not scale up to; empty without limits.
     """
 
     weight: Floats
@@ -273,27 +261,23 @@ def fill(
     terms: Terms,
     log: Log,
 ) -> None:
-    """Deal what is left of the first slot: one step up at a time, where it brings most.
+    """Allocate the spare capacity of the first slot: one step up at a time, the best first.
 
-    A step is worth the share of the remaining work that it adds, times what the job is worth, by
-    the weight of what it takes. A step that moves a job which would have stayed as it is also
-    costs what moving costs. A whole job may start here, and grows when it is known where it stands
-    (`standing.grow`).
+    The value of a step is the share of the remaining work that it adds times the job's utility,
+    over the weight of the resources that it takes. A step that moves a job which would otherwise
+    keep its placement also costs the move. A co-located job may start here; it scales up once its
+    server is known (`growing.grow`).
 
     Parameters
     ----------
     line : Timeline
-        What is free; what jobs take of its first slot is taken off.
-    jobs : Jobs
-        Open jobs.
+        Free capacity; the first slot is updated.
     rows : int64[jobs]
         Rows that may run in the slot.
     worth_left : float64[jobs]
-        What completing each is worth.
-    terms : Terms
-        By what steps are weighed.
+        Utility of completing each.
     log : Log
-        Their levels; written.
+        Levels; written.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
@@ -321,7 +305,7 @@ def fill(
             put(line, state, role_of_whole(jobs, row), demand_of_whole(jobs, row, target), ONE)
             hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
         if put_first == 0:
-            # What is left only shrinks, but a smaller step may fit where this one does not.
+            # Free capacity only shrinks, but a smaller step may still fit.
             offer_step(heap, jobs, row, worth_left[n], n, target, terms, log)
             continue
         if not note(log, row, target, workers, servers, put_first):
@@ -341,9 +325,9 @@ def offer_step(
     terms: Terms,
     log: Log,
 ) -> None:
-    """Push the next step up of a job below a level, if it has one that brings anything.
+    """Push the best step up of a job below a level, if it adds progress.
 
-    A job that stands still starts whole where it can, else spread.
+    A paused job starts co-located if it can, else spread.
     """
     before, spread = log.level[row], jobs.spread[row]
     if before >= spread:
@@ -367,20 +351,14 @@ def best_step(
     end: int,
     terms: Terms,
 ) -> tuple[float, int]:
-    """Return what a step up brings by its weight, and to which level; -1 where none brings any.
+    """Return the value per weight of the best step up, and its level; -1 if none adds progress.
 
     Parameters
     ----------
-    jobs : Jobs
-        Open jobs.
-    row : int
-        Which of them.
     before : int
-        Level at which the job is to run by now, -1 for none.
+        Level of the job so far, -1 for none.
     first, end : int
-        The first level that it may go to, and the one after the last.
-    terms : Terms
-        By what steps are weighed.
+        First level to consider, and the end.
     """
     gain = 0.0
     taken = 0.0
@@ -394,7 +372,7 @@ def best_step(
             gain *= 1.0 - terms.loss[row]
     best = 0.0
     target = -1
-    # Where one worker more brings nothing, several may: the step of the best return counts.
+    # Several workers more may add progress where one adds none: compare all steps.
     for level in range(first, end):
         more = float(min(jobs.gains[row, level], jobs.left[row]))
         if terms.standing[row] != level:
@@ -415,12 +393,12 @@ def best_step(
 def _pack_beside(
     line: Timeline, state: int, tenant: int, worker: Ints, workers: int, ps: Ints, servers: int
 ) -> int:
-    """Put so many workers and parameter servers of a tenant more into a state, if it may hold them.
+    """Pack more workers and parameter servers of a tenant into a state, within its headroom.
 
     Returns
     -------
     int
-        Which went first; 0 where they find no room, and nothing changes.
+        The role that was packed first; 0 if they don't fit, and nothing changes.
     """
     if not may_hold(line, state, tenant, worker, workers, ps, servers):
         return 0

@@ -1,4 +1,4 @@
-"""Servers with equal room, looked at together, and one by one as they part."""
+"""Groups of servers with equal free capacity, which split as jobs are placed."""
 
 from typing import NamedTuple
 
@@ -13,26 +13,26 @@ Flags = NDArray[np.bool_]
 
 
 class Crowds(NamedTuple):
-    """Servers by what is free on them.
+    """Servers grouped by free capacity.
 
     Attributes
     ----------
     free : int64[most, resources]
-        What is free on each server of a crowd.
+        Free capacity of each server of a group.
     role : int64[most]
-        What they carry, as in `Timeline`.
+        Role of its servers, as in `Timeline`.
     size : int64[most]
-        Servers in it; one without any is taken again.
+        Number of its servers; an empty group is reused.
     member : int64[servers]
-        Servers of crowds as they were at first, ascending in each.
+        Servers of the initial groups, ascending in each.
     first, end : int64[most]
-        A crowd's part of ``member`` that nothing was put on yet.
+        Range of ``member`` on which nothing was placed yet.
     head, after : int64[most], int64[servers]
-        The others, in no order: one of them, and the one after each; -1 for none.
+        Linked list of the group's other servers, unordered; -1 ends it.
     of : int64[servers]
-        Crowd of each server, -1 where it carries nothing.
+        Group of each server, -1 for one without a role.
     used : int64[1]
-        Crowds.
+        Number of groups.
     """
 
     free: Ints
@@ -49,9 +49,9 @@ class Crowds(NamedTuple):
 
 @kernel
 def best_crowd(crowds: Crowds, role: int, demand: Ints, rest: int) -> tuple[int, int]:
-    """Return the crowd that the next of a demand go to, -1 for none, and how many one server holds.
+    """Return the best-fitting group for the rest of a demand, -1 for none, and the fit of a server.
 
-    The one that the rest fills best; where it fits on no single server, the roomiest.
+    The group that the rest fills best; if the rest fits on no single server, the freest.
     """
     best = -1
     best_fit = 0
@@ -83,7 +83,7 @@ def best_crowd(crowds: Crowds, role: int, demand: Ints, rest: int) -> tuple[int,
 
 @inlined
 def _before(crowds: Crowds, g: int, other: int) -> bool:
-    """Whether a crowd comes before another where both hold as many, as groups of a timeline do."""
+    """Return whether a group precedes another with the same fit, as in `timeline`."""
     for r in range(crowds.free.shape[1]):
         if crowds.free[g, r] != crowds.free[other, r]:
             return bool(crowds.free[g, r] < crowds.free[other, r])
@@ -92,7 +92,7 @@ def _before(crowds: Crowds, g: int, other: int) -> bool:
 
 @kernel
 def lowest_of(crowds: Crowds, g: int) -> int:
-    """Return the lowest server of a crowd."""
+    """Return the lowest server of a group."""
     lowest = len(crowds.of)
     if crowds.first[g] < crowds.end[g]:
         lowest = crowds.member[crowds.first[g]]
@@ -105,7 +105,7 @@ def lowest_of(crowds: Crowds, g: int) -> int:
 
 @kernel
 def change(free: Ints, crowds: Crowds, server: int, demand: Ints, number: int) -> None:
-    """Give a server so much room more, or less, and let it go to the crowd of its like."""
+    """Add a number of demands to a server's free capacity, and move it to the matching group."""
     if number == 0:
         return
     g = crowds.of[server]
@@ -131,7 +131,7 @@ def change(free: Ints, crowds: Crowds, server: int, demand: Ints, number: int) -
 
 @inlined
 def _crowd_of(crowds: Crowds, room: Ints, role: int) -> int:
-    """Return the crowd of such servers, a new one where there is none."""
+    """Return the group of a role and free capacity, and add one if there is none."""
     vacant = -1
     for g in range(crowds.used[0]):
         if crowds.size[g] == 0:
@@ -160,7 +160,7 @@ def _equal(one: Ints, other: Ints) -> bool:
 
 @kernel
 def gather(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> Crowds:
-    """Return servers by what is free on them."""
+    """Group servers by free capacity."""
     servers, resources = free.shape
     most = servers + 1
     crowds = Crowds(
@@ -176,7 +176,7 @@ def gather(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> Crowds:
         np.zeros(1, np.int64),
     )
     slots = 2 * servers + 1
-    table = np.full(slots, -1)  # crowds by what they are, in open addressing
+    table = np.full(slots, -1)  # hash table of groups with open addressing
     for s in range(servers):
         role = (WORKERS if hosts_workers[s] else 0) + (SERVERS if hosts_ps[s] else 0)
         if role == 0:

@@ -1,8 +1,8 @@
-"""Shadow prices of a sample of demand: the dual of the linear program that a sample scales to.
+"""Shadow prices of a sample of demand: the dual of the linear program of the scaled sample.
 
 Agrawal, Wang, Ye ("A dynamic near-optimal algorithm for online linear programming", Operations
-Research 2014) price what is to come by the dual of the program over what came, scaled to the
-capacity that there is: accept as much as fits, what is worth most first. Here
+Research 2014) price future demand by the dual of the program over past demand, scaled to the
+capacity: accept what fits, the highest value first. Here
 
     min over p >= 0 of  sum_r budget_r p_r + sum_j weight_j max(0, value_j - sum_r use_jr p_r).
 """
@@ -20,25 +20,25 @@ Floats = NDArray[np.float64]
 def shadow_prices(
     value: Floats, use: Floats, weight: Floats, budget: Floats, sweeps: int
 ) -> Floats:
-    """Minimise the dual coordinate by coordinate.
+    """Minimise the dual by coordinate descent.
 
     Parameters
     ----------
     value : float64[jobs]
-        What each job is worth.
+        Utility of each job.
     use : float64[jobs, resources]
-        What it takes of each resource.
+        Demand of each job.
     weight : float64[jobs]
-        How much each counts.
+        Weight of each job.
     budget : float64[resources]
-        What there is of each.
+        Capacity.
     sweeps : int
-        Rounds over all resources; one is exact where one resource is short.
+        Rounds over all resources; one is exact if one resource is scarce.
 
     Returns
     -------
     float64[resources]
-        Value of one more unit of each resource; 0 where there is enough for all.
+        Marginal value of each resource; 0 if it isn't scarce.
     """
     jobs, resources = use.shape
     price = np.zeros(resources)

@@ -1,4 +1,4 @@
-"""Whole jobs that grow into what is left on the servers they stand on."""
+"""Scaling co-located jobs up into the free capacity of their servers."""
 
 import heapq
 
@@ -26,26 +26,22 @@ def grow(
     stood: Stood,
     log: Log,
 ) -> None:
-    """Give whole jobs what is left on the servers they stand on: one step up at a time.
+    """Scale co-located jobs up into the free capacity of their servers, one best step at a time.
 
-    A step is worth what it is in `coming.fill`.
+    A step is weighed as in `coming.fill`.
 
     Parameters
     ----------
     free : int64[servers, resources]
-        What each server has left, as `stand` left it; what is taken is taken off.
-    jobs : Jobs
-        Open jobs.
+        Free capacity after `stand`; what is taken is subtracted.
     rows : int64[jobs]
-        Rows of whole jobs that run in the slot.
+        Rows of co-located jobs that run in the slot.
     worth_left : float64[jobs]
-        What completing each is worth.
-    terms : Terms
-        By what steps are weighed.
+        Utility of completing each.
     stood : Stood
-        Where they stand; written.
+        Placements; written.
     log : Log
-        Their levels; written.
+        Levels; written.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
@@ -86,7 +82,7 @@ def _push(
     terms: Terms,
     log: Log,
 ) -> None:
-    """Push the next step up of a whole job below a level, if it has one that brings anything."""
+    """Push the best step up of a co-located job below a level, if it adds progress."""
     before = log.level[row]
     value, target = best_step(jobs, row, before, before + 1, most, terms)
     if target >= 0:

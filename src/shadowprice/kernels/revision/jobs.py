@@ -1,9 +1,8 @@
-"""Open jobs as plans see them: levels of workers, and the two ways in which a job stands.
+"""Open jobs as arrays: useful worker counts (levels), and the two placement modes of a job.
 
-A job may run faster where all of it stands on one server (PD-ORS, Fact 1). Such a *whole* job is
-one demand of a server, where a *spread* one is many, so that what has room for the one tells
-nothing of the other: a plan is one or the other throughout, and every search is within one of these
-two ways.
+A job may run faster if all its processes are on one server (PD-ORS, Fact 1). A *co-located* job is
+one demand of one server; a *spread* job is many demands. Capacity that fits one of them says
+nothing about the other, so a plan uses one mode throughout, and every search stays in one mode.
 """
 
 from typing import NamedTuple
@@ -27,30 +26,30 @@ class Jobs(NamedTuple):
     worker, ps : int64[rows, resources]
         Demands; zeros for the parameter servers of all-reduce jobs.
     levels : int64[rows]
-        Useful numbers of workers: each gains more than all smaller ones that stand the same way.
+        Number of useful worker counts: each gains more than all smaller ones of the same mode.
     spread : int64[rows]
-        How many of them stand on any servers, at the external rate. The others, which come after
-        them, stand on one server each, at the internal rate; a job with one rate has none.
+        Number of levels in spread mode, at the external rate. The levels after them are co-located,
+        at the internal rate; a job with one rate has none.
     workers, servers, gains : int64[rows, width]
-        Workers, parameter servers and progress units of each level, ascending in either way.
+        Workers, parameter servers and progress units of each level, ascending in each mode.
     sure : int64[rows, width]
-        Progress units that remain of a slot where the job restarts in it: plans count on no more,
-        so that no move can break a promise.
+        Progress units of a slot in which the job restarts. Plans count on no more, so that no move
+        can break a promise.
     fresh : bool[rows]
-        Whether the first slot in which a job runs yields more than is sure of any other, as it
-        never ran, and its first start costs nothing where later ones do.
+        Whether the first slot of a job yields more than ``sure``: it has never run, and only later
+        starts cost progress.
     hulls : int64[rows]
-        Levels on the upper hulls of the curves through the origin.
+        Number of levels on the upper hulls of the curves through the origin.
     hulls_spread : int64[rows]
-        How many of them are of the spread curve, the first ones.
+        Number of those on the spread curve; they come first.
     hull : int64[rows, width]
-        Those levels, ascending.
+        The levels on the hulls, ascending.
     left : int64[rows]
-        Progress units that remain.
+        Remaining progress units.
     arrival : int64[rows]
         Arrival slot.
     last : int64[rows]
-        Last slot in which completing is worth anything that counts.
+        Last slot in which completing has a utility that counts.
     tenant : int64[rows]
         Owner, as a row of `Timeline.share`.
     worths : Worths
@@ -77,31 +76,31 @@ class Jobs(NamedTuple):
 
 
 SPREAD, WHOLE = constant(0), constant(1)
-"""The ways in which a job stands: on any servers, or all of it on one."""
+"""Placement modes: processes on any servers, or all of them on one."""
 
 
 @inlined
 def ways(jobs: Jobs, row: int) -> int:
-    """Return in how many ways a job can stand."""
+    """Return the number of placement modes of a job."""
     return 2 if jobs.levels[row] > jobs.spread[row] else 1
 
 
 @inlined
 def most_gain(jobs: Jobs, row: int) -> int:
-    """Return the most progress units that a job can make in a slot, either way."""
+    """Return the maximum progress units of a job in a slot, in either mode."""
     return int(max(jobs.gains[row, jobs.spread[row] - 1], jobs.gains[row, jobs.levels[row] - 1]))
 
 
 @inlined
 def first_gains(jobs: Jobs, row: int) -> Ints:
-    """Return what the first slot in which a job runs yields surely, by level."""
+    """Return the certain progress units of a job's first slot, by level."""
     first: Ints = jobs.gains[row] if jobs.fresh[row] else jobs.sure[row]
     return first
 
 
 @inlined
 def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
-    """Return the first level of a way, and the one after its last."""
+    """Return the first level of a mode, and the end of its levels."""
     if way == SPREAD:
         return 0, int(jobs.spread[row])
     return int(jobs.spread[row]), int(jobs.levels[row])
@@ -109,7 +108,7 @@ def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
 
 @inlined
 def hull_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
-    """Return the first position of a way on the hulls, and the one after its last."""
+    """Return the first position of a mode on the hulls, and the end of its positions."""
     if way == SPREAD:
         return 0, int(jobs.hulls_spread[row])
     return int(jobs.hulls_spread[row]), int(jobs.hulls[row])
@@ -117,13 +116,13 @@ def hull_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
 
 @inlined
 def role_of_whole(jobs: Jobs, row: int) -> int:
-    """Return what a server has to carry for all of a job to stand on it."""
+    """Return the role that a server needs to host the whole job."""
     return WORKERS | SERVERS if jobs.servers[row, jobs.spread[row]] > 0 else WORKERS
 
 
 @inlined
 def demand_of_whole(jobs: Jobs, row: int, level: int) -> Ints:
-    """Return what all workers and parameter servers of a level take together."""
+    """Return the demand of all workers and parameter servers of a level together."""
     demand = np.empty(jobs.worker.shape[1], np.int64)
     for r in range(len(demand)):
         demand[r] = jobs.workers[row, level] * jobs.worker[row, r]
@@ -133,15 +132,15 @@ def demand_of_whole(jobs: Jobs, row: int, level: int) -> Ints:
 
 @inlined
 def utility(jobs: Jobs, row: int, slot: int) -> float:
-    """Return what completing in a slot is worth."""
+    """Return the utility of completing in a slot."""
     return worth(jobs.worths, row, float(slot - jobs.arrival[row]))
 
 
 @kernel
 def last_worth(jobs: Jobs, row: int, least: float, low: int, high: int) -> int:
-    """Return the last slot in ``[low, high]`` in which completing is worth ``least``; or low - 1.
+    """Return the last slot of ``[low, high]`` with a utility of at least ``least``, or low - 1.
 
-    Utilities never rise.
+    Bisection, because utilities never rise.
     """
     if utility(jobs, row, low) < least:
         return low - 1

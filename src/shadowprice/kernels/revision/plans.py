@@ -1,13 +1,12 @@
-"""Plans of single jobs in a timeline: the fewest workers that still complete in time.
+"""Plans of single jobs in a timeline: the fewest workers that complete in time.
 
-A job's *ceiling* is the most workers it takes in any slot; where fewer find room it runs with
-fewer. The least ceiling with which it completes by a slot is ElasticFlow's minimum satisfactory
-share (`reactive.shares`), here over several resources, kinds of servers, parameter servers,
-and curves of any shape: ceilings lie on the upper hull of the curve, so that a job never runs
-with a number of workers that wastes them while a better one has room.
+A job's *ceiling* is the maximum level that its plan takes in any slot; it runs with less where less
+fits. The least ceiling that completes by a slot is ElasticFlow's minimum satisfactory share
+(`reactive.shares`), here for several resources, kinds of servers, parameter servers, and curves of
+any shape. Ceilings lie on the upper hull of the curve, so that a job never runs with a worker count
+that wastes workers if a better one fits.
 
-A plan is of one way of standing throughout, spread or whole (`revision.jobs`), and every search is
-within one of the two.
+A plan uses one placement mode throughout (`revision.jobs`), and every search stays in one mode.
 """
 
 from typing import NamedTuple
@@ -48,16 +47,16 @@ Floats = NDArray[np.float64]
 
 
 class Steps(NamedTuple):
-    """Planned levels by row, as runs of equal slots, from the slot on in which they were planned.
+    """Planned levels by row, as runs of equal slots that start at the slot of planning.
 
     Attributes
     ----------
     runs : int64[rows]
-        Runs of each row; -1 for no plan.
+        Number of runs of each row; -1 without a plan.
     until : int64[rows, width]
         First slot after each run.
     level : int64[rows, width]
-        Level of each run, -1 for standing still.
+        Level of each run, -1 for a pause.
     """
 
     runs: Ints
@@ -66,16 +65,16 @@ class Steps(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What was packed into the first slot, in order, so that it can be packed again.
+    """Allocations of the first slot in packing order, so that they can be packed on servers again.
 
     Attributes
     ----------
     used : int64[1]
-        Entries.
+        Number of entries.
     row, workers, servers : int64[most]
         Job, workers and parameter servers of each.
     level : int64[rows]
-        Level that each job has reached in the first slot, -1 for none.
+        Level of each job in the first slot, -1 for none.
     """
 
     used: Ints
@@ -87,7 +86,7 @@ class Log(NamedTuple):
 
 @kernel
 def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, room: Ints) -> int:
-    """Return the least level that completes a plan in its last slot: fewer workers may do there."""
+    """Return the least level that completes a plan in its last slot."""
     top = jobs.hull[row, ceiling]
     first, _ = levels_of(jobs, row, WHOLE if top >= jobs.spread[row] else SPREAD)
     left = jobs.left[row]
@@ -119,22 +118,18 @@ def cost_of(
     room: Ints,
     price: Floats,
 ) -> tuple[float, float]:
-    """Return what a plan under a ceiling costs up to its completion, and its worker-slots.
+    """Return the cost of a plan up to its completion, and its worker-slots.
 
     Parameters
     ----------
     line : Timeline
-        What the others leave.
-    jobs : Jobs
-        Open jobs.
-    row : int
-        Which of them.
+        Free capacity, without this plan.
     ceiling : int
         Position on the hulls of the highest level that the plan takes.
     done : int
-        Slot in which it completes.
+        Completion slot.
     room : int64[intervals]
-        Level that there is room for in each interval; `rooms` writes it.
+        Fitting level of each interval, from `rooms`.
     price : float64[2]
         Price of a worker and of a parameter server of the job in a slot.
     """
@@ -169,9 +164,9 @@ def enter(
     steps: Steps,
     log: Log,
 ) -> bool:
-    """Take a plan into the timeline and write it down; False where there is no space to.
+    """Allocate a plan in the timeline and record it; return False if the arrays are full.
 
-    Nothing has to be taken back on failure: the timeline is then thrown away.
+    A failure leaves the timeline half-changed: the caller discards it.
     """
     final = last_level(line, jobs, row, ceiling, done, room)
     if split(line, done + 1) < 0:
@@ -182,7 +177,7 @@ def enter(
     top = jobs.hull[row, ceiling]
     runs = 0
     for k in range(last + 1):
-        # The last slot may have been cut off its interval: the rooms before it are where they were.
+        # `split` may have cut the last slot off its interval: earlier ones keep their position.
         level = final if k == last else min(top, room[k])
         if level >= jobs.spread[row]:
             if not pack_whole(line, line.state[k], jobs, row, level, k == 0, log):
@@ -205,7 +200,7 @@ def enter(
 def pack(
     line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
 ) -> bool:
-    """Put a spread level of a job into a state; note it where the state is of the first slot."""
+    """Pack a spread level of a job into a state, and log it if the state is of the first slot."""
     workers, servers = jobs.workers[row, level], jobs.servers[row, level]
     worker, ps = jobs.worker[row], jobs.ps[row]
     scratch = len(line.state) - 1
@@ -226,7 +221,7 @@ def pack(
 def pack_whole(
     line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
 ) -> bool:
-    """Put a whole level of a job into a state; see `pack`."""
+    """Pack a co-located level of a job into a state; see `pack`."""
     demand = demand_of_whole(jobs, row, level)
     if not put(line, state, role_of_whole(jobs, row), demand, ONE):
         return False
@@ -237,14 +232,12 @@ def pack_whole(
 
 @kernel
 def note(log: Log, row: int, level: int, workers: int, servers: int, put_first: int) -> bool:
-    """Note what a job was given of the first slot; False where there is no space to.
-
-    Each entry is packed again with its workers first: where they came last, they have their own.
-    """
+    """Log an allocation of the first slot; return False if the log is full."""
     if log.used[0] + 2 > len(log.row):
         return False
     log.level[row] = level
     if put_first == SERVERS:
+        # Entries are packed again with their workers first, so this order needs two entries.
         _enter(log, row, 0, servers)
         servers = 0
     _enter(log, row, workers, servers)
@@ -262,12 +255,12 @@ def _enter(log: Log, row: int, workers: int, servers: int) -> None:
 
 @inlined
 def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, log: Log) -> bool:
-    """Take the part of an earlier plan that is not over into the timeline, as it stands.
+    """Allocate the remaining part of an earlier plan in the timeline.
 
     Returns
     -------
     bool
-        False where it does not complete the work any more, or finds no room.
+        False if the plan doesn't complete the work any more, or doesn't fit.
     """
     now = line.start[0]
     left = jobs.left[row]
@@ -324,33 +317,31 @@ def lay_out(
     log: Log,
     failed: Ints,
 ) -> int:
-    """Lay jobs out in order, each with the least ceiling that keeps its promise.
+    """Plan jobs in order, each with the least ceiling that keeps its promise.
 
     Parameters
     ----------
     line : Timeline
-        What is free; what they take is taken off.
-    jobs : Jobs
-        Open jobs.
+        Free capacity; plans are subtracted.
     order : int64[jobs]
-        Rows in the order in which they choose.
+        Rows in planning order.
     promise : int64[rows]
-        Slot by the end of which each has to be complete.
+        Promised completion slots.
     shared : bool
-        Whether some servers carry both workers and parameter servers.
+        Whether some servers host both workers and parameter servers.
     go_on : bool
-        Whether the others are laid out where one finds no plan.
+        Whether planning goes on after a job without a plan.
     room : int64[intervals]
         Scratch space.
     steps, log : Steps, Log
-        Where plans are written.
+        Plans; written.
     failed : int64[jobs]
-        Rows that find no plan; written.
+        Rows without a plan; written.
 
     Returns
     -------
     int
-        How many those are; at most one unless it goes on.
+        Number of rows without a plan; at most 1 unless ``go_on``.
     """
     failures = 0
     for n in range(len(order)):
@@ -358,7 +349,7 @@ def lay_out(
         end = promise[row] + 1
         ceiling, done = -1, -1
         way = ways(jobs, row)
-        while ceiling < 0 and way > SPREAD:  # whole is no slower, and takes no more
+        while ceiling < 0 and way > SPREAD:  # co-located first: never slower with equal workers
             way -= 1
             known = rooms(line, jobs, row, way, end, shared, room)
             ceiling, done = _least_ceiling(line, jobs, row, way, known, room, end)
@@ -374,7 +365,7 @@ def lay_out(
 def _least_ceiling(
     line: Timeline, jobs: Jobs, row: int, way: int, known: int, room: Ints, end: int
 ) -> tuple[int, int]:
-    """Return the least ceiling of a way that completes before ``end``, and when; see `shares`."""
+    """Return the least ceiling of a mode that completes before ``end``, and its completion slot."""
     low, high = hull_of(jobs, row, way)
     ceiling, done = least_ceiling(
         line.start, known, room, jobs.sure[row], jobs.hull[row, low:high], high - low,
@@ -387,7 +378,7 @@ def _least_ceiling(
 def lay_out_again(
     line: Timeline, jobs: Jobs, order: Ints, old: Steps, steps: Steps, log: Log
 ) -> int:
-    """Lay jobs out in order as they were planned before; see `lay_out`."""
+    """Allocate earlier plans in order; return how many succeed before the first failure."""
     for n in range(len(order)):
         if not enter_again(line, jobs, order[n], old, steps, log):
             return n
@@ -403,17 +394,17 @@ def offer(
     shared: bool,
     room: Ints,
 ) -> tuple[int, int, int, float, float]:
-    """Return the plan of largest payoff that the room of a timeline leaves to a job.
+    """Return the plan with the largest payoff that a job can have in a timeline.
 
-    Completions are tried from the earliest on: multiples of the shortest duration, and where the
-    utility has lost a part of its worth. Each is planned with its least ceiling, on one server
-    first where that is faster. ``room`` is then what `enter` needs to enter it.
+    Completion slots are tried from the earliest on: multiples of the shortest duration, and slots
+    by which the utility has lost a given part. Each is planned with its least ceiling, co-located
+    first if that is faster. ``room`` is then what `enter` needs for the plan.
 
     Returns
     -------
     (int, int, int, float, float)
-        Completion slot tried, ceiling, slot in which the plan completes, utility then, cost;
-        the first -1 where nothing completes in time.
+        Latest completion slot that was tried, ceiling, completion slot of the plan, utility, cost;
+        the first is -1 if nothing completes in time.
     """
     now = line.start[0]
     last = jobs.last[row]
@@ -440,7 +431,7 @@ def offer(
 def _offer(
     line: Timeline, jobs: Jobs, row: int, way: int, price: Floats, shared: bool, room: Ints
 ) -> tuple[int, int, int, float, float]:
-    """Return the plan of largest payoff in which a job stands in one way; see `offer`."""
+    """Return the plan with the largest payoff in one placement mode; see `offer`."""
     now = line.start[0]
     last = jobs.last[row]
     best = (-1, -1, -1, 0.0, 0.0)
@@ -475,7 +466,7 @@ def _offer(
         value = utility(jobs, row, done)
         cost, used = cost_of(line, jobs, row, ceiling, done, room, price)
         more = value - cost - best_payoff
-        # Among plans of one payoff, the one that takes least.
+        # Of plans with equal payoff, the one with the fewest worker-slots leaves most to others.
         if more > 1e-9 * first_worth or (more > -1e-9 * first_worth and used < best_used):
             best_payoff = value - cost
             best_used = used
@@ -489,23 +480,19 @@ _PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
 
 @inlined
 def density(jobs: Jobs, row: int, now: int, price: Floats) -> tuple[float, float]:
-    """Return the most that a job can earn by a unit of price, were nobody else there.
+    """Return the maximum utility density of a job on an empty cluster, and its utility.
 
     Parameters
     ----------
-    jobs : Jobs
-        Open jobs.
-    row : int
-        Which of them.
     now : int
-        The coming slot.
+        The next slot.
     price : float64[2]
         Weight of a worker and of a parameter server of the job.
 
     Returns
     -------
     (float, float)
-        Utility over weighted worker-slots, the most over all levels, and that utility; 0 where
+        Utility over weighted worker-slots, the maximum over all levels, and that utility; 0 if
         nothing completes in time.
     """
     best = 0.0

@@ -1,4 +1,4 @@
-"""The highest level of a job that the servers of an interval have room for, in either way."""
+"""The highest level of a job that fits into each interval, in either placement mode."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ LOWEST = constant(0)
 
 
 class Asked(NamedTuple):
-    """What one job asks for: of all `Jobs`, only this is handed to who looks at every interval.
+    """Demand of one job by level; functions that visit every interval get this, not all `Jobs`.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 @inlined
 def _asked(jobs: Jobs, row: int) -> Asked:
-    """Return what a job asks for."""
+    """Return the demand of a job by level."""
     return Asked(
         jobs.worker[row], jobs.ps[row], jobs.workers[row], jobs.servers[row], jobs.tenant[row]
     )
@@ -53,14 +53,15 @@ def _asked(jobs: Jobs, row: int) -> Asked:
 
 @inlined
 def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool) -> int:
-    """Return the highest level of a job spread over servers that a state has room for, or -1.
+    """Return the highest level of a spread job that fits into a state, or -1.
 
     Parameters
     ----------
     last : int
-        Its highest level.
+        Highest level of the job.
     shared : bool
-        Whether some servers carry both workers and parameter servers; the packing is then tried.
+        Whether some servers host both workers and parameter servers, so that only a trial packing
+        can tell.
     """
     top = _level_of_tenant(line, state, asked, LOWEST, last)
     if top < 0:
@@ -76,7 +77,7 @@ def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool)
         return level
     scratch = len(line.state) - 1
     low, high = -1, level
-    probe = level  # most often everything fits
+    probe = level  # the highest level fits most often
     while low < high:
         workers, servers = asked.workers[probe], asked.servers[probe]
         copy_state(line, state, scratch)
@@ -93,7 +94,7 @@ def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool)
 
 @kernel
 def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
-    """Return the highest level of a job that one server of a state has room for, -1 for none."""
+    """Return the highest level of a job that fits on one server of a state, or -1."""
     first = jobs.spread[row]
     top = _level_of_tenant(line, state, _asked(jobs, row), first, jobs.levels[row] - 1)
     role = role_of_whole(jobs, row)
@@ -116,7 +117,7 @@ def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
 
 @kernel
 def _level_of_tenant(line: Timeline, state: int, asked: Asked, first: int, top: int) -> int:
-    """Return the highest level between two that a job's tenant may hold, or one less."""
+    """Return the highest level of ``[first, top]`` within the tenant's headroom, or first - 1."""
     level = top
     if len(line.share) == 0:
         return int(level)
@@ -132,7 +133,7 @@ def _level_of_tenant(line: Timeline, state: int, asked: Asked, first: int, top: 
 
 @inlined
 def _at_most(numbers: Ints, count: int, most: int) -> int:
-    """Return the position of the last of ascending numbers that is no more than ``most``."""
+    """Return the position of the last of ascending numbers that is at most ``most``."""
     low, high = -1, count - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -147,10 +148,10 @@ def _at_most(numbers: Ints, count: int, most: int) -> int:
 def rooms(
     line: Timeline, jobs: Jobs, row: int, way: int, end: int, shared: bool, room: Ints
 ) -> int:
-    """Write the level there is room for in each interval that begins before ``end``; count them."""
+    """Write the level that fits into each interval that starts before ``end``; count them."""
     intervals = line.used[0]
     k = 0
-    # Two loops: what is called for every interval has to be small enough to be taken in.
+    # Two loops, because LLVM unrolls and inlines small bodies only.
     if way == WHOLE:
         while k < intervals and line.start[k] < end:
             room[k] = room_for_whole(line, line.state[k], jobs, row)

@@ -1,4 +1,4 @@
-"""Jobs that found no room as plans were packed, put where servers have room as jobs stand."""
+"""Placement of jobs for which packing by groups found no capacity, on the capacity of servers."""
 
 import heapq
 
@@ -31,34 +31,30 @@ def seat(
     stood: Stood,
     log: Log,
 ) -> Stood:
-    """Let jobs that are to stand nowhere run on what is left on servers, each where it brings most.
+    """Place paused jobs on the remaining capacity of servers, the best steps first.
 
-    What was packed (`coming.fill`) counts on servers as plans pack them. Jobs that keep their
-    places leave other room: less on some servers, more on others.
+    `coming.fill` assumes servers as plans pack them. Jobs that keep their placement leave other
+    capacity: less on some servers, more on others.
 
     Parameters
     ----------
     free : int64[servers, resources]
-        What each server has left, as `stand` and `grow` left it; what is taken is taken off.
+        Free capacity after `stand` and `grow`; placements are subtracted.
     hosts_workers, hosts_ps : bool[servers]
-        What each may carry.
-    jobs : Jobs
-        Open jobs.
+        Whether each may host workers, and parameter servers.
     rows : int64[jobs]
         Rows that may run in the slot.
     worth_left : float64[jobs]
-        What completing each is worth.
-    terms : Terms
-        By what steps are weighed.
+        Utility of completing each.
     stood : Stood
-        Where jobs are to stand.
+        Placements so far.
     log : Log
-        Their levels; written.
+        Levels; written.
 
     Returns
     -------
     Stood
-        Where they stand then: the same where nobody finds room.
+        All placements; the same object if no job fits.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
@@ -89,9 +85,9 @@ def seat(
 
 @inlined
 def _seated(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: Chains) -> bool:
-    """Put a job on servers at a level, if there is room; else nothing is taken.
+    """Place a job at a level; on failure nothing changes.
 
-    Its workers come first, or its parameter servers where these find no room after them.
+    Workers come first, or parameter servers if they don't fit after the workers.
     """
     if level >= jobs.spread[row]:
         return put_whole(free, crowds, jobs, row, level, chains)
@@ -114,7 +110,7 @@ def _seated(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains
 
 @inlined
 def _none(rows: int) -> Chains:
-    """Return chains without an entry, and without room for any."""
+    """Return empty lists without room for entries."""
     return Chains(
         np.full(rows, -1),
         np.empty(0, np.int64),
@@ -127,7 +123,7 @@ def _none(rows: int) -> Chains:
 
 @kernel
 def _wider(chains: Chains, entries: int) -> Chains:
-    """Return chains with room for so many entries."""
+    """Return lists with room for at least ``entries`` entries."""
     if len(chains.after) >= entries:
         return chains
     most = max(entries, 2 * len(chains.after))
@@ -150,7 +146,7 @@ def _longer(column: Ints, most: int) -> Ints:
 
 @inlined
 def _joined(stood: Stood, more: Stood) -> Stood:
-    """Return where jobs stand that stand in either."""
+    """Return placements of both; a row has entries in at most one of them."""
     first, number = stood.first.copy(), stood.number.copy()
     for row in range(len(first)):
         if more.number[row] > 0:

@@ -1,7 +1,7 @@
-"""Who stands on which server: what was packed by groups, put on servers one by one.
+"""Placement on single servers of the levels that were packed by groups.
 
-Jobs stand on few of the servers there are, so where they stand is kept as entries, and servers with
-equal room are looked at together: no step looks at every server for every job.
+Jobs use few of all servers. So placements are lists of entries, and servers with equal free
+capacity are handled as one group: no step visits every server for every job.
 """
 
 import numpy as np
@@ -39,34 +39,31 @@ def stand(
     least: Ints,
     stay: bool,
 ) -> tuple[bool, Stood]:
-    """Put what was packed by groups on servers.
+    """Place the levels that were packed by groups on servers.
 
     Parameters
     ----------
     free : int64[servers, resources]
-        What each server holds; what is taken is taken off.
+        Capacity of each server; placements are subtracted.
     hosts_workers, hosts_ps : bool[servers]
-        What each may carry.
-    jobs : Jobs
-        Open jobs.
+        Whether each may host workers, and parameter servers.
     log : Log
-        What to put, in order.
+        Levels to place, in order.
     kept : Stood
-        Where jobs stand now.
+        Current placements.
     fixed : Stood
-        Where jobs stand in any case; the log holds what they are given beyond that.
+        Pinned placements; the log has the levels beyond them.
     least : int64[rows]
-        Level that is, -1 for jobs that may stand anywhere; empty where all may.
+        Pinned level of each row, -1 for jobs that may move; empty if all may.
     stay : bool
-        Whether jobs first keep what they have. Without, everything is packed in the order of the
-        log by the rules of the timeline, and fits as it did there; what does not, because the
-        timeline ran out of groups, stands nowhere.
+        Whether jobs first keep their current servers. If not, everything is packed in the order of
+        the log by the rules of the timeline, and fits as it did there. A level that doesn't fit,
+        because the timeline ran out of groups, is dropped.
 
     Returns
     -------
     (bool, Stood)
-        Whether everything found its place, and where. Without ``stay`` what did is right even if
-        not.
+        Whether everything fits, and the placements. Without ``stay`` they are valid in any case.
     """
     entries = log.used[0]
     rows = len(kept.first)
@@ -136,12 +133,12 @@ def stand(
 
 @kernel
 def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
-    """Return how where rows are to stand compares with where they stand.
+    """Compare new placements with the current ones.
 
     Returns
     -------
     int64[rows]
-        As in `kernels.reactive.places`: 0 the same, 1 less somewhere, 2 more somewhere, 3 both.
+        As in `kernels.reactive.places`: 0 equal, 1 less somewhere, 2 more somewhere, 3 both.
     """
     result = np.zeros(len(rows), np.int64)
     for n in range(len(rows)):
@@ -169,8 +166,8 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
 
 @inlined
 def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> Chains:
-    """Return chains without an entry, with room for all there can be."""
-    # Putting one number of a demand takes each server once at most.
+    """Return empty lists with room for all possible entries."""
+    # Placing one number of a demand uses each server at most once.
     rows = len(kept.first)
     most = fixed
     for at in range(log.used[0]):
@@ -192,7 +189,7 @@ def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> C
 
 @inlined
 def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: Chains) -> None:
-    """Put a job where it stands in any case."""
+    """Add a job's pinned placement."""
     for n in range(fixed.first[row], fixed.first[row] + fixed.number[row]):
         server = fixed.server[n]
         at = entry(chains, row, server)
@@ -207,7 +204,7 @@ def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: Chains) -> None
 def _cut_back(
     free: Ints, crowds: Crowds, jobs: Jobs, row: int, fixed: Stood, chains: Chains
 ) -> None:
-    """Give back what a job was given beyond where it stands in any case."""
+    """Release what a job was given beyond its pinned placement."""
     at = chains.head[row]
     while at >= 0:
         workers, ps = chains.workers[at], chains.ps[at]
@@ -224,14 +221,14 @@ def _cut_back(
 
 @inlined
 def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: Chains) -> None:
-    """Keep up to a level's numbers where they stand, giving up the smallest groups first.
+    """Keep a level's processes where they are, releasing the smallest groups first.
 
-    What others were given in their place, as bags of tasks are, goes first of all.
+    Capacity that other jobs took meanwhile, such as bags of tasks, is released before that.
     """
     begin, end = kept.first[row], kept.first[row] + kept.number[row]
     workers, ps = kept.workers[begin:end].copy(), kept.ps[begin:end].copy()
     at = chains.head[row]
-    while at >= 0:  # what is fixed is there already
+    while at >= 0:  # pinned processes are placed already
         for n in range(end - begin):
             if kept.server[begin + n] == chains.server[at]:
                 workers[n] = max(0, workers[n] - chains.workers[at])
@@ -275,7 +272,7 @@ def _stay_whole(
     kept: Stood,
     chains: Chains,
 ) -> None:
-    """Put all of a level where most of the job stands, if that server has room for it."""
+    """Place a co-located level on the server that has most of the job, if it fits there."""
     demand = demand_of_whole(jobs, row, level)
     best = -1
     for n in range(kept.first[row], kept.first[row] + kept.number[row]):
@@ -296,7 +293,7 @@ def _stay_whole(
 
 @kernel
 def _cut(left: Ints, wanted: int) -> Ints:
-    """Cut numbers down to a sum, the smallest first; return them."""
+    """Reduce numbers to a sum, the smallest first; return them."""
     total = left.sum()
     while total > wanted:
         smallest = -1

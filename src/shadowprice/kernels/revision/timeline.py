@@ -1,9 +1,9 @@
-"""Room over time: intervals of equal slots, each with groups of servers that have equal room.
+"""Free capacity over time: intervals of equal slots, each with groups of equal servers.
 
-A plan changes where jobs begin and end, not from slot to slot, and of servers of one kind all that
-matters is how many have how much room. So the room of a whole horizon is a few intervals, each with
-a few groups, whatever the number of slots and of servers. Everything that enters an interval is
-packed server by server: what the timeline holds can be placed, never just by sum.
+A plan changes at the start and end of jobs, not in every slot. Of the servers of a kind, only the
+number with equal free capacity matters. So the capacity of a horizon is a few intervals, each with
+a few groups, whatever the number of slots and servers. Everything that enters an interval is
+packed server by server: the content of a timeline can be placed, not only added up.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from shadowprice.kernels.jit import constant, inlined, kernel
 Ints = NDArray[np.int64]
 
 WORKERS, SERVERS = constant(1), constant(2)
-"""Bits of a group's role: what its servers may carry, workers and parameter servers."""
+"""Bits of a group's role: its servers may host workers, parameter servers, or both."""
 
 FOR_EVER = constant(np.iinfo(np.int64).max // 4)
 """End of the last interval."""
@@ -25,30 +25,30 @@ ONE = constant(1)
 
 
 class Timeline(NamedTuple):
-    """Room over time.
+    """Free capacity over time.
 
     Attributes
     ----------
     used : int64[2]
-        Intervals, and states taken.
+        Number of intervals, and of allocated states.
     start : int64[most + 1]
-        First slot of each interval, ascending; the next one's is its end.
+        First slot of each interval, ascending; it ends at the start of the next.
     state : int64[most]
         State of each interval.
     groups : int64[most]
-        Groups of each state.
+        Number of groups of each state.
     servers : int64[most, width]
-        Servers of each group.
+        Number of servers of each group.
     role : int64[most, width]
-        What they may carry.
+        Role of its servers.
     free : int64[most, width, resources]
-        What each of them has left.
+        Free capacity of each of its servers.
     held : int64[most, tenants, resources]
-        What jobs of each tenant hold together in each state.
+        Usage of each tenant in each state.
     share : int64[tenants, resources]
-        What each tenant owns; no row where nobody does, and plans are then not confined.
+        Share of each tenant; without rows, plans are not confined to shares.
     common : int64[resources]
-        What is owned by nobody; -1 for resources that no tenant has a share of.
+        Capacity beyond all shares; -1 for resources without shares.
     """
 
     used: Ints
@@ -64,18 +64,14 @@ class Timeline(NamedTuple):
 
 
 def new_timeline(most: int, width: int, share: Ints, common: Ints) -> Timeline:
-    """Allocate a timeline of at most so many intervals and groups.
+    """Allocate a timeline for ``most`` states, the last one as scratch space.
 
     Parameters
     ----------
-    most : int
-        Intervals; the last state is scratch space.
     width : int
-        Groups in an interval.
-    share : ndarray of int64, shape (tenants, resources)
-        What each tenant owns of each resource.
-    common : ndarray of int64, shape (resources,)
-        What nobody owns; -1 for resources that no tenant has a share of.
+        Maximum number of groups of a state.
+    share, common : ndarray of int64
+        As in `Timeline`.
     """
     tenants, resources = share.shape
     return Timeline(
@@ -94,18 +90,14 @@ def new_timeline(most: int, width: int, share: Ints, common: Ints) -> Timeline:
 
 @kernel
 def clear(line: Timeline, now: int, count: Ints, role: Ints, free: Ints) -> None:
-    """Make it one interval from ``now`` on, in which everything is free.
+    """Reset the timeline to one interval from ``now`` on, in which all capacity is free.
 
     Parameters
     ----------
-    line : Timeline
-        What is written.
-    now : int
-        First slot.
     count, role : int64[kinds]
-        Servers of each kind, and what they may carry.
+        Number of servers of each kind, and their role.
     free : int64[kinds, resources]
-        What each of them holds.
+        Capacity of each of them.
     """
     line.used[0] = 1
     line.used[1] = 1
@@ -142,10 +134,10 @@ def copy_state(line: Timeline, source: int, target: int) -> None:
 
 @kernel
 def entitled(line: Timeline, state: int, tenant: int, resource: int) -> int:
-    """Return how much more of a resource a tenant may hold in a state.
+    """Return a tenant's headroom: how much more of a resource it may use in a state.
 
-    That is what is left of its share, and of what nobody owns: whatever tenants hold beyond their
-    shares is taken from there.
+    That is the rest of its share, and of the common capacity. Usage beyond shares reduces the
+    common capacity.
     """
     common = line.common[resource]
     if common < 0:
@@ -160,7 +152,7 @@ def entitled(line: Timeline, state: int, tenant: int, resource: int) -> int:
 def may_hold(
     line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
 ) -> bool:
-    """Whether a tenant may hold so many workers and parameter servers more in a state."""
+    """Return whether workers and parameter servers are within a tenant's headroom."""
     if len(line.share) == 0:
         return True
     for r in range(len(demand)):
@@ -174,7 +166,7 @@ def may_hold(
 def hold(
     line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
 ) -> None:
-    """Enter what a tenant holds more in a state."""
+    """Add workers and parameter servers to a tenant's usage in a state."""
     if len(line.share) > 0:
         for r in range(len(demand)):
             line.held[state, tenant, r] += number * demand[r] + servers * ps[r]
@@ -182,7 +174,7 @@ def hold(
 
 @kernel
 def split(line: Timeline, slot: int) -> int:
-    """Make an interval begin at a slot; return its position, -1 where no interval is left.
+    """Start an interval at a slot; return its position, or -1 if the arrays are full.
 
     The slot lies in or after the first interval.
     """
@@ -213,7 +205,7 @@ def split(line: Timeline, slot: int) -> int:
 
 @inlined
 def fit(line: Timeline, state: int, group: int, demand: Ints, most: int) -> int:
-    """Return how many of a demand one server of a group holds, at most ``most``."""
+    """Return how many times a demand fits on one server of a group, at most ``most``."""
     free = line.free[state, group]
     room = most
     for r in range(len(demand)):
@@ -221,7 +213,7 @@ def fit(line: Timeline, state: int, group: int, demand: Ints, most: int) -> int:
         if asked > 0:
             if free[r] < asked:
                 return 0
-            # A product is far cheaper than a division, where it cannot overflow.
+            # Avoid the division if a product, which can't overflow here, shows that all fit.
             if room >= 1 << 16 or asked >= 1 << 46 or free[r] < asked * room:
                 room = min(room, free[r] // asked)
     return room
@@ -229,7 +221,7 @@ def fit(line: Timeline, state: int, group: int, demand: Ints, most: int) -> int:
 
 @kernel
 def total_fit(line: Timeline, state: int, role: int, demand: Ints, most: int) -> int:
-    """Return how many of a demand all servers of a role hold together, at most ``most``."""
+    """Return how many times a demand fits on all servers of a role together, at most ``most``."""
     total = 0
     for g in range(line.groups[state]):
         if line.role[state, g] & role:
@@ -243,20 +235,14 @@ def total_fit(line: Timeline, state: int, role: int, demand: Ints, most: int) ->
 def rooms_for_copies(
     line: Timeline, demand: Ints, tenant: int, most: int, end: int, rooms: Ints
 ) -> None:
-    """Write how many of a demand each slot before ``end`` has room for, at most ``most``.
+    """Write how many times a demand fits in each slot before ``end``, at most ``most``.
 
     Parameters
     ----------
-    line : Timeline
-        What is free.
     demand : int64[resources]
-        What one takes of a server that carries workers.
+        Demand of one copy on a server for workers.
     tenant : int
-        Whose they are; no more than it may hold counts.
-    most : int
-        Copies that are counted.
-    end : int
-        The slot after the last one.
+        Owner; its headroom limits the result.
     rooms : int64[end - first slot]
         Written.
     """
@@ -276,10 +262,10 @@ def rooms_for_copies(
 
 @inlined
 def _before(line: Timeline, state: int, one: int, other: int) -> bool:
-    """Whether a group comes before another where both hold as many: by what they have left.
+    """Return whether a group precedes another with the same fit: the less free one does.
 
-    The order depends on nothing but the groups' contents, so that packing the same things in the
-    same order fills the same servers however the groups are numbered.
+    The order depends on the groups' contents alone. So packing the same demands in the same order
+    fills the same servers, however groups are numbered.
     """
     for r in range(line.free.shape[2]):
         difference = line.free[state, one, r] - line.free[state, other, r]
@@ -290,7 +276,7 @@ def _before(line: Timeline, state: int, one: int, other: int) -> bool:
 
 @inlined
 def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, each: int) -> None:
-    """Put ``each`` of a demand on some servers of a group, which become a group of their own."""
+    """Allocate ``each`` demands on each of some servers of a group, which leave it."""
     resources = line.free.shape[2]
     role = line.role[state, group]
     same = -1
@@ -310,8 +296,8 @@ def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, ea
             line.free[state, group, r] -= each * demand[r]
         return
     if same < 0 and line.groups[state] == line.servers.shape[1]:
-        # No group is left: what stays free on these servers is given up, which is safe. They join
-        # the servers of the role that have the least, or become full in place.
+        # All groups are in use. These servers join a group with less free capacity, which loses
+        # the difference but never overbooks; without one, the whole group counts as used.
         for g in range(line.groups[state]):
             if g != group and line.role[state, g] == role:
                 lower = True
@@ -347,12 +333,11 @@ def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, ea
 
 @kernel
 def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> bool:
-    """Pack so many of a demand into a state; return whether all of them found room.
+    """Pack a demand several times into a state; return whether all of them fit.
 
-    Servers have to carry all of a role: for whole jobs with parameter servers that is both.
-
-    The rest goes to the server that it fills best; where it fits on no single server, the roomiest
-    servers are filled first, so that a job stands on few of them. Nothing is taken back on failure.
+    Servers need all bits of the role: co-located jobs with parameter servers need both. The rest
+    goes to the server that it fills best. If it fits on no single server, the freest servers are
+    filled first, so that a job is on few of them. A failure changes the state.
     """
     rest = number
     while rest > 0:
@@ -394,23 +379,20 @@ def put_servers_first(
     ps: Ints,
     servers: int,
 ) -> bool:
-    """Pack what found no room with its workers first: its parameter servers, and then its workers.
+    """Pack parameter servers and then workers, which didn't fit in the other order.
 
-    On servers that carry both, workers may have taken what only parameter servers have no other
-    place for.
+    On servers that host both, workers may have taken the only place of a parameter server.
 
     Parameters
     ----------
-    line : Timeline
-        Where.
     state : int
-        The state that is packed.
+        State to pack into.
     before : int
-        The state as it was; on failure it is so again.
+        Its content before; restored on failure.
     worker, ps : int64[resources]
-        What one of each takes.
+        Demands.
     workers, servers : int
-        How many there are.
+        Numbers of workers and parameter servers.
     """
     copy_state(line, before, state)
     if put(line, state, SERVERS, ps, servers) and put(line, state, WORKERS, worker, workers):

@@ -1,1 +1,1 @@
-"""What a job costs in one slot, and where it then stands."""
+"""Cost and placement of a job in one slot."""

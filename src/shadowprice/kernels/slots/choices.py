@@ -1,6 +1,6 @@
 """All choices of all slots of a horizon for one job: PD-ORS Algorithm 4, slot by slot.
 
-What comes out feeds `horizon.best_schedule`, which carries Algorithms 2 and 3.
+`horizon.best_schedule` takes the result and runs Algorithms 2 and 3.
 """
 
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from shadowprice.kernels.slots.placement import Method, Pairs, place_external, p
 from shadowprice.kernels.slots.polygons import Slot
 
 ALL = constant(-1)
-"""Asks `place_external` for every choice, not only one."""
+"""Makes `place_external` place every choice."""
 
 
 @inlined
 def internal_rivals(
     cost: NDArray[np.float64], gains: NDArray[np.int64], internal_gains: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return, for each external choice, the cheapest internal one that gains as much.
+    """Return the cost of the cheapest internal choice that gains as much as each external one.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ def internal_rivals(
     Returns
     -------
     ndarray of float64, shape (choices,)
-        An external placement that costs at least this much is never better; inf where no
-        internal choice gains as much.
+        An external placement that costs at least this much is never better; inf if no internal
+        choice gains as much.
     """
     enough = np.full(len(cost), np.inf)
     for i in range(len(cost)):
@@ -44,16 +44,16 @@ def internal_rivals(
 
 
 class Slots(NamedTuple):
-    """Distinct slots as one job sees them: `polygons.Slot` with a row for each.
+    """Distinct slot states as one job sees them: `polygons.Slot` with a row for each.
 
     Attributes
     ----------
     price_worker, price_server : ndarray of float64, shape (slots, machines)
         Prices of a worker and of a parameter server.
     free : ndarray of int64, shape (slots, machines, resources)
-        Free amounts.
+        Free capacity.
     worker, server : ndarray of int64, shape (resources,)
-        What a worker and a parameter server ask for.
+        Demands of a worker and of a parameter server.
     """
 
     price_worker: NDArray[np.float64]
@@ -64,7 +64,7 @@ class Slots(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Progress units of each number of workers, int64, at the external and the internal rate."""
+    """Progress units of each worker count at the external and at the internal rate."""
 
     external: NDArray[np.int64]
     internal: NDArray[np.int64]
@@ -72,7 +72,7 @@ class Gains(NamedTuple):
 
 @kernel
 def slot_at(slots: Slots, row: int) -> Slot:
-    """Return one of the slots."""
+    """Return one slot state."""
     return Slot(
         slots.price_worker[row],
         slots.price_server[row],
@@ -91,26 +91,26 @@ def slot_choices(
     method: Method,
     streams: NDArray[np.uint64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Cost every number of workers, at either rate, in every distinct slot.
+    """Price every worker count, at both rates, in every distinct slot state.
 
     Parameters
     ----------
     slots : Slots
-        A row for slots in the same state.
+        One row for all slots in the same state.
     pairs, method
         As in `placement.place_external`.
     internal_servers : ndarray of int64, shape (choices,) or (0,)
         As in `placement.place_internal`.
     gains : Gains
-        What each choice adds.
+        Progress units of each choice.
     streams : ndarray of uint64, shape (slots,)
-        Selects the draws of each row.
+        Random stream of each row.
 
     Returns
     -------
     cost : ndarray of float64, shape (slots, 2 * choices)
-        External choices first, then internal ones; inf where there is no placement, or where
-        an internal choice of that slot is as cheap and gains as much.
+        External choices first, then internal ones; inf without a placement, or if an internal
+        choice of that slot is as cheap and gains as much.
     machine : ndarray of int64, shape (slots, choices)
         Machine of each internal choice, -1 for none.
     relaxed : ndarray of float64, shape (slots, choices)
@@ -120,9 +120,9 @@ def slot_choices(
 
     Notes
     -----
-    Where `internal_servers` are the pairs' servers, no external choice that is left stands on one
-    machine: it would cost at least its internal rival. Where they are not, `Method.spread` sees to
-    it. So a plan's rate is always the one that its placement has by Fact 1.
+    If `internal_servers` are the pairs' servers, no remaining external choice is on one machine: it
+    would cost at least its internal rival. If they are not, `Method.spread` forbids it. So a plan's
+    rate is always the rate of its placement by Fact 1.
     """
     count, machines = slots.price_worker.shape
     choices = len(pairs.workers)

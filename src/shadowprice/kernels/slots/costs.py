@@ -1,10 +1,10 @@
-"""What a number of workers costs in each slot, and where they then stand.
+"""Cost of a worker count in each slot, and the servers on which the workers are placed.
 
-In a slot, y workers cost least on the y cheapest places, and the z parameter servers they need on
-the z cheapest places of their own pool (OASiS Algorithm 2, lines 18-27): cost depends on y alone.
-Servers come in groups of equals (`groups`), and of those only the cheapest that together hold
-the largest y matter: they are kept in a heap while the groups stream by, and the room of a group is
-looked at only if its price gets it into the heap.
+In a slot, y workers cost least on the y cheapest positions, and their z parameter servers on the z
+cheapest positions of their own pool (OASiS Algorithm 2, lines 18-27). So the cost depends on y
+alone. Servers come in groups of equal servers (`groups`). Only the cheapest groups that together
+hold the largest y matter: a heap keeps them while it scans the groups. The number of positions of a
+group is computed only if its price gets it into the heap.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @inlined
 def places_on(free: Ints, demand: Ints, most: int) -> int:
-    """How many of ``demand`` fit into ``free`` (both int64[R]), at most ``most``."""
+    """Return how many times ``demand`` fits into ``free`` (both int64[R]), at most ``most``."""
     fits = most
     for r in range(len(demand)):
         if demand[r] > 0:
@@ -41,38 +41,36 @@ def cheapest_places(
     room: Ints,
     chosen: Ints,
 ) -> int:
-    """Find the groups of one slot that hold its cheapest places, cheapest first.
+    """Find the groups with the cheapest positions of a slot, the cheapest first.
 
     Parameters
     ----------
-    groups : int
-        Number of groups.
     price, free, count
         One row of `groups.Groups`.
     demand : int64[R]
-        Amounts that one worker (or parameter server) takes.
+        Demand of one worker (or parameter server).
     share : float64[R]
-        The same as shares, which prices refer to.
+        The same as shares, to which prices refer.
     most : int
-        Places wanted.
+        Number of positions to find.
     unit : float64[S]
-        Filled with the cost of one place in each group.
+        Cost of one position in each group; written.
     room : int64[S]
-        Filled with the places of each chosen group (all its servers, at most ``most``).
+        Positions of each group that is returned (on all its servers, at most ``most``); written.
     chosen : int64[S]
-        Filled with the chosen groups, cheapest first, the lowest number on ties.
+        The groups, the cheapest first, the lowest number on ties; written.
 
     Returns
     -------
     int
-        Number of chosen groups. Their rooms sum to at least ``most``, or are all there is.
+        Number of groups. They have ``most`` positions, or all that exist.
     """
     if most <= 0:
         return 0
     resources = len(demand)
     unit[:groups] = 0.0
     for r in range(resources):
-        if share[r] > 0.0:  # an infinite price of what is not asked for costs nothing
+        if share[r] > 0.0:  # 0 times an infinite price is NaN
             part = share[r]
             row = price[r]
             for g in range(groups):
@@ -103,7 +101,7 @@ def cheapest_places(
             sink(chosen, size, unit)
         if held >= most:
             bar = unit[chosen[0]]
-    # The heap, emptied from the dearest down, leaves the order wanted.
+    # Popping the most expensive group first fills the result from the end.
     for last in range(size - 1, 0, -1):
         top = chosen[0]
         chosen[0] = chosen[last]
@@ -116,7 +114,7 @@ def cheapest_places(
 def _running_cost(
     pool: Groups, row: int, demand: Ints, share: Floats, total: Floats, scratch: Floats, ints: Ints
 ) -> None:
-    """Fill ``total[n]`` with the cost of the n cheapest places of a row; ``inf`` beyond them."""
+    """Write the cost of a row's n cheapest positions to ``total[n]``; ``inf`` if fewer exist."""
     most = len(total) - 1
     size = cheapest_places(
         pool.groups[row],
@@ -151,7 +149,7 @@ def slot_costs(
     workers: Ints,
     servers: Ints,
 ) -> Floats:
-    """Cost of each number of workers, with the parameter servers it needs, in every slot.
+    """Price each worker count, with its parameter servers, in every slot.
 
     Parameters
     ----------
@@ -159,18 +157,18 @@ def slot_costs(
         The two pools over the same T slots; no server is in both. Without parameter servers, pass
         the worker pool twice.
     worker_demand, server_demand : int64[R]
-        Amounts that one worker, one parameter server takes.
+        Demand of one worker, and of one parameter server.
     worker_share, server_share : float64[R]
-        The same as shares of the largest capacity, which prices refer to.
+        The same as shares of the largest capacity, to which prices refer.
     workers : int64[C]
-        Numbers of workers to price, in any order.
+        Worker counts, in any order.
     servers : int64[C]
-        Parameter servers that each of them needs (0 for all-reduce training).
+        Parameter servers of each (0 for all-reduce training).
 
     Returns
     -------
     float64[T, C]
-        Least cost; ``inf`` where they do not fit.
+        Least cost; ``inf`` if they don't fit.
     """
     slots = len(worker_pool.row_of)
     choices = len(workers)
@@ -215,7 +213,7 @@ def slot_costs(
 def _place(
     pool: Groups, slot: int, demand: Ints, share: Floats, most: int, scratch: Floats, ints: Ints
 ) -> Ints:
-    """Count those on each server of a pool when ``most`` take a slot's cheapest places."""
+    """Return the count on each server of a pool if ``most`` use a slot's cheapest positions."""
     row = pool.row_of[slot]
     servers = pool.members.shape[1]
     taken = np.zeros(servers, np.int64)
@@ -259,26 +257,26 @@ def expand_choices(
     servers: Ints,
     choice: Ints,
 ) -> Ints:
-    """Servers on which the chosen numbers of workers and parameter servers stand.
+    """Return the servers of the chosen worker counts and their parameter servers.
 
-    The cheapest groups are filled first, and within a group one server after another from the
-    lowest number: the placement whose cost `slot_costs` gives.
+    The cheapest groups are filled first, and in a group one server after another from the lowest
+    number: the placement whose cost `slot_costs` returns.
 
     Parameters
     ----------
     worker_pool, worker_demand, worker_share, server_pool, server_demand, server_share
-        As for `slot_costs`, unchanged since.
+        As in `slot_costs`, unchanged since.
     worker_servers, server_servers : int64[S]
-        Number in the cluster of each server of either pool.
+        Number in the cluster of each server of the pools.
     workers, servers : int64[C]
-        As for `slot_costs`.
+        As in `slot_costs`.
     choice : int64[T]
-        Chosen entry of ``workers`` in each slot, -1 for none; its cost must be finite.
+        Chosen entry of ``workers`` in each slot, -1 for none; its cost is finite.
 
     Returns
     -------
     int64[E, 4]
-        Slot, server, workers, parameter servers: by slot, in each the worker servers first, and by
+        Slot, server, workers, parameter servers: by slot, in each the servers for workers first, by
         position in their pool.
     """
     widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])

@@ -43,7 +43,7 @@ INTEGERS = 5
 
 
 class Path(NamedTuple):
-    """An optimal basis, on its way along rising demands.
+    """An optimal basis on its path along rising demands.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Path(NamedTuple):
     state : ndarray of float64, shape (FLOATS,)
         Demands, sums over key corners, weights of the two columns, duals.
     basis : ndarray of int64, shape (INTEGERS,)
-        The two columns (a corner or a surplus), their classes, pivots so far.
+        The two columns (a corner or a surplus), their classes, number of pivots.
     """
 
     key: NDArray[np.int64]
@@ -77,7 +77,7 @@ class Row(NamedTuple):
 
 @kernel
 def start_path(corners: Corners) -> Path:
-    """Return the basis that is optimal for no demand at all."""
+    """Return the basis that is optimal for zero demand."""
     key = corners.begin[:-1].copy()
     state = np.zeros(FLOATS)
     basis = np.empty(INTEGERS, np.int64)
@@ -91,7 +91,7 @@ def start_path(corners: Corners) -> Path:
 
 @inlined
 def _sum_keys(corners: Corners, path: Path) -> None:
-    """Sum workers, servers and cost over the key corners, afresh: no drift."""
+    """Sum over the key corners again, so that rounding errors don't accumulate."""
     w, s, cost = corners.w, corners.s, corners.cost
     key, state = path.key, path.state
     sum_w, sum_s, sum_cost = 0.0, 0.0, 0.0
@@ -122,7 +122,7 @@ def _column(corners: Corners, path: Path, place: int) -> Column:
 
 @inlined
 def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row) -> int:
-    """Say which basic variable vanishes first between the demands `start` and the new ones.
+    """Return the basic variable that reaches 0 first on the way to the new demands.
 
     Four candidates: the two columns (0, 1) and their classes' key corners (2, 3); -1 for none.
     """
@@ -167,10 +167,7 @@ def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row)
 
 @inlined
 def _entering(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
-    """Return the column whose reduced cost a turn of the duals uses up first, and its class.
-
-    The dual ratio test; the column is -3 where none answers.
-    """
+    """Return the column that the dual ratio test selects, and its class; column -3 for none."""
     w, s, cost = corners.w, corners.s, corners.cost
     column_0, column_1 = path.basis[COLUMN_0], path.basis[COLUMN_1]
     row_w, row_s = row.w, row.s
@@ -191,7 +188,7 @@ def _entering(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, 
             if slope <= 0.0:
                 continue
             reduced = (cost[j] - k_cost) - dual_w * part_w - dual_s * part_s
-            # The comparison that most corners fail, without a division.
+            # Most corners fail this test, so it avoids the division.
             if reduced > best * slope:
                 continue
             if slope <= TIE * (abs(row_w * part_w) + abs(row_s * part_s)):
@@ -217,19 +214,19 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
     corners : Corners
         The classes; costs are not negative.
     path : Path
-        The basis, of `start_path` or of an `advance` that returned True; updated.
+        The basis of `start_path` or of an `advance` that returned True; updated.
     workers, servers : float
         The new demands, m_w and m_p.
 
     Returns
     -------
     bool
-        False if no placement meets the demands; the basis then means nothing.
+        False if no placement meets the demands; the basis is then meaningless.
 
     Raises
     ------
     RuntimeError
-        If the pivots do not end, which would be a defect of this method.
+        If the pivots don't end, which is a bug.
     """
     key, state, basis = path
     start = Row(state[DEMAND_W], state[DEMAND_S])
@@ -273,7 +270,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
 
 @kernel
 def path_cost(corners: Corners, path: Path) -> float:
-    """Return the optimum at the demands last reached, the primal cost of the basis."""
+    """Return the optimum at the current demands, the primal cost of the basis."""
     key, state, basis = path
     cost = corners.cost
     total: float = state[KEY_COST]
@@ -288,17 +285,16 @@ def path_cost(corners: Corners, path: Path) -> float:
 def path_point(
     corners: Corners, path: Path, out_w: NDArray[np.float64], out_s: NDArray[np.float64]
 ) -> None:
-    """Write the basic solution machine by machine, classes shared out corner by corner.
+    """Write the basic solution machine by machine, dividing classes corner by corner.
 
     Parameters
     ----------
     corners : Corners
         Corners of the classes, `members` times those of one machine.
     path : Path
-        The basis that `advance` reached.
+        The basis of `advance`.
     out_w, out_s : ndarray of float64, shape (machines,)
-        Workers and servers on each machine; written. At most two machines stand between
-        corners.
+        Workers and servers on each machine; written. At most two machines are between corners.
     """
     _, w, s, _, first, count, following = corners
     key, state, basis = path
@@ -307,7 +303,7 @@ def path_point(
     for c in range(len(key)):
         many = count[c]
         k_w, k_s = w[key[c]] / many, s[key[c]] / many
-        # Shares of the class that stand at each basic corner, in machines.
+        # Machines of the class at each basic corner, as fractions.
         at_0, at_1 = 0.0, 0.0
         a_w, a_s, b_w, b_s = 0.0, 0.0, 0.0, 0.0
         if basis[OWNER_0] == c:
@@ -344,28 +340,26 @@ def solve_slots_lp(
     whole: bool,
     solutions: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Solve one slot's relaxation of (3.22) for a rising sequence of demands.
+    """Solve one slot's relaxation of (3.22) for a non-decreasing sequence of demands.
 
     Parameters
     ----------
-    slot : Slot
-        The machines.
     workers, servers : ndarray of int64, shape (demands,)
-        m_w and m_p, neither falling.
+        m_w and m_p, not decreasing.
     whole : bool
-        Relax to the hull of each machine's integer points, the tighter bound, rather than to
-        its polygon, which is the paper's.
+        Relax to the hull of each machine's integer points, the tighter bound, instead of its
+        polygon, as in the paper.
     solutions : ndarray of float64, shape (demands, 2, machines) or (0, 0, 0)
-        Where the workers and the servers of each solution go, if wanted.
+        Workers and servers of each solution; written unless empty.
 
     Returns
     -------
     cost : ndarray of float64, shape (demands,)
-        The optima, inf from the first demand that cannot be met.
+        The optima, inf from the first infeasible demand on.
     duals : ndarray of float64, shape (demands, 2)
         Multipliers of (3.24) and (3.25).
     pivots : int
-        Pivots made.
+        Number of pivots.
     """
     demands = len(workers)
     optima = np.full(demands, np.inf)

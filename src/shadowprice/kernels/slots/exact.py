@@ -1,11 +1,11 @@
-"""The exact placement of one slot: (3.22) in integers.
+"""The exact placement in one slot: (3.22) in integers.
 
 The relaxation over the hulls of each machine's integer points (`coupled_lp`, ``whole=True``) leaves
-at most two machines between corners, so its optimum is a tight bound and its multipliers price
-every point of every machine: a placement costs the bound plus the reduced costs of its points,
-none negative. With a placement in hand, only points whose reduced cost is inside the gap can be
-part of a better one: machines left with one such point are settled, and a dynamic program over the
-totals of the others finds the optimum.
+at most two machines between corners. So its optimum is a tight bound, and its multipliers price
+every point of every machine: a placement costs the bound plus the non-negative reduced costs of its
+points. Given a placement, only points whose reduced cost is within the gap can be part of a better
+one. Machines with one such point are settled. A dynamic program over the totals of the other
+machines finds the optimum.
 """
 
 from typing import NamedTuple
@@ -32,14 +32,14 @@ INTEGRAL = constant(True)
 
 
 class Asked(NamedTuple):
-    """What is to be placed, and what the relaxation says each of it is worth.
+    """The request to place, and the multipliers of the relaxation.
 
     Attributes
     ----------
     workers, servers : int
-        Wanted in all, m_w and m_p.
+        Totals, m_w and m_p.
     spread : bool
-        Forbid that everything stands on one machine.
+        Forbid a placement on one machine.
     dual_w, dual_s : float
         Multipliers of the relaxation.
     """
@@ -57,7 +57,7 @@ class Core(NamedTuple):
     Attributes
     ----------
     begin : ndarray of int64, shape (classes + 1,)
-        Where each class's points begin.
+        First point of each class.
     w, s : ndarray of int64, shape (points,)
         Workers and servers on one machine.
     cost : ndarray of float64, shape (points,)
@@ -81,9 +81,9 @@ class Loose(NamedTuple):
 def _core_points(
     slot: Slot, machine: int, asked: Asked, base: float, budget: float, core: Core, at: int
 ) -> int:
-    """Write a machine's points whose reduced cost is within `budget` into the core, from `at` on.
+    """Write a machine's points with a reduced cost within `budget` to the core; count them.
 
-    Returns how many there are; a first call with an empty core says what to allocate.
+    The first call has an empty core, and only counts.
     """
     price_w, price_s = slot.price_worker[machine], slot.price_server[machine]
     room, wanted = slot.free[machine], asked.servers
@@ -127,7 +127,7 @@ def _core(
 
 @inlined
 def _loose(corners: Corners, core: Core) -> Loose:
-    """List the machines that have a choice."""
+    """Return the machines with several points in the core."""
     machine = np.empty(corners.members.sum(), np.int64)
     owner = np.empty_like(machine)
     n = 0
@@ -146,14 +146,14 @@ def _loose(corners: Corners, core: Core) -> Loose:
 def _combine(
     core: Core, loose: Loose, rest_w: int, rest_s: int, budget: float
 ) -> tuple[float, NDArray[np.int32]]:
-    """Choose a point for every loose machine so that they make the totals at the least cost.
+    """Choose a point of the core for every such machine, to make the totals at the least cost.
 
     Returns
     -------
     cost : float
-        The least sum of reduced costs, inf where none is within `budget`.
+        The least sum of reduced costs, inf if none is within `budget`.
     taken : ndarray of int32, shape (loose machines, states)
-        The point by which each machine led to each pair of totals.
+        The point by which each machine reached each pair of totals.
     """
     n = len(loose.machine)
     wide = rest_s + 1
@@ -192,7 +192,7 @@ def _unfold(
     at_w: NDArray[np.int64],
     at_s: NDArray[np.int64],
 ) -> None:
-    """Write the placement that the last state stands for: settled machines, then loose ones."""
+    """Write the placement of the last state: settled machines, then the others."""
     at_w[:] = 0
     at_s[:] = 0
     for c in range(len(corners.first)):
@@ -226,31 +226,29 @@ def place_exactly(
 
     Parameters
     ----------
-    slot : Slot
-        The machines.
     corners : Corners
-        Their classes and the corners of their integer hulls.
+        Classes of machines and the corners of their integer hulls.
     path : Path
         The relaxation over those hulls, solved for these demands.
     workers, servers : int
-        Wanted in all, m_w and m_p.
+        Totals, m_w and m_p.
     spread : bool
-        Forbid that everything stands on one machine.
+        Forbid a placement on one machine.
     best : float
-        Cost of the placement in `out_w` and `out_s`; inf if there is none yet.
+        Cost of the placement in `out_w` and `out_s`; inf without one.
     out_w, out_s : ndarray of int64, shape (machines,)
-        A placement on entry where `best` is finite; an optimal one on return.
+        A placement if `best` is finite; an optimal one on return.
 
     Returns
     -------
     float
-        Its cost; inf if there is none.
+        Its cost; inf without one.
     """
     begin, corner_w, corner_s, corner_cost, first, count, _ = corners
     bound = path_cost(corners, path)
     dual_w, dual_s = path.state[DUAL_W], path.state[DUAL_S]
     asked = Asked(workers, servers, spread, dual_w, dual_s)
-    # No placement costs more than every unit at the dearest class that holds something.
+    # Upper bound: every unit on the most expensive class with capacity.
     dear_w, dear_s = 0.0, 0.0
     base = np.empty(len(first))
     for c in range(len(first)):
@@ -267,7 +265,7 @@ def place_exactly(
             return best
         budget = best - bound
     else:
-        # Nothing in hand: widen the gap until something is found or nothing is left out.
+        # Without a placement, widen the gap until it has one or no point is left out.
         budget = max(dual_w, dual_s)
     at_w, at_s = np.empty_like(out_w), np.empty_like(out_s)
     while True:
@@ -303,19 +301,19 @@ def search_placement(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> float:
-    """Find a cheapest placement of one pair from nothing.
+    """Find a cheapest placement of one pair without a known one.
 
     Parameters
     ----------
     slot, workers, servers, spread
         As in `place_exactly`.
     out_w, out_s : ndarray of int64, shape (machines,)
-        The placement; written where there is one.
+        The placement; written if there is one.
 
     Returns
     -------
     float
-        Its cost; inf if there is none.
+        Its cost; inf without one.
     """
     corners = slot_corners(slot, workers, servers, INTEGRAL)
     path = start_path(corners)

@@ -1,4 +1,4 @@
-"""Integer placements of one slot without search: fill, shed, repair, and the cheapest machine."""
+"""Integer placements in one slot without search: fill, remove, repair, and the cheapest machine."""
 
 import math
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from shadowprice.kernels.slots.rounding import WHOLE
 
 
 class Orders(NamedTuple):
-    """Machines by rising price of a worker, and of a parameter server (`machines_by_price`)."""
+    """Machines by ascending price of a worker, and of a parameter server (`machines_by_price`)."""
 
     worker: NDArray[np.int64]
     server: NDArray[np.int64]
@@ -32,7 +32,7 @@ def placement_cost(slot: Slot, at_w: NDArray[np.int64], at_s: NDArray[np.int64])
 
 @inlined
 def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
-    """Return whether a placement stands on one machine, so that Fact 1 makes it internal."""
+    """Return whether a placement is on one machine, so that Fact 1 makes it internal."""
     seen = 0
     for h in range(len(at_w)):
         if at_w[h] > 0 or at_s[h] > 0:
@@ -44,7 +44,7 @@ def stands_alone(at_w: NDArray[np.int64], at_s: NDArray[np.int64]) -> bool:
 def machines_by_price(
     price: NDArray[np.float64], other_price: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return the machines where both prices are finite by rising `price`, lower ones first."""
+    """Return the machines with finite prices by ascending `price`, lower numbers first."""
     order = stable_order(price)
     kept = 0
     for h in order:
@@ -64,23 +64,18 @@ def fill(
     other_counts: NDArray[np.int64],
     total: int,
 ) -> bool:
-    """Add workers (or servers) where they are cheapest until `total` stand.
+    """Add workers (or servers) on the cheapest machines; return whether the total is reached.
 
     Parameters
     ----------
     order : ndarray of int64, shape (usable machines,)
-        Machines by rising price of what is added (`machines_by_price`).
+        Machines by ascending price of what is added (`machines_by_price`).
     free, demand, other_demand
-        Room, demand of what is added, demand of what may stand beside it.
+        Free capacity, demand of what is added, demand of the other kind.
     counts, other_counts : ndarray of int64, shape (machines,)
-        What stands already; `counts` grows.
+        Current placement; `counts` grows.
     total : int
-        Wanted in all.
-
-    Returns
-    -------
-    bool
-        Whether `total` is reached.
+        Total to reach.
     """
     lack: int = total - counts.sum()
     for h in order:
@@ -97,7 +92,7 @@ def fill(
 
 @kernel
 def shed(price: NDArray[np.float64], counts: NDArray[np.int64], total: int) -> None:
-    """Take surplus off the dearest machines (the last of equals) until `total` stand."""
+    """Remove surplus from the most expensive machines, the last on ties, down to `total`."""
     surplus = counts.sum() - total
     while surplus > 0:
         dearest = -1
@@ -118,12 +113,12 @@ def place_greedily(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> float:
-    """Place each kind where it is cheapest, workers first and servers first; keep the cheaper.
+    """Place each kind where it is cheapest, in both orders; keep the cheaper placement.
 
     Returns
     -------
     float
-        Cost of the placement written to `out_w` and `out_s`; inf if neither order finds one.
+        Cost of the placement in `out_w` and `out_s`; inf if neither order finds one.
     """
     free, worker, server = slot.free, slot.worker, slot.server
     best = np.inf
@@ -159,26 +154,24 @@ def repair(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> float:
-    """Round a relaxed solution up where there is room, fill what lacks, shed what is too much.
+    """Round a relaxed solution up where it fits, fill up, and remove surplus.
 
-    Kept where that is no dearer than `place_greedily`. The deterministic end of Algorithm 4
-    (papers' README, reading 11).
+    The result of `place_greedily` is used if it is cheaper. This is the deterministic end of
+    Algorithm 4 (papers' README, reading 11).
 
     Parameters
     ----------
-    slot, orders
-        The machines.
     relaxed_w, relaxed_s : ndarray of float64, shape (machines,)
         The relaxed solution.
     workers, servers : int
-        Wanted in all.
+        Totals.
     out_w, out_s : ndarray of int64, shape (machines,)
-        The placement; written where there is one.
+        The placement; written if there is one.
 
     Returns
     -------
     float
-        Its cost; inf if this finds none.
+        Its cost; inf without one.
     """
     free, worker, server = slot.free, slot.worker, slot.server
     for h in range(len(relaxed_w)):
@@ -195,21 +188,21 @@ def repair(
         elif room_for(free[h], worker, server, down_w, up_s):
             out_w[h], out_s[h] = down_w, up_s
         else:
-            # Rounding down fits but for the last bit of a float.
+            # Rounded down it fits, except for the last bit of a float.
             while not room_for(free[h], worker, server, down_w, down_s):
                 if down_w > 0:
                     down_w -= 1
                 else:
                     down_s -= 1
             out_w[h], out_s[h] = down_w, down_s
-    # Shedding one kind first may make the room that the other lacks.
+    # Removing one kind first may make the other fit.
     shed(slot.price_worker, out_w, workers)
     shed(slot.price_server, out_s, servers)
     done = fill(orders.server, free, server, worker, out_s, out_w, servers) and fill(
         orders.worker, free, worker, server, out_w, out_s, workers
     )
-    # Where machines are nearly full, what lacks may only fit at prices many times the cheapest: the
-    # relaxed solution is then a poor start, and filling from nothing a better one.
+    # On nearly full machines the rest may only fit at many times the cheapest price. The relaxed
+    # solution is then a worse start than an empty placement.
     own_w, own_s = out_w.copy(), out_s.copy()
     greedy = place_greedily(slot, orders, workers, servers, out_w, out_s)
     if done:
@@ -229,18 +222,16 @@ def cheapest_machines(
     cost: NDArray[np.float64],
     chosen: NDArray[np.int64],
 ) -> None:
-    """Find the cheapest single machine for each number of workers (Algorithm 4 steps 2-7).
+    """Find the cheapest single machine for each worker count (Algorithm 4 steps 2-7).
 
     Parameters
     ----------
-    slot : Slot
-        The machines.
     workers, servers : ndarray of int64, shape (choices,)
-        Pairs to place, neither falling.
+        Pairs to place, not decreasing.
     cost : ndarray of float64, shape (choices,)
-        Least cost, inf where no machine holds the pair; written.
+        Least cost, inf if no machine fits the pair; written.
     chosen : ndarray of int64, shape (choices,)
-        The machine, the lowest of equals, -1 for none; written.
+        The machine, the lowest on ties, -1 for none; written.
     """
     choices = len(workers)
     cost[:] = np.inf
@@ -250,8 +241,8 @@ def cheapest_machines(
         price_w, price_s = slot.price_worker[h], slot.price_server[h]
         if not (np.isfinite(price_w) and np.isfinite(price_s)):
             continue
-        # Pairs grow, so those that fit are the first ones: find how many by bisection, after a
-        # bound from workers alone that is most often the answer.
+        # Pairs grow, so the first ones fit: find their number by bisection, starting from the bound
+        # by workers alone, which is usually exact.
         widest = workers[choices - 1]
         for r in range(len(worker)):
             if worker[r] > 0:

@@ -1,9 +1,9 @@
-"""Equal servers of a slot as groups, kept up to date slot by slot.
+"""Equal servers of a slot as groups, updated slot by slot.
 
-Servers of one capacity with the same reservations have the same price and the same room. A pool's
-slots are therefore seen as groups with counts. Slots with nothing reserved share one grouping, and
-so do neighbours with equal reservations; a reservation or a release refreshes only the slots it
-touches, and only what changed is priced anew.
+Servers of one capacity with the same reservations have the same price and free capacity. So a
+pool's slots are groups with counts. Slots without reservations share one grouping, and so do
+neighbours with equal reservations. A reservation or a release refreshes only its own slots, and
+computes only prices that changed.
 """
 
 from typing import NamedTuple
@@ -19,21 +19,21 @@ Ints = NDArray[np.int64]
 
 
 class Groups(NamedTuple):
-    """Groups of equal servers of one pool over a horizon, as the kernels read them.
+    """Groups of equal servers of one pool over a horizon.
 
     Attributes
     ----------
     row_of : int64[T]
-        Grouping of each slot; row 0 is that of slots with nothing reserved, and slots with equal
+        Grouping of each slot; row 0 is that of slots without reservations, and slots with equal
         reservations may share any other.
     groups : int64[Q]
-        Number of groups in each row; entries beyond it mean nothing.
+        Number of groups in each row; entries beyond it are meaningless.
     price : float64[Q, R, S]
         Price of a share of 1 of each resource, by group.
     free : int64[Q, R, S]
-        Amount free on each server of the group (``UNLIMITED`` stays so).
+        Free capacity of each server of the group (``UNLIMITED`` stays so).
     members : int64[Q, S]
-        Servers in each group; 0 where they are lost, and carry nothing, whatever it asks for.
+        Servers in each group; 0 for lost servers, which host nothing.
     group_of : int64[Q, S]
         Group of each server. Groups are numbered by their lowest server.
     """
@@ -53,9 +53,9 @@ def group_servers(used: Ints, kind: Ints) -> tuple[Ints, Ints, Ints]:
     Parameters
     ----------
     used : int64[S, R]
-        Amounts reserved in one slot.
+        Reservations in one slot.
     kind : int64[S]
-        Servers of equal capacity have equal kinds.
+        Equal for servers of equal capacity.
 
     Returns
     -------
@@ -121,11 +121,10 @@ def fill_row(
     count: Ints,
     group_of: Ints,
 ) -> None:
-    """Group and price one slot into ``row``, taking from row ``old`` what did not change.
+    """Group and price one slot into ``row``, reusing prices of row ``old``.
 
-    ``old`` may equal ``row``, and is -1 where there is nothing to take over. Other parameters are
-    those of `Groups`, `group_servers` and `pricing.exponential_prices`; negative kinds are those
-    of lost servers.
+    ``old`` may equal ``row``, and is -1 for none. Other parameters are those of `Groups`,
+    `group_servers` and `pricing.exponential_prices`; lost servers have negative kinds.
     """
     resources = capacity.shape[1]
     member, first, size = group_servers(used, kind)
@@ -139,7 +138,7 @@ def fill_row(
             if c < UNLIMITED:
                 room = c - used[s, r]
             new_free[r, g] = room
-            # A server's capacity is fixed: the same room means the same price.
+            # A server's capacity is fixed, so equal free capacity means an equal price.
             if old >= 0 and free[old, r, group_of[old, s]] == room:
                 new_price[r, g] = price[old, r, group_of[old, s]]
             else:
@@ -156,14 +155,14 @@ def fill_row(
 
 
 class Rows(NamedTuple):
-    """Which rows of `Groups` are held by which slots, and what is known of each slot.
+    """Users of the rows of `Groups`, and the known version of each slot.
 
     Attributes
     ----------
     holders : int64[Q]
-        Slots on each row (row 0 is not counted).
+        Number of slots on each row (not counted for row 0).
     spare : int64[T]
-        Stack of rows that no slot is on.
+        Stack of rows without slots.
     spares : int64[1]
         Height of the stack.
     seen : int64[T]
@@ -178,7 +177,7 @@ class Rows(NamedTuple):
 
 @inlined
 def _let_go(row: int, rows: Rows) -> None:
-    """Take one slot off a row; nobody's row becomes spare."""
+    """Release a row of one slot; it becomes spare without slots."""
     if row > 0:
         rows.holders[row] -= 1
         if rows.holders[row] == 0:
@@ -188,7 +187,7 @@ def _let_go(row: int, rows: Rows) -> None:
 
 @kernel
 def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
-    """Drop the first slots of the horizon and append as many with nothing reserved."""
+    """Drop the first slots of the horizon and append as many without reservations."""
     slots = len(groups.row_of)
     steps = min(steps, slots)
     for t in range(steps):
@@ -213,9 +212,9 @@ def set_slot(
     groups: Groups,
     rows: Rows,
 ) -> None:
-    """Put one slot on a row of its own that shows ``used``, int64[S, R].
+    """Give a slot a row of its own that shows ``used``, int64[S, R].
 
-    Prices of rows that still show those of before are taken over if ``priced_before``.
+    Prices of the previous row are reused if ``priced_before``.
     """
     old = groups.row_of[slot]
     row = old
@@ -247,22 +246,22 @@ def follow_slots(
     groups: Groups,
     rows: Rows,
 ) -> None:
-    """Bring the rows of all slots whose version changed up to date.
+    """Update the rows of all slots whose version changed.
 
     Parameters
     ----------
     used : int64[T, servers in all, R]
         Reservations of the horizon.
     versions : int64[T]
-        Changes with every change of a slot's reservations.
+        Version of each slot's reservations.
     servers : int64[S]
         The pool's servers among all.
     out : bool[S]
-        Servers that are lost: to prices and room they are full.
+        Lost servers: they count as full.
     full : int64[S, R]
-        What is used of a full server.
+        Usage of a full server.
     kind, capacity, ln_low, ln_high, priced_before, groups, rows
-        As for `set_slot`.
+        As in `set_slot`.
     """
     pool, resources = capacity.shape
     here = np.empty((pool, resources), np.int64)
@@ -271,7 +270,7 @@ def follow_slots(
             continue
         rows.seen[t] = versions[t]
         busy = False
-        as_before = t > 0  # equal to the slot before, which is up to date by now
+        as_before = t > 0  # equal to the slot before, which is already updated
         for s in range(pool):
             for r in range(resources):
                 if out[s]:
@@ -298,13 +297,13 @@ class SlotGroups:
     Parameters
     ----------
     capacity : int64[S, R]
-        Amounts of each server; ``UNLIMITED`` where a resource never binds.
+        Capacity of each server; ``UNLIMITED`` for a resource that never binds.
     slots : int
-        Length of the horizon, all of it empty at first.
+        Length of the horizon, which starts empty.
     ln_low, ln_high : float64[R]
-        Logarithms of the price of a share of 1 when nothing and when all is used.
+        Logarithms of the price of a share of 1 when unused and when full.
     servers : int64[S], optional
-        Number of each server in the arrays that `follow` reads; by default its position.
+        Number of each server in the arrays of `follow`; by default its position.
     """
 
     def __init__(
@@ -322,7 +321,7 @@ class SlotGroups:
         self._servers = np.arange(pool) if servers is None else np.array(servers, dtype=np.int64)
         self._out = np.zeros(pool, dtype=np.bool_)
         self._full = np.where(self._capacity < UNLIMITED, self._capacity, 0)
-        # Rows are mostly never written: untouched memory is never backed by pages.
+        # Most rows are never written, so their memory is never backed by pages.
         count = slots + 1
         self._groups = Groups(
             row_of=np.zeros(slots, np.int64),
@@ -346,35 +345,28 @@ class SlotGroups:
         return self._groups
 
     def set_prices(self, ln_low: Floats, ln_high: Floats) -> None:
-        """Take new price constants; every slot must be followed anew.
-
-        Parameters
-        ----------
-        ln_low, ln_high : float64[R]
-            As for the class.
-        """
+        """Set price constants, as in the constructor; every slot must be followed again."""
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
         self._fill_empty()
 
     def lose(self, out: NDArray[np.bool_]) -> None:
-        """Take note of which servers are lost, bool[S]; every slot must be followed anew."""
+        """Set the lost servers, bool[S]; every slot must be followed again."""
         self._out = np.ascontiguousarray(out)
         self._kind = np.where(out, -1 - self._kinds, self._kinds)
         self._fill_empty()
 
     def follow(self, used: Ints, versions: Ints, *, priced_before: bool = True) -> None:
-        """Follow all changes since the last time.
+        """Update all changed slots.
 
         Parameters
         ----------
         used : int64[T, servers in all, R]
             Reservations of the horizon.
         versions : int64[T]
-            A number for each slot that changes with its reservations; 0 for one in which nothing
-            was ever reserved.
+            Version of each slot's reservations; 0 for a slot that never had any.
         priced_before : bool
-            Whether prices that are known may be taken over; not after `set_prices`.
+            Whether known prices may be reused; not after `set_prices`.
         """
         if not priced_before:
             self._rows.seen[:] = -1
@@ -388,7 +380,7 @@ class SlotGroups:
         roll_rows(slots, self._groups, self._rows)
 
     def _fill_empty(self) -> None:
-        """Show in row 0 what a slot with nothing reserved is like."""
+        """Fill row 0 with a slot without reservations."""
         groups = self._groups
         used = np.where(self._out[:, None], self._full, 0)
         fill_row(

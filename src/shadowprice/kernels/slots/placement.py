@@ -1,8 +1,8 @@
-"""PD-ORS's theta(t, v), problem (3.18), for every number of workers of one slot in one pass.
+"""PD-ORS's theta(t, v), problem (3.18), for every worker count of one slot in one pass.
 
-theta depends on the workload only through the number of workers (papers' README, reading 12), so a
-slot has two choices a number of workers: the cheapest machine that holds everything (internal rate,
-Fact 1) and the cheapest placement on several machines (external rate).
+theta depends on the workload only through the worker count (papers' README, reading 12). So a slot
+has two choices per worker count: the cheapest machine that fits everything (internal rate, Fact 1)
+and the cheapest placement on several machines (external rate).
 """
 
 from typing import NamedTuple
@@ -27,10 +27,10 @@ from shadowprice.kernels.slots.polygons import Slot, slot_corners
 from shadowprice.kernels.slots.rounding import Wanted, gain_factor, mix, round_feasibly
 
 RANDOMISED, EXACT, GREEDY = range(3)
-"""How an external placement is found: Algorithm 4, the optimum, or cheapest first."""
+"""Method for external placements: Algorithm 4, the optimum, or cheapest first."""
 
 SKIPPED, REPAIRED, SEARCHED = 0, -1, -2
-"""What `rounds` says where no rounding succeeded: not tried, repaired, found by exact search."""
+"""Values of `rounds` without a successful rounding: not tried, repaired, found by exact search."""
 
 
 class Pairs(NamedTuple):
@@ -39,8 +39,8 @@ class Pairs(NamedTuple):
     Attributes
     ----------
     workers, servers : ndarray of int64, shape (choices,)
-        Numbers of workers, rising, and the servers that each needs, not falling and not more than
-        the workers (3.5). The last number of workers is K of (3.2).
+        Ascending worker counts, and the servers of each, not decreasing and at most the workers
+        (3.5). The last worker count is K of (3.2).
     """
 
     workers: NDArray[np.int64]
@@ -48,20 +48,20 @@ class Pairs(NamedTuple):
 
 
 class Method(NamedTuple):
-    """How external placements are found.
+    """Method for external placements.
 
     Attributes
     ----------
     kind : int
         RANDOMISED, EXACT or GREEDY.
     spread : bool
-        Whether a placement on one machine is forbidden (the literal reading of (3.4), where it
-        would communicate at a rate for which it lacks servers). Otherwise one machine is allowed:
-        the internal choice is then as good.
+        Whether a placement on one machine is forbidden (the literal reading of (3.4), in which it
+        would communicate at a rate for which it lacks servers). Otherwise one machine is allowed,
+        because the internal choice is then as good.
     gain, delta : float
-        G of the rounding; where it is 0, G follows from delta by Theorem 2.
+        G of the rounding; 0 derives G from delta by Theorem 2.
     tries : int
-        Most rounds of rounding before the repair.
+        Maximum rounds of rounding before the repair.
     """
 
     kind: int
@@ -82,7 +82,7 @@ def _round(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> int:
-    """Round a relaxed solution and shed what is too much; return the rounds, 0 for in vain."""
+    """Round a relaxed solution and remove surplus; return the number of rounds, 0 on failure."""
     factor = method.gain
     if factor == 0.0:
         rows, cover = 2, min(wanted.workers, wanted.servers)
@@ -109,41 +109,34 @@ def place_external(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Place each number of workers of one slot at the external rate.
+    """Place each worker count of one slot at the external rate.
 
     Parameters
     ----------
-    slot : Slot
-        The machines.
     pairs : Pairs
-        What to place on them.
+        Pairs to place.
     enough : ndarray of float64, shape (choices,)
-        A choice whose relaxed cost is at least this is left out: something better is known.
-        inf to leave out none.
-    method : Method
-        How.
+        A choice whose relaxed cost is at least this is skipped, because a better one is known; inf
+        to skip none.
     stream : uint64
-        Selects the draws, of `rounding.mix` over seed, job and slot.
+        Random stream, of `rounding.mix` over seed, job and slot.
     only : int
         Place this choice alone and leave it in `out_w` and `out_s`; -1 for all. Its placement is
-        the one that the pass over all finds.
+        the same in both cases.
     out_w, out_s : ndarray of int64, shape (machines,)
-        Work space, and the placement asked for.
+        Scratch space, and the placement of ``only``.
 
     Returns
     -------
     cost : ndarray of float64, shape (choices,)
-        Cost of exactly so many workers and servers; inf where there is no placement or a better
-        choice is known.
+        Cost of the placement; inf without one, or if a better choice is known.
     relaxed : ndarray of float64, shape (choices,)
         Lower bound: the relaxation's optimum (over integer hulls with EXACT).
     rounds : ndarray of int64, shape (choices,)
         Rounds of rounding, or SKIPPED, REPAIRED, SEARCHED.
 
-    Notes
-    -----
-    Rounding with G > 1 may place more than was asked; the surplus is shed, dearest first, so that
-    a choice adds what the plan says. It only ever lowers the cost.
+    Notes ----- Rounding with G > 1 may place more than the pair. The surplus is removed, the most
+    expensive first, so that a choice adds its planned progress. This only lowers the cost.
     """
     choices, machines = len(pairs.workers), len(slot.free)
     cost = np.full(choices, np.inf)
@@ -189,11 +182,11 @@ def place_external(
             )
             rounds[i] = SEARCHED
         elif cost[i] == np.inf:
-            # What fits is never missed: the rest is left to the exact search.
+            # The exact search finds a placement if one exists.
             cost[i] = search_placement(slot, m_w, m_p, method.spread, out_w, out_s)
             rounds[i] = SEARCHED
         if cost[i] == np.inf and not method.spread:
-            # Less is never harder to place: nothing larger has a placement either.
+            # Larger pairs have no placement either.
             break
     return cost, relaxed, rounds
 
@@ -202,24 +195,22 @@ def place_external(
 def place_internal(
     slot: Slot, workers: NDArray[np.int64], servers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Place each number of workers of one slot on one machine, at the internal rate.
+    """Place each worker count of one slot on one machine, at the internal rate.
 
     Parameters
     ----------
-    slot : Slot
-        The machines.
     workers : ndarray of int64, shape (choices,)
-        Numbers of workers, rising.
+        Ascending worker counts.
     servers : ndarray of int64, shape (choices,) or (0,)
-        Servers that each needs beside it: ceil(w b_e / B), or ceil(w b_i / B) by the letter of
-        (3.4) (papers' README, reading 10); empty where one machine is not allowed.
+        Servers of each: ceil(w b_e / B), or ceil(w b_i / B) by the letter of (3.4) (papers' README,
+        reading 10); empty if one machine is not allowed.
 
     Returns
     -------
     cost : ndarray of float64, shape (choices,)
-        Least cost, inf where no machine holds everything.
+        Least cost, inf if no machine fits everything.
     machine : ndarray of int64, shape (choices,)
-        The machine, the lowest of equals, -1 for none.
+        The machine, the lowest on ties, -1 for none.
     """
     cost = np.full(len(workers), np.inf)
     machine = np.full(len(workers), -1, np.int64)

@@ -1,9 +1,10 @@
-"""What one machine can hold of a job in one slot: a small polygon of workers and parameter servers.
+"""Capacity of one machine for a job in one slot: a small polygon of workers and parameter servers.
 
 PD-ORS (3.23) bounds workers ``w`` and parameter servers ``s`` on a machine by
-``alpha^r w + beta^r s <= free^r`` for every resource. Machines with equal room and equal prices
-form a class: ``count`` of them together hold ``count`` times the polygon of one (its Minkowski
-sum with itself), so that a linear program over classes has the optimum of the one over machines.
+``alpha^r w + beta^r s <= free^r`` for every resource. Machines with equal free capacity and equal
+prices form a class: ``count`` of them together hold ``count`` times the polygon of one (its
+Minkowski sum with itself). So a linear program over classes has the optimum of the one over
+machines.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from shadowprice.kernels.jit import inlined, kernel
 
 SAME_VERTEX = 1e-12
-"""Vertices closer than this, relative to the cap on workers and servers, are one."""
+"""Vertices closer than this, relative to the cap on workers and servers, are merged."""
 
 
 class Slot(NamedTuple):
@@ -24,11 +25,11 @@ class Slot(NamedTuple):
     ----------
     price_worker, price_server : ndarray of float64, shape (machines,)
         Price of a worker and of a parameter server on each machine, p^w and p^s of (3.22), not
-        negative; a machine where either is not finite is not used.
+        negative; a machine with a price that isn't finite is not used.
     free : ndarray of int64, shape (machines, resources)
-        Free amounts, C^ of (3.23).
+        Free capacity, C^ of (3.23).
     worker, server : ndarray of int64, shape (resources,)
-        What a worker and a parameter server ask for, alpha and beta.
+        Demands of a worker and of a parameter server, alpha and beta.
     """
 
     price_worker: NDArray[np.float64]
@@ -39,12 +40,12 @@ class Slot(NamedTuple):
 
 
 class Corners(NamedTuple):
-    """Classes of machines that a job cannot tell apart, and the corners of what they hold.
+    """Classes of machines that are equal for a job, and the corners of their polygons.
 
     Attributes
     ----------
     begin : ndarray of int64, shape (classes + 1,)
-        Where each class's corners begin, its origin first; a class that holds nothing is left out.
+        First corner of each class, its origin; a class without capacity is left out.
     w, s, cost : ndarray of float64, shape (corners,)
         Workers, servers and cost of each corner, for all machines of the class together.
     first, members : ndarray of int64, shape (classes,)
@@ -70,19 +71,9 @@ def room_for(
     workers: int,
     servers: int,
 ) -> bool:
-    """Return whether a machine holds so many workers and parameter servers, (3.23) in integers.
+    """Return whether workers and parameter servers fit on a machine, (3.23) in integers.
 
-    Parameters
-    ----------
-    free, worker, server : ndarray of int64, shape (resources,)
-        Free amounts, demand of one worker, demand of one parameter server.
-    workers, servers : int
-        Counts, not negative.
-
-    Returns
-    -------
-    bool
-        Division keeps the test exact where a product would leave int64.
+    Counts are not negative. Division keeps the test exact for products beyond int64.
     """
     for r in range(len(free)):
         left = free[r]
@@ -103,7 +94,7 @@ def most_servers(
     workers: int,
     cap: int,
 ) -> int:
-    """Return the most parameter servers beside so many workers, at most `cap`; -1 if none fit."""
+    """Return the maximum parameter servers beside workers, at most `cap`; -1 if none fit."""
     most = cap
     for r in range(len(free)):
         left = free[r]
@@ -120,19 +111,15 @@ def most_servers(
 def group_machines(
     slot: Slot,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
-    """Gather machines that this job cannot tell apart into classes.
+    """Group machines that are equal for this job into classes.
 
-    Parameters
-    ----------
-    slot : Slot
-        The machines; a resource that neither a worker nor a server asks for does not tell them
-        apart.
+    Resources without demand don't count.
 
     Returns
     -------
     first, count : ndarray of int64, shape (machines,)
-        First machine and number of machines of each class; only the first ``classes`` entries
-        mean anything. A machine whose price is not finite belongs to none.
+        First machine and number of machines of each class; only the first ``classes`` entries are
+        valid. A machine with a price that isn't finite is in no class.
     following : ndarray of int64, shape (machines,)
         The next machine of the same class, -1 at its end.
     classes : int

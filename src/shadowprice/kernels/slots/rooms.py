@@ -1,8 +1,8 @@
-"""Room of servers slot by slot, for schedules that are placed and taken out many times.
+"""Free capacity of servers slot by slot, for schedules that are placed and removed many times.
 
-What is free is one array over slots, servers and resources, which everything here reads and writes
-in place. It is cheaper than groups of equal servers (`groups`) where schedules come and go all the
-time: a full server costs one comparison, and servers are looked at only until there is room enough.
+Free capacity is one array over slots, servers and resources, which these kernels update in place.
+That is cheaper than groups of equal servers (`groups`) if schedules come and go often: a full
+server costs one comparison, and the scan of servers ends as soon as everything fits.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 @kernel
 def fits_on(free: Ints, demand: Ints, most: int) -> int:
-    """Return how many of a demand one server has room for, at most ``most``."""
+    """Return how many times a demand fits on one server, at most ``most``."""
     for r in range(len(demand)):
         if demand[r] > free[r]:
             return 0
@@ -30,7 +30,7 @@ def fits_on(free: Ints, demand: Ints, most: int) -> int:
 
 @inlined
 def _room(free: Ints, members: Ints, demand: Ints, most: int) -> int:
-    """Return how many of a demand a pool has room for in a slot, at most ``most``."""
+    """Return how many times a demand fits on a pool in a slot, at most ``most``."""
     total = 0
     for s in members:
         total += fits_on(free[s], demand, most - total)
@@ -52,14 +52,14 @@ def room_costs(
     workers: Ints,
     servers: Ints,
 ) -> Floats:
-    """Return what choices cost in slots, ``inf`` where they find no room.
+    """Return the cost of choices in slots, ``inf`` if they don't fit.
 
     Parameters
     ----------
     free : int64[T, S, R]
-        What servers have left, by slot.
+        Free capacity of servers by slot.
     first : int
-        The first slot asked for; as many as prices are given for.
+        The first slot; ``worker_price`` has the number of slots.
     worker_members, server_members : int64[...]
         Servers of the two pools; no server is in both.
     worker, ps : int64[R]
@@ -96,7 +96,7 @@ def room_costs(
 def _stand(
     free: Ints, members: Ints, demand: Ints, count: int, before: Ints, room: Ints, taken: Ints
 ) -> None:
-    """Choose places in a slot: where they were in the slot before, then the tightest servers."""
+    """Choose servers in a slot: those of the slot before, then the tightest."""
     for s in members:
         room[s] = fits_on(free[s], demand, count)
         stays = min(before[s], room[s], count)
@@ -128,14 +128,14 @@ def stand_in_slots(
     servers: Ints,
     choice: Ints,
 ) -> Ints:
-    """Choose servers for what was chosen in each slot; nothing is taken off yet.
+    """Choose the servers of the chosen workers in each slot; free capacity doesn't change.
 
     Parameters
     ----------
     free, first, worker_members, worker, server_members, ps, workers, servers
-        As for `room_costs`.
+        As in `room_costs`.
     choice : int64[slots]
-        Entry of ``workers``, -1 for none; there is room for it.
+        Entry of ``workers``, -1 for none; it fits.
 
     Returns
     -------
@@ -174,12 +174,12 @@ def stand_in_slots(
 
 @kernel
 def take_off(free: Ints, entries: Ints, worker: Ints, ps: Ints, times: int) -> bool:
-    """Take what entries hold off what is free, or give it back (``times`` -1).
+    """Subtract the demand of entries from the free capacity, or (``times`` -1) add it.
 
     Returns
     -------
     bool
-        False, and nothing has changed, where a server does not have it.
+        False, and nothing changes, if it doesn't fit.
     """
     for n in range(len(entries)):
         row = free[entries[n, 0], entries[n, 1]]

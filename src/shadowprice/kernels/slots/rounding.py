@@ -1,14 +1,14 @@
-"""PD-ORS's randomised rounding, (3.26)-(3.27) and Algorithm 4 steps 9-11, from its exact law.
+"""PD-ORS's randomised rounding, (3.26)-(3.27) and Algorithm 4 steps 9-11, in distribution.
 
-Algorithm 4 rounds ``G`` times the relaxed solution again and again until the result is feasible.
-Each machine's outcome (workers up or down, servers up or down) is independent, and feasibility
-depends on machines only through their own room and through the two totals. So the probability that
-a round is feasible is a convolution over machines, the number of rounds until success is geometric,
-and a feasible result can be drawn backwards through the convolution: the same law as the loop, with
-no loop. `tests/oracles` holds the loop.
+Algorithm 4 rounds ``G`` times the relaxed solution repeatedly until the result is feasible. Each
+machine's outcome (workers up or down, servers up or down) is independent, and feasibility depends
+on machines only through their own capacity and through the two totals. So the probability that a
+round is feasible is a convolution over machines, the number of rounds until success is geometric,
+and a feasible result can be drawn backwards through the convolution. The distribution is that of
+the loop, without the loop. `tests/oracles` has the loop.
 
-The generator is a hash of (seed, job, slot, workers, purpose): no draw depends on the order of
-calls.
+The random generator is a hash of (seed, job, slot, workers, purpose): no draw depends on the order
+of calls.
 """
 
 import math
@@ -21,7 +21,7 @@ from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.slots.polygons import Slot, room_for
 
 WHOLE = 1e-9
-"""Relaxed counts closer than this to an integer are that integer."""
+"""Relaxed counts closer than this to an integer are integers."""
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -53,7 +53,7 @@ def mix(stream: np.uint64, word: int) -> np.uint64:
     stream : uint64
         A stream, or a seed.
     word : int
-        Not negative: a job's number, a slot, a number of workers, a purpose.
+        Not negative: a job's number, a slot, a worker count, a purpose.
     """
     z = stream ^ _multiply(np.uint64(word) ^ _FIRST, _STEP)
     z = _multiply(z ^ (z >> _SHIFTS[0]), _FIRST)
@@ -90,14 +90,14 @@ def gain_factor(delta: float, rows: int, cover: float) -> float:
 
 
 class Wanted(NamedTuple):
-    """What a placement has to hold in all.
+    """Totals of a feasible placement.
 
     Attributes
     ----------
     workers, servers : int
         m_w and m_p of (3.24), (3.25).
     most : int
-        K of (3.2); (3.5) asks that servers not exceed workers.
+        K of (3.2); (3.5) bounds servers by workers.
     """
 
     workers: int
@@ -106,16 +106,16 @@ class Wanted(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What is to be rounded: whole parts, and the chances of one more.
+    """Values to round: integer parts, and the probabilities of one more.
 
     Attributes
     ----------
     machine : ndarray of int64, shape (used,)
-        Machines that hold something.
+        Machines with a value.
     low_w, low_s : ndarray of int64, shape (used,)
         Workers and servers rounded down.
     up_w, up_s : ndarray of float64, shape (used,)
-        Probability of one more, 0 for whole numbers.
+        Probability of one more, 0 for integers.
     """
 
     machine: NDArray[np.int64]
@@ -126,15 +126,15 @@ class Parts(NamedTuple):
 
 
 class Law(NamedTuple):
-    """Which totals the first machines make, if all have room.
+    """Distribution of the totals of the first machines, if all outcomes fit.
 
     Attributes
     ----------
     totals : ndarray of float64, shape (used + 1, workers + 1, servers + 1)
-        ``totals[i, a, b]``: probability that the first i machines all have room, and round up a
-        workers and b servers among them.
+        ``totals[i, a, b]``: probability that the first i machines all fit, and round up a workers
+        and b servers among them.
     chance : ndarray of float64, shape (used, 4)
-        Probability of each outcome of a machine, 2 a + b; 0 where there is no room.
+        Probability of each outcome of a machine, 2 a + b; 0 if it doesn't fit.
     """
 
     totals: NDArray[np.float64]
@@ -143,7 +143,7 @@ class Law(NamedTuple):
 
 @inlined
 def _parts(gain: float, relaxed_w: NDArray[np.float64], relaxed_s: NDArray[np.float64]) -> Parts:
-    """Cut `gain` times the relaxed solution into whole parts and chances."""
+    """Split `gain` times the relaxed solution into integer parts and probabilities."""
     machines = len(relaxed_w)
     used = np.empty(machines, np.int64)
     low_w = np.empty(machines, np.int64)
@@ -168,7 +168,7 @@ def _parts(gain: float, relaxed_w: NDArray[np.float64], relaxed_s: NDArray[np.fl
 
 @inlined
 def _law(slot: Slot, parts: Parts) -> Law:
-    """Convolve the machines' outcomes, as far as they have room."""
+    """Convolve the outcomes of machines that fit."""
     up_w, up_s = parts.up_w, parts.up_s
     n = len(parts.machine)
     totals = np.zeros((n + 1, (up_w > 0.0).sum() + 1, (up_s > 0.0).sum() + 1))
@@ -217,7 +217,7 @@ def _draw(
     out_w: NDArray[np.int64],
     out_s: NDArray[np.int64],
 ) -> None:
-    """Draw each machine's outcome, given the totals that the ones before it must make."""
+    """Draw each machine's outcome, from the last to the first, given their totals."""
     totals, chance = law.totals, law.chance
     out_w[:] = 0
     out_s[:] = 0
@@ -256,25 +256,19 @@ def round_feasibly(
     ----------
     relaxed_w, relaxed_s : ndarray of float64, shape (machines,)
         The relaxed solution.
-    slot : Slot
-        Room and demands.
-    wanted : Wanted
-        The totals that are feasible.
     gain : float
         G.
-    tries : int
-        Most rounds.
     stream : uint64
-        Selects the draws.
+        Random stream.
     out_w, out_s : ndarray of int64, shape (machines,)
-        The first feasible result; written where there is one.
+        The first feasible result; written if there is one.
 
     Returns
     -------
     rounds : int
-        Rounds made until success, 0 if all tries failed.
+        Rounds until success, 0 if all tries fail.
     probability : float
-        That one round is feasible.
+        Probability that one round is feasible.
     """
     parts = _parts(gain, relaxed_w, relaxed_s)
     sum_w: int = parts.low_w.sum()

@@ -1,9 +1,8 @@
-"""The distinct states in which one job meets the slots of a horizon, machine by machine.
+"""The distinct states of a horizon's slots as one job sees them, machine by machine.
 
-PD-ORS places a job slot by slot (Algorithm 4), and slots in which every machine has the same room
-and the same price, in what the job asks for, are placed once. `groups` keeps the groups of
-equal machines of every slot; this lays them out as the placement kernels read them, each state
-once.
+PD-ORS places a job slot by slot (Algorithm 4). Slots in which every machine has the same free
+capacity and price of the resources that the job needs are placed once. `groups` has the groups of
+equal machines of every slot; this module expands them for the placement kernels, each state once.
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PLACES = 1 << 40
-"""Room of a machine for what its role allows, where roles are laid out as two more resources."""
+"""Capacity of a machine for the processes that its role allows; roles become two more resources."""
 
 
 @kernel
@@ -31,34 +30,34 @@ def slot_states(
     server_share: Floats,
     hosts: NDArray[np.bool_],
 ) -> tuple[Floats, Floats, Ints, Ints, Ints]:
-    """Lay out every distinct state of a horizon.
+    """Expand every distinct state of a horizon.
 
     Parameters
     ----------
     row_of : ndarray of int64, shape (slots,)
-        Row of each slot, as in `groups.Groups`; so are `groups`, `price`, `free`, `group_of`.
+        Row of each slot, as in `groups.Groups`, like `groups`, `price`, `free` and `group_of`.
     groups : ndarray of int64, shape (rows,)
         Groups in each row.
     price : ndarray of float64, shape (rows, resources, machines)
         Price of a share of 1 by group.
     free : ndarray of int64, shape (rows, resources, machines)
-        Free amounts by group.
+        Free capacity by group.
     group_of : ndarray of int64, shape (rows, machines)
         Group of each machine.
     asked : ndarray of int64, shape (kinds,)
-        Resources that a worker or a parameter server asks for.
+        Resources that a worker or a parameter server needs.
     worker_share, server_share : ndarray of float64, shape (resources,)
-        Demands as shares, which prices refer to.
+        Demands as shares, to which prices refer.
     hosts : ndarray of bool, shape (2, machines) or (2, 0)
-        Which machines carry workers and which parameter servers; empty where all carry both.
+        Machines for workers and machines for parameter servers; empty if all host both.
 
     Returns
     -------
     price_worker, price_server : ndarray of float64, shape (states, machines)
         Price of a worker and of a parameter server, p^w and p^s of (3.22).
     room : ndarray of int64, shape (states, machines, kinds) or (states, machines, kinds + 2)
-        Free amounts of what is asked for; with `hosts`, then the places for workers and for
-        parameter servers: `PLACES` or none.
+        Free capacity of the needed resources; with `hosts`, then the capacity for workers and for
+        parameter servers: `PLACES` or 0.
     state_of : ndarray of int64, shape (slots,)
         State of each slot, numbered in order of first appearance.
     first : ndarray of int64, shape (states,)
