@@ -69,6 +69,8 @@ from shadowprice.engine.records import (
 from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
 from shadowprice.engine.state import JobRecord
 from shadowprice.executors.contract.orders import GenerationSpec, Share
+from shadowprice.service.clock import SECOND, Calendar
+from shadowprice.service.truth.operations import Quoted
 from shadowprice.service.truth.views import JobView, State
 from tests.support.workloads import cluster, job
 
@@ -165,6 +167,7 @@ QUOTES: Final = (
     Quote("training", 1, Answer.ADMITTED, 5, 9.0, 2.0, ("bag",), message="decided at once"),
     Quote("training", 1, Answer.REFUSED, refusal=REFUSAL),
 )
+CALENDAR: Final = Calendar(0, Fraction(60 * SECOND))
 CAPABILITIES: Final = Capabilities(elastic=True, window=2)
 BUDGET: Final = Budget(10**6, 3600, 7200, 5)
 
@@ -182,8 +185,10 @@ def records() -> Mapping[str, Any]:
         "program": PROGRAM.record(),
         "generation": SPEC.record(),
         "view": json.loads(VIEW.stored()),
-        "client_view": VIEW.record(),
-        "quotes": [quote.record() for quote in QUOTES],
+        "client_view": VIEW.to_resource().record,
+        "quotes": [
+            Quoted(quote).to_resource(quote.job, CALENDAR, names=True).record for quote in QUOTES
+        ],
         "budget": BUDGET.record(),
     }
 

@@ -65,7 +65,7 @@ def test_every_call_of_python(client: Client) -> None:
     batch = client.submit_many([job("py-2"), job("py-1", chunks=5)], wait=10)
     assert [one.name for one in batch.jobs] == ["py-2"]
     assert batch.problems["py-1"].code == "name-taken"
-    assert client.job("py-1").record["spec"]["name"] == "py-1"
+    assert client.job("py-1").spec["name"] == "py-1"
     assert {"py-1", "py-2"} <= {one.name for one in client.jobs("admitted", "running", "refused")}
     assert client.quote(job("py-3")).admitted
     with pytest.raises(ServiceError) as caught:
@@ -93,7 +93,7 @@ def test_every_call_of_python(client: Client) -> None:
     made = client.create_token("art", expires="1h", note="test")
     assert made.token
     with Client(Address(client.address.url, made.token)) as theirs:
-        assert theirs.service()["caller"] == {"role": "tenant", "tenant": "art"}
+        assert theirs.service().caller.record == {"role": "tenant", "tenant": "art"}
         with pytest.raises(ServiceError):
             theirs.drain("g-0")
     client.revoke_token(made.id)
@@ -245,13 +245,13 @@ def test_faults_are_told_by_their_place_in_the_file(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["status", "nope"], "there is no job 'nope'"),
+        (["status", "nope"], "unknown job 'nope'"),
         (["queue", "--state", "runing"], "--state: 'runing' is no state"),
         (["queue", "-s", "nowhere"], "is no server that is known"),
         (["queue", "-s", "127.0.0.1:1"], "is the service running?"),
         (["events", "-s", "127.0.0.1:1"], "is the service running?"),
-        (["revise", "x", "--set", "nonsense"], "there is no job 'x'"),
-        (["drain", "g-9"], "there is no server 'g-9'"),
+        (["revise", "x", "--set", "nonsense"], "unknown job 'x'"),
+        (["drain", "g-9"], "unknown server 'g-9'"),
         (["tokens", "--operator", "--tenant", "a"], "exclude each other"),
         (["login", "ftp://x"], "is no address of a service"),
         (["login", "x", "--remove"], "is not kept"),
@@ -322,9 +322,9 @@ def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
     assert [event.kind for event in story.events][: len(began)] == began
     assert story.events[-1].data == {"changes": {"priority": 2_499}}
     assert story.left_out is not None
-    at = [event.id for event in story.events].index(story.left_out["after"])
+    at = [event.id for event in story.events].index(story.left_out.after)
     assert at == 9
-    assert story.left_out["events"] == count - 1_000
+    assert story.left_out.events == count - 1_000
     skipped = 10_000_000 + 2_499 - 990  # the last that is left out
     assert story.events[at + 1].id == skipped + 1
 

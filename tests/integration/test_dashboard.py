@@ -387,7 +387,7 @@ def test_a_tenant_sees_its_own(browser: Browser, live: RunningService) -> None:
         go(page, "#/job/trains")
         assert page.get_by_role("button", name="Cancel the job").count() == 1
         page.evaluate("location.hash = '#/job/others'")
-        page.get_by_role("alert").get_by_text("there is no job 'others'").wait_for()
+        page.get_by_role("alert").get_by_text("unknown job 'others'").wait_for()
 
 
 def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningService) -> None:

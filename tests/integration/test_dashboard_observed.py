@@ -101,7 +101,7 @@ def test_what_if_is_asked_watched_and_told(browser: Browser, watched: RunningSer
         page.get_by_text("nothing is to be other than it is").wait_for()
         page.get_by_label("g", exact=True).fill("-9")
         page.get_by_role("button", name="Find out").click()
-        page.get_by_text("there are only 2").wait_for()
+        page.get_by_text("can't remove 9 of 2 servers").wait_for()
         page.get_by_label("g", exact=True).fill("2")
         page.get_by_label("Policy").select_option("drf")
         page.get_by_role("button", name="Find out").click()

@@ -245,12 +245,12 @@ def _look_at_it(
     assert {one["name"] for one in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
     address = Address(live.address, token)
     with Client(address) as client:
-        assert [one["name"] for one in client.compared_jobs()][-1] == mine
+        assert [one.name for one in client.compared_jobs()][-1] == mine
 
     async def ask() -> tuple[int, int]:
         async with AsyncClient(address) as client:
             first = await client.comparison(1)
-            return first["jobs"], len([one async for one in client.compared_jobs()])
+            return first.jobs, len([one async for one in client.compared_jobs()])
 
     assert asyncio.run(ask()) == (2, 2)
 

@@ -43,7 +43,7 @@ def _tenant(live: RunningService, name: str) -> Any:
 
 
 def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: RunningService) -> None:
-    budget = {"points": 30.0, "period": "7d", "since": "1970-01-05T00:00:00.000Z", "carry": 5.0}
+    budget = {"points": 30.0, "period": "7d", "since": "1970-01-05T00:00:00Z", "carry": 5.0}
     assert _tenant(live, "vision")["budget"] == budget
     assert _tenant(live, "speech")["account"] is None
     quoted = live.client.post("/v1/quote", json=job("x", tenant="vision")).json()
@@ -131,7 +131,7 @@ def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
     told = put("/v1/tenants/audio", json={"budget": budget}).json()
     assert told["share"] == {"gpu": "4"}
     assert told["budget"] == {
-        "points": 1.0, "period": "90s", "since": "2026-11-22T23:00:00.000Z", "carry": "all",
+        "points": 1.0, "period": "90s", "since": "2026-11-22T23:00:00Z", "carry": "all",
     }  # fmt: skip
     told = put("/v1/tenants/audio", json={"share": {}}).json()
     assert (told["share"], told["budget"]["points"]) == ({}, 1.0)

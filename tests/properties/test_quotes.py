@@ -215,7 +215,7 @@ def test_the_engine_s_own_refusals_are_quoted() -> None:
     quote = engine.quote(huge)
     assert not quote.admitted
     assert quote.refusal is not None
-    assert quote.record()["answer"] == "refused"
+    assert quote.answer is Answer.REFUSED
     assert not engine.jobs
     with pytest.raises(TypeError, match="no answer to an arrival"):
         Quote.of(engine.handle, 0)  # type: ignore[arg-type]

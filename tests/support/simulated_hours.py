@@ -320,7 +320,7 @@ class SimulatedHour:
             newest[name] = generation
         with self.store.reading() as connection:
             views = {view.name: view for view in list_jobs(connection, limit=1_000)}
-            events = list_events(connection, after=0, limit=100_000)
+            events = [one.record for one in list_events(connection, after=0, limit=100_000)]
         assert [event["id"] for event in events] == sorted({event["id"] for event in events})
         for name, answered in self.answers.items():
             view = views[name]  # no acknowledged job is lost

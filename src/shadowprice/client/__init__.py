@@ -1,4 +1,4 @@
-"""The live service from Python: typed, synchronous and asynchronous.
+"""A typed Python client of the live service, synchronous and asynchronous.
 
 >>> from shadowprice.client import Client
 >>> with Client() as client:  # doctest: +SKIP
@@ -8,46 +8,47 @@
 """
 
 from shadowprice.client.asynchronous import AsyncClient
-from shadowprice.client.calls import Batch
+from shadowprice.client.calls import Batch, Page
 from shadowprice.client.errors import ServiceError, UnreachableError
-from shadowprice.client.records import (
-    Entry,
+from shadowprice.client.servers import Address
+from shadowprice.client.synchronous import Client
+from shadowprice.rest.jobs import (
     Event,
     Generation,
     Job,
-    LogPiece,
-    Page,
-    Point,
-    PriceSlot,
+    JobHistory,
+    LogChunk,
+    ProgressPoint,
     Quote,
-    Server,
-    Statement,
-    Story,
-    Tenant,
-    Token,
 )
-from shadowprice.client.servers import Address
-from shadowprice.client.synchronous import Client
+from shadowprice.rest.monitoring import PriceSlot, WhatIf
+from shadowprice.rest.ops import ServiceStatus
+from shadowprice.rest.servers import Server
+from shadowprice.rest.tenants import AccountEntry, Statement, Tenant
+from shadowprice.rest.tokens import NewToken, Token
 
 __all__ = [
+    "AccountEntry",
     "Address",
     "AsyncClient",
     "Batch",
     "Client",
-    "Entry",
     "Event",
     "Generation",
     "Job",
-    "LogPiece",
+    "JobHistory",
+    "LogChunk",
+    "NewToken",
     "Page",
-    "Point",
     "PriceSlot",
+    "ProgressPoint",
     "Quote",
     "Server",
     "ServiceError",
+    "ServiceStatus",
     "Statement",
-    "Story",
     "Tenant",
     "Token",
     "UnreachableError",
+    "WhatIf",
 ]

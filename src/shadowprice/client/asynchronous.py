@@ -10,25 +10,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from shadowprice.client import calls
-from shadowprice.client.calls import Batch, Call
+from shadowprice.client.calls import Batch, Call, Json, Page
 from shadowprice.client.errors import ServiceError
-from shadowprice.client.records import (
-    Entry,
-    Event,
-    Generation,
-    Job,
-    Json,
-    LogPiece,
-    Page,
-    Point,
-    PriceSlot,
-    Quote,
-    Server,
-    Statement,
-    Story,
-    Tenant,
-    Token,
-)
 from shadowprice.client.servers import Address, find
 from shadowprice.client.stream import Decoder, pauses
 from shadowprice.client.transport import (
@@ -42,6 +25,24 @@ from shadowprice.client.transport import (
     settings,
     unreachable,
 )
+from shadowprice.rest.comparison import ComparedJob, Comparison
+from shadowprice.rest.jobs import (
+    Event,
+    Generation,
+    Job,
+    JobDetail,
+    JobEvent,
+    JobHistory,
+    LogChunk,
+    ProgressPoint,
+    Quote,
+    StoredEvent,
+)
+from shadowprice.rest.monitoring import PriceSlot, WhatIf
+from shadowprice.rest.ops import ServiceStatus, Timespan
+from shadowprice.rest.servers import Server
+from shadowprice.rest.tenants import AccountEntry, Statement, Tenant
+from shadowprice.rest.tokens import NewToken, Token
 
 T = TypeVar("T")
 
@@ -125,7 +126,7 @@ class AsyncClient:
         """Submit at most 1,000 jobs, all accepted or none."""
         return await self.send(calls.submit_many(jobs, wait))
 
-    async def job(self, name: str) -> Job:
+    async def job(self, name: str) -> JobDetail:
         """Return a job."""
         return await self.send(calls.job(name))
 
@@ -157,11 +158,11 @@ class AsyncClient:
         """Change what is known of an open job: ``utility``, its work, or its ``deadline``."""
         return await self.send(calls.revise(name, changes))
 
-    async def explain(self, name: str) -> Story:
+    async def explain(self, name: str) -> JobHistory:
         """Return a job's story."""
         return await self.send(calls.explain(name))
 
-    async def job_events(self, name: str) -> AsyncIterator[Event]:
+    async def job_events(self, name: str) -> AsyncIterator[JobEvent]:
         """Yield what happened to a job, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -175,7 +176,7 @@ class AsyncClient:
         """Return what ran of a job and where, the newest first."""
         return await self.send(calls.generations(name, limit))
 
-    async def progress(self, name: str, limit: int | None = None) -> tuple[Point, ...]:
+    async def progress(self, name: str, limit: int | None = None) -> tuple[ProgressPoint, ...]:
         """Return what a job reported."""
         return await self.send(calls.progress(name, limit))
 
@@ -187,13 +188,13 @@ class AsyncClient:
         generation: int | None = None,
         start: int | None = None,
         most: int | None = None,
-    ) -> LogPiece:
+    ) -> LogChunk:
         """Return a piece of what one process of a job wrote, by default the last of worker-0."""
         return await self.send(calls.logs(name, process, generation, start, most))
 
     async def follow_logs(
         self, name: str, *, process: str = "worker-0", start: int | None = None
-    ) -> AsyncIterator[LogPiece]:
+    ) -> AsyncIterator[LogChunk]:
         """Yield what a process writes, generation after generation, until the job is over.
 
         Parameters
@@ -226,7 +227,7 @@ class AsyncClient:
 
     async def _piece(
         self, name: str, process: str, generation: int | None, start: int | None
-    ) -> LogPiece | None:
+    ) -> LogChunk | None:
         try:
             return await self.logs(name, process=process, generation=generation, start=start)
         except ServiceError as error:
@@ -339,7 +340,7 @@ class AsyncClient:
         until: datetime | None = None,
         back: int | None = None,
         kinds: Sequence[str] = (),
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncIterator[AccountEntry]:
         """Yield entries of a tenant's account, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -361,7 +362,7 @@ class AsyncClient:
 
     async def create_token(
         self, tenant: str | None = None, *, expires: str | None = None, note: str = ""
-    ) -> Token:
+    ) -> NewToken:
         """Hand out a token: a tenant's, or an operator's where no tenant is named."""
         return await self.send(calls.create_token(tenant, expires=expires, note=note))
 
@@ -371,7 +372,7 @@ class AsyncClient:
 
     async def decisions(
         self, *, job: str | None = None, tenant: str | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncIterator[StoredEvent]:
         """Yield what was decided, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -387,7 +388,7 @@ class AsyncClient:
         servers: Mapping[str, int] | None = None,
         policy: str | None = None,
         settings: Json | None = None,
-    ) -> Json:
+    ) -> WhatIf:
         """Ask what the last days would have earned otherwise; answers at once.
 
         Parameters
@@ -403,23 +404,23 @@ class AsyncClient:
         """
         return await self.send(calls.ask_whatif(days, servers, policy, settings))
 
-    async def whatif(self, run: int) -> Json:
+    async def whatif(self, run: int) -> WhatIf:
         """Return how far a what-if is, and what came of it."""
         return await self.send(calls.whatif(run))
 
-    async def whatifs(self) -> tuple[Json, ...]:
+    async def whatifs(self) -> tuple[WhatIf, ...]:
         """Return what-ifs, the newest first."""
         return await self.send(calls.whatifs())
 
-    async def cancel_whatif(self, run: int) -> Json:
+    async def cancel_whatif(self, run: int) -> WhatIf:
         """End a what-if."""
         return await self.send(calls.cancel_whatif(run))
 
-    async def comparison(self, days: float | None = None) -> Json:
+    async def comparison(self, days: float | None = None) -> Comparison:
         """Return what was decided beside what really ran, where the service only observes."""
         return await self.send(calls.comparison(days))
 
-    async def compared_jobs(self) -> AsyncIterator[Json]:
+    async def compared_jobs(self) -> AsyncIterator[ComparedJob]:
         """Yield jobs with both of their histories, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -429,15 +430,15 @@ class AsyncClient:
             if (cursor := page.next) is None:
                 return
 
-    async def service(self) -> Json:
+    async def service(self) -> ServiceStatus:
         """Return what the service is: its version, policy, slots."""
         return await self.send(calls.service())
 
-    async def timespan(self) -> Json:
-        """Return the end of the timespan: ``until``, ``ends``, ``slot`` and ``ended``."""
+    async def timespan(self) -> Timespan:
+        """Return the end of the timespan."""
         return await self.send(calls.timespan())
 
-    async def change_timespan(self, until: str | None) -> Json:
+    async def change_timespan(self, until: str | None) -> Timespan:
         """Set or move the end of the timespan (``18:00``, ``6h``), or remove it with None."""
         return await self.send(calls.change_timespan(until))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from shadowprice.client.records import Event
+from shadowprice.rest.jobs import Event
 
 LONGEST: Final = 8 << 20
 """Characters of one event, at most."""
@@ -46,7 +46,7 @@ class Decoder:
                     record = {"kind": self._kind, "data": record}
                 else:
                     self.last = self._number
-                yield Event.read({"kind": self._kind, **record, "id": self._number})
+                yield Event.model_validate({"kind": self._kind, **record, "id": self._number})
             self._number, self._kind, self._size = None, "", 0
             self._data.clear()
             return

@@ -9,25 +9,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from shadowprice.client import calls
-from shadowprice.client.calls import Batch, Call
+from shadowprice.client.calls import Batch, Call, Json, Page
 from shadowprice.client.errors import ServiceError
-from shadowprice.client.records import (
-    Entry,
-    Event,
-    Generation,
-    Job,
-    Json,
-    LogPiece,
-    Page,
-    Point,
-    PriceSlot,
-    Quote,
-    Server,
-    Statement,
-    Story,
-    Tenant,
-    Token,
-)
 from shadowprice.client.servers import Address, find
 from shadowprice.client.stream import Decoder, pauses
 from shadowprice.client.transport import (
@@ -41,6 +24,24 @@ from shadowprice.client.transport import (
     settings,
     unreachable,
 )
+from shadowprice.rest.comparison import ComparedJob, Comparison
+from shadowprice.rest.jobs import (
+    Event,
+    Generation,
+    Job,
+    JobDetail,
+    JobEvent,
+    JobHistory,
+    LogChunk,
+    ProgressPoint,
+    Quote,
+    StoredEvent,
+)
+from shadowprice.rest.monitoring import PriceSlot, WhatIf
+from shadowprice.rest.ops import ServiceStatus, Timespan
+from shadowprice.rest.servers import Server
+from shadowprice.rest.tenants import AccountEntry, Statement, Tenant
+from shadowprice.rest.tokens import NewToken, Token
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ class Client:
         """Submit at most 1,000 jobs, all accepted or none."""
         return self.send(calls.submit_many(jobs, wait))
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> JobDetail:
         """Return a job."""
         return self.send(calls.job(name))
 
@@ -155,11 +156,11 @@ class Client:
         """Change what is known of an open job: ``utility``, its work, or its ``deadline``."""
         return self.send(calls.revise(name, changes))
 
-    def explain(self, name: str) -> Story:
+    def explain(self, name: str) -> JobHistory:
         """Return a job's story."""
         return self.send(calls.explain(name))
 
-    def job_events(self, name: str) -> Iterator[Event]:
+    def job_events(self, name: str) -> Iterator[JobEvent]:
         """Yield what happened to a job, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -172,7 +173,7 @@ class Client:
         """Return what ran of a job and where, the newest first."""
         return self.send(calls.generations(name, limit))
 
-    def progress(self, name: str, limit: int | None = None) -> tuple[Point, ...]:
+    def progress(self, name: str, limit: int | None = None) -> tuple[ProgressPoint, ...]:
         """Return what a job reported."""
         return self.send(calls.progress(name, limit))
 
@@ -184,13 +185,13 @@ class Client:
         generation: int | None = None,
         start: int | None = None,
         most: int | None = None,
-    ) -> LogPiece:
+    ) -> LogChunk:
         """Return a piece of what one process of a job wrote, by default the last of worker-0."""
         return self.send(calls.logs(name, process, generation, start, most))
 
     def follow_logs(
         self, name: str, *, process: str = "worker-0", start: int | None = None
-    ) -> Iterator[LogPiece]:
+    ) -> Iterator[LogChunk]:
         """Yield what a process writes, generation after generation, until the job is over.
 
         Parameters
@@ -223,7 +224,7 @@ class Client:
 
     def _piece(
         self, name: str, process: str, generation: int | None, start: int | None
-    ) -> LogPiece | None:
+    ) -> LogChunk | None:
         try:
             return self.logs(name, process=process, generation=generation, start=start)
         except ServiceError as error:
@@ -336,7 +337,7 @@ class Client:
         until: datetime | None = None,
         back: int | None = None,
         kinds: Sequence[str] = (),
-    ) -> Iterator[Entry]:
+    ) -> Iterator[AccountEntry]:
         """Yield entries of a tenant's account, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -357,7 +358,7 @@ class Client:
 
     def create_token(
         self, tenant: str | None = None, *, expires: str | None = None, note: str = ""
-    ) -> Token:
+    ) -> NewToken:
         """Hand out a token: a tenant's, or an operator's where no tenant is named."""
         return self.send(calls.create_token(tenant, expires=expires, note=note))
 
@@ -365,7 +366,9 @@ class Client:
         """Take a token back."""
         self.send(calls.revoke_token(number))
 
-    def decisions(self, *, job: str | None = None, tenant: str | None = None) -> Iterator[Event]:
+    def decisions(
+        self, *, job: str | None = None, tenant: str | None = None
+    ) -> Iterator[StoredEvent]:
         """Yield what was decided, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -380,7 +383,7 @@ class Client:
         servers: Mapping[str, int] | None = None,
         policy: str | None = None,
         settings: Json | None = None,
-    ) -> Json:
+    ) -> WhatIf:
         """Ask what the last days would have earned otherwise; answers at once.
 
         Parameters
@@ -396,23 +399,23 @@ class Client:
         """
         return self.send(calls.ask_whatif(days, servers, policy, settings))
 
-    def whatif(self, run: int) -> Json:
+    def whatif(self, run: int) -> WhatIf:
         """Return how far a what-if is, and what came of it."""
         return self.send(calls.whatif(run))
 
-    def whatifs(self) -> tuple[Json, ...]:
+    def whatifs(self) -> tuple[WhatIf, ...]:
         """Return what-ifs, the newest first."""
         return self.send(calls.whatifs())
 
-    def cancel_whatif(self, run: int) -> Json:
+    def cancel_whatif(self, run: int) -> WhatIf:
         """End a what-if."""
         return self.send(calls.cancel_whatif(run))
 
-    def comparison(self, days: float | None = None) -> Json:
+    def comparison(self, days: float | None = None) -> Comparison:
         """Return what was decided beside what really ran, where the service only observes."""
         return self.send(calls.comparison(days))
 
-    def compared_jobs(self) -> Iterator[Json]:
+    def compared_jobs(self) -> Iterator[ComparedJob]:
         """Yield jobs with both of their histories, the newest first, page by page."""
         cursor: int | None = None
         while True:
@@ -421,15 +424,15 @@ class Client:
             if (cursor := page.next) is None:
                 return
 
-    def service(self) -> Json:
+    def service(self) -> ServiceStatus:
         """Return what the service is: its version, policy, slots."""
         return self.send(calls.service())
 
-    def timespan(self) -> Json:
-        """Return the end of the timespan: ``until``, ``ends``, ``slot`` and ``ended``."""
+    def timespan(self) -> Timespan:
+        """Return the end of the timespan."""
         return self.send(calls.timespan())
 
-    def change_timespan(self, until: str | None) -> Json:
+    def change_timespan(self, until: str | None) -> Timespan:
         """Set or move the end of the timespan (``18:00``, ``6h``), or remove it with None."""
         return self.send(calls.change_timespan(until))
 

@@ -84,8 +84,8 @@ def finished(response: httpx.Response, call: Call[T]) -> T:
     if not response.is_success:
         raise refusal(response)
     try:
-        return call.read(response.json() if response.content else None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return call.read(response.content)
+    except ValueError as error:
         url = response.request.url
         message = f"{url.scheme}://{url.netloc.decode()}: what answers is no service that is known"
         raise UnreachableError(f"{message}; is the address right?") from error

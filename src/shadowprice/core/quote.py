@@ -96,21 +96,3 @@ class Quote:
                     refusal=refusal,
                 )
         raise TypeError(f"{decision.tag} is no answer to an arrival")
-
-    def record(self) -> dict[str, object]:
-        """Return the quote as plain values, without what is unknown."""
-        record: dict[str, object] = {
-            "job": self.job,
-            "slot": self.slot,
-            "answer": self.answer.value,
-        }
-        for name in ("completion", "utility", "price"):
-            if getattr(self, name) is not None:
-                record[name] = getattr(self, name)
-        if self.displaced:
-            record["displaced"] = list(self.displaced)
-        if self.refusal is not None:
-            record["refusal"] = self.refusal.record()
-        if self.message:
-            record["message"] = self.message
-        return record

@@ -14,10 +14,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, case, select
+from sqlalchemy import Select, case, select
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.service.clock import stamp
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.batch import Batch
@@ -152,19 +151,6 @@ def new_token() -> str:
     return _BEGINNING + secrets.token_urlsafe(32)
 
 
-def token_record(row: Row[Any]) -> dict[str, Any]:
-    """Return what may be told of a token."""
-    return {
-        "id": row.id,
-        "role": row.role,
-        "tenant": row.tenant,
-        "note": row.note,
-        "created": stamp(row.created),
-        "expires": None if row.expires is None else stamp(row.expires),
-        "revoked": None if row.revoked is None else stamp(row.revoked),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class CreateToken:
     """A token is handed out.
@@ -223,7 +209,7 @@ class RevokeToken:
             .values(revoked=batch.now)
         )
         if not changed.rowcount:
-            raise ProblemError("not-found", f"there is no valid token {self.number}")
+            raise ProblemError("not-found", f"no valid token has the id {self.number}")
 
 
 def valid_first(now: int) -> Select[Any]:

@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final, Protocol
 
 SECOND: Final = 1_000_000_000
@@ -133,15 +132,18 @@ class SteadyClock:
 
 
 def stamp(moment: int) -> str:
-    """Return a moment as RFC 3339 in UTC, to the millisecond."""
-    seconds, rest = divmod(moment, SECOND)
+    """Return a time as RFC 3339 in UTC, as the REST API writes it."""
+    return f"{to_datetime(moment).isoformat()[:-6]}Z"
+
+
+def to_datetime(moment: int) -> datetime:
+    """Return a time in UTC, to the microsecond. Times after the year 9999 become its end."""
     try:
-        return f"{_to_the_second(seconds)}.{rest // 1_000_000:03d}Z"
-    except (ValueError, OverflowError, OSError):  # beyond the year 9999
-        return "9999-12-31T23:59:59.999Z"
+        return datetime.fromtimestamp(moment // 1_000 / 1_000_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
 
 
-@lru_cache(4_096)
-def _to_the_second(seconds: int) -> str:
-    """Return a second's stamp: pages of jobs name the same ones again and again."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+def to_datetime_or_none(moment: int | None) -> datetime | None:
+    """Return a time in UTC, None for None."""
+    return None if moment is None else to_datetime(moment)

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shadowprice.service.clock import stamp
+from shadowprice.rest.jobs import StoredEvent
+from shadowprice.service.clock import to_datetime
 from shadowprice.service.truth.outcome import Told
 
 INTERVAL: Final = 0.1
@@ -43,37 +44,37 @@ VIEWERS: Final = 1_000
 """Viewers at once, at most."""
 
 
-def visible(told: Told | dict[str, Any], tenant: str | None) -> bool:
-    """Whether a tenant may see an entry; None is the operator, who sees all."""
+def visible(event: Told | StoredEvent, tenant: str | None) -> bool:
+    """Return whether a tenant may see an event; None is the operator, who sees all."""
     if tenant is None:
         return True
-    owner, job = (
-        (told.tenant, told.job) if isinstance(told, Told) else (told["tenant"], told["job"])
-    )
-    return owner == tenant or (owner is None and job is None)
+    return event.tenant == tenant or (event.tenant is None and event.job is None)
 
 
 def encoded(told: Told) -> bytes:
-    """Return an entry as the stream's text."""
+    """Return an event as a server-sent event."""
     return message(
-        told.kind,
-        {
-            "id": told.id,
-            "at": stamp(told.at),
-            "kind": told.kind,
-            "job": told.job,
-            "tenant": told.tenant,
-            "data": told.data,
-        },
-        told.id,
+        StoredEvent(
+            id=told.id,
+            at=to_datetime(told.at),
+            kind=told.kind,
+            job=told.job,
+            tenant=told.tenant,
+            data=dict(told.data),
+        )
     )
 
 
-def message(kind: str, data: Any, number: int | None = None) -> bytes:
-    """Return a server-sent event; without a number it is not one to resume from."""
-    text = json.dumps(data, separators=(",", ":"))  # no line ends, no separators: plain ASCII
-    head = "" if number is None else f"id: {number}\n"
-    return f"{head}event: {kind}\ndata: {text}\n\n".encode()
+def message(event: StoredEvent) -> bytes:
+    """Return a stored event as a server-sent event that a client can resume from."""
+    # ASCII, because clients may split lines at Unicode separators too.
+    text = event.model_dump_json(ensure_ascii=True)
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {text}\n\n".encode()
+
+
+def transient_message(kind: str, data: Any) -> bytes:
+    """Return a server-sent event without an id: it is not stored."""
+    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 def _always() -> bool:
@@ -106,7 +107,7 @@ class Hub:
         Returns entries after a number, of a tenant (None: all), in order; blocks.
     """
 
-    def __init__(self, read: Callable[[int, str | None], list[dict[str, Any]]]) -> None:
+    def __init__(self, read: Callable[[int, str | None], list[StoredEvent]]) -> None:
         self._read = read
         self._viewers: set[Viewer] = set()
         self._fresh: deque[Told] = deque()
@@ -132,7 +133,7 @@ class Hub:
     def mention(self, kind: str, data: Any) -> None:
         """Tell those who look on now, and nobody later."""
         if self._viewers:
-            self._fleeting.append(message(kind, data))
+            self._fleeting.append(transient_message(kind, data))
             self._wake.set()
 
     async def step(self) -> None:
@@ -229,9 +230,9 @@ class Hub:
                 return
             texts = []
             for entry in entries:
-                after = entry["id"]
+                after = entry.id
                 if after <= until and visible(entry, tenant):
-                    texts.append(message(entry["kind"], entry, after))
+                    texts.append(message(entry))
             # Where nothing of it is theirs, too: long silence is taken for a broken connection, and
             # whoever resumes from the same number again would never come to its end.
             yield after, b"".join(texts) or ALIVE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.rest.base import Diagnostic, Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -65,22 +66,20 @@ class ProblemError(ShadowpriceError):
         """Status of the answer."""
         return TITLES[self.code][0]
 
-    def record(self) -> dict[str, Any]:
-        """Return the body of the answer."""
+    def to_resource(self) -> Problem:
+        """Return the problem details."""
         status, title = TITLES[self.code]
-        body: dict[str, Any] = {
-            "type": f"urn:shadowprice:problem:{self.code}",
-            "title": title,
-            "status": status,
-            "detail": str(self),
-            "code": self.code,
-        }
-        if self.faults:
-            body["errors"] = [
-                {"place": fault.place, "message": fault.message, "mend": fault.mend}
+        return Problem(
+            type=f"urn:shadowprice:problem:{self.code}",
+            title=title,
+            status=status,
+            detail=str(self),
+            code=self.code,
+            errors=[
+                Diagnostic(place=fault.place, message=fault.message, mend=fault.mend)
                 for fault in self.faults
-            ]
-        return body
+            ],
+        )
 
 
 def problem_of(error: BaseException) -> ProblemError:

@@ -21,6 +21,7 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.driver import Driver
 from shadowprice.service.running.servers import slices
 from shadowprice.service.service import Service
@@ -173,7 +174,7 @@ class VirtualService:
             view = found[0]
         return view
 
-    async def history(self, name: str) -> Sequence[Mapping[str, Any]]:
+    async def history(self, name: str) -> Sequence[StoredEvent]:
         """Return the events of a job, in order."""
         entries, _ = await self.service.read(lambda connection: reading.story(connection, name))
         return entries

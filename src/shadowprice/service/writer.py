@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.background import all_of, monotonic
+from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.events import Hub
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
@@ -142,7 +143,7 @@ class Writer:
         """Name of the policy."""
         return self._truth.choice.name
 
-    def _missed(self, after: int, tenant: str | None) -> list[dict[str, Any]]:
+    def _missed(self, after: int, tenant: str | None) -> list[StoredEvent]:
         del tenant  # what is everybody's is in no tenant's index; it is told apart beside
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,16 +12,15 @@ from shadowprice.cli.commands.queue import rows_of
 from shadowprice.cli.commands.submit import described, print_job
 from shadowprice.client import Job
 from shadowprice.service.queries.stories import told_line
+from shadowprice.service.truth.views import JobView, State
 
 WHY = 'worker-0 exited 1\nTraceback:\n  File "a", line 1\n\nValueError: \x1b[31mno'
 
 
 def _job(why: str, **more: Any) -> Job:
-    record: dict[str, Any] = {
-        "name": "j", "tenant": None, "state": "failed", "progress": 0.0, "required": 10.0,
-        "reason": {"code": "failed", "message": why},
-    }  # fmt: skip
-    return Job.read(record | more)
+    view = JobView(1, "j", None, State.FAILED, 0, 0, required=10.0)
+    reason = {"code": "failed", "message": why}
+    return replace(view, reason=reason, **more).to_resource()
 
 
 @pytest.mark.parametrize("kind", ["failed", "retrying", "ended"])

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from shadowprice.executors.contract import Observed, Share
-from shadowprice.service.clock import SECOND, stamp
+from shadowprice.rest.jobs import StoredEvent
+from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.published import Published
 from shadowprice.service.queries.comparison import comparison, pairs, seen, totals
 from shadowprice.service.queries.timeline import planned
@@ -67,12 +68,12 @@ class Watched(Bench):
                 now=self.clock.wall(),
                 days=30.0,
                 scope=scope,
-            )
+            ).record
 
     def pair(self, name: str) -> dict[str, Any]:
         with self.store.reading() as connection:
             found = {one.view.name: one for one in pairs(connection, self.published())}
-        return found[name].record()
+        return found[name].to_resource().record
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None
 
 def told_time(moment: float) -> str:
 
-    return stamp(int(moment * SECOND))
+    return to_datetime(int(moment * SECOND)).isoformat().replace("+00:00", "Z")
 
 
 def test_what_nobody_submitted_has_no_known_worth(bench: Watched) -> None:
@@ -156,11 +157,11 @@ def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> No
     }
     told = bench.compared()["real"]
     assert (told["failed"], told["finished"], told["taken_for_done"]) == (1, 1, 0)
-    kinds = [event["kind"] for event in _events(bench) if event["kind"].startswith("real")]
+    kinds = [event.kind for event in _events(bench) if event.kind.startswith("real")]
     assert kinds == ["real-started", "real-started", "real-ended", "real-ended"]
 
 
-def _events(bench: Watched) -> list[dict[str, Any]]:
+def _events(bench: Watched) -> list[StoredEvent]:
     with bench.store.reading() as connection:
         return list_events(connection, after=0, limit=1_000)
 
@@ -244,10 +245,11 @@ def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
     with bench.store.reading() as connection:
         found = pairs(connection, bench.published())
     told = totals(found)
-    assert told["would"]["utility"] == sum(one.record()["would"]["utility"] or 0 for one in found)
-    assert told["real"]["utility"] == sum(one.record()["real"]["utility"] or 0 for one in found)
-    assert (told["real"]["running"], told["real"]["waiting"]) == (1, 1)
-    assert told["both"]["jobs"] == 2
+    jobs = [one.to_resource() for one in found]
+    assert told.would.utility == sum(job.would.utility or 0 for job in jobs)
+    assert told.real.utility == sum(job.real.utility or 0 for job in jobs)
+    assert (told.real.running, told.real.waiting) == (1, 1)
+    assert told.both.jobs == 2
 
 
 # ------------------------------------------------------------------ any history

@@ -32,7 +32,12 @@ def fill(store: Store, moments: list[int]) -> None:
         grain = 2 if at // HOUR != last // HOUR else 1 if at // MINUTE != last // MINUTE else 0
         last = at
         rows.append(
-            {"at": at, "slot": at // SECOND, "grain": grain, "record": json.dumps({"k": 1})}
+            {
+                "at": at,
+                "slot": at // SECOND,
+                "grain": grain,
+                "record": json.dumps({"k": {"gpu": {"used": 1.0}}}),
+            }
         )
     with store.transaction() as connection:
         store.write(connection, tables.prices.insert(), rows)
@@ -67,7 +72,7 @@ def test_history_is_told_evenly_and_in_order(store: Store) -> None:
     calendar = Calendar(0, Fraction(SECOND))
     with store.reading() as connection:
         told = history(connection, calendar, 0, 100)
-        slots = [row["slot"] for row in told]
+        slots = [row.slot for row in told]
         assert slots == sorted(slots)
         assert 50 < len(slots) <= 100
         gaps = [b - a for a, b in pairwise(slots)]
@@ -75,4 +80,4 @@ def test_history_is_told_evenly_and_in_order(store: Store) -> None:
         assert slots[-1] - slots[0] > 0.9 * 10 * 3600
         recent = history(connection, calendar, 10 * HOUR - 5 * MINUTE, 100)
         assert len(recent) == 15
-        assert recent[0]["kinds"] == {"k": 1}
+        assert recent[0].kinds == {"k": {"gpu": {"used": 1.0}}}

@@ -99,6 +99,6 @@ def test_few_decisions_are_found_among_much_else(store: Store) -> None:
         raw.set_progress_handler(count, 10)
         for asked in ({"tenant": "v"}, {"job": "a"}, {"job": "a", "tenant": "v"}):
             found = list_events(connection, decisions=True, **asked)
-            assert [entry["id"] for entry in found] == [2, 1]
+            assert [event.id for event in found] == [2, 1]
         raw.set_progress_handler(None, 0)
     assert steps < 50

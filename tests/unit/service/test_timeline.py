@@ -79,7 +79,7 @@ def test_one_server_and_one_job_are_parts_of_the_whole(live: RunningService) -> 
     assert set(one["bars"]["server"]) <= {"g-1"}
     mine = live.client.get("/v1/timeline", params={"slots": 30, "job": "job-0"}).json()
     assert [entry["job"] for entry in mine["jobs"]] == ["job-0"]
-    assert "levels" not in mine
+    assert mine["levels"] is None
     assert live.client.get("/v1/timeline", params={"server": "h"}).status_code == 404
     assert live.client.get("/v1/timeline", params={"job": "nobody"}).status_code == 404
     assert live.client.get("/v1/timeline", params={"slots": 0}).status_code == 422

@@ -100,7 +100,7 @@ class Bench:
 
     def kinds(self, name: str) -> list[str]:
         with self.store.reading() as connection:
-            return [event["kind"] for event in list_events(connection, after=0, job=name)]
+            return [event.kind for event in list_events(connection, after=0, job=name)]
 
 
 @pytest.fixture
@@ -805,7 +805,7 @@ def test_the_calendar_and_the_slots_agree(bench: Bench) -> None:
 def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
     family = {"throughput": {1: 1 / 6}, "family": "resnet50", "minibatch_time": None}
     bench.submit("new", **family)
-    assert bench.truth.views["new"].record()["speed"] == {
+    assert bench.truth.views["new"].to_resource().speed.record == {
         "from": "family",
         "family": "resnet50",
         "measured": [],
@@ -817,11 +817,11 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
         bench.report("new", 10.0 * slot)
         bench.clock.advance(1)
         bench.do(Edge())
-    assert bench.truth.views["new"].record()["speed"]["measured"] == [1]
+    assert bench.truth.views["new"].to_resource().speed.measured == (1,)
     assert "remeasured" not in bench.kinds("new")
     bench.read()  # a service that begins again knows it, too
     assert bench.truth.views["new"].measured == (1,)
     bench.do(Revise("new", {"throughput": {1: 0.2}}))
-    assert bench.truth.views["new"].record()["speed"]["from"] == "stated"
+    assert bench.truth.views["new"].to_resource().speed.source == "stated"
     with pytest.raises(ShadowpriceError, match="the curve of `family` is missing"):
         bench.submit("none", family="resnet50", minibatch_time=None)

@@ -109,7 +109,7 @@ def test_a_job_goes_on_elsewhere_after_its_server_is_lost(tmp_path: Path) -> Non
         assert not service.driver.published.servers.lost
         assert await service.run_until_over(3_600.0)
         assert (await service.view("job")).state is State.FINISHED
-        assert {"displaced"} <= {one["kind"] for one in await service.history("job")}
+        assert {"displaced"} <= {event.kind for event in await service.history("job")}
 
     first, second = _play(tmp_path, script).generations
     assert (first.ending, second.ending) == (Ending.LOST, Ending.DONE)

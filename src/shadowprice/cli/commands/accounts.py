@@ -16,9 +16,8 @@ from shadowprice.core.budget import parse_moment
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shadowprice.client import Client, Entry, Statement, Tenant
+    from shadowprice.client import AccountEntry, Client, Statement, Tenant
+    from shadowprice.rest.tenants import Account, Budget
 
 COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note")
 """Columns of a statement as CSV."""
@@ -77,7 +76,7 @@ def print_statement(
     first, last = moment_of(since, "--since"), moment_of(until, "--until")
     with connected(server) as client:
         if tenant is None:
-            tenant = client.service()["caller"]["tenant"]
+            tenant = client.service().caller.tenant
         if tenant is None:
             _print_accounts(client.tenants(), output)
             return
@@ -87,7 +86,7 @@ def print_statement(
     more, entries = len(entries) > limit, entries[:limit]
     if output is Listing.JSON:
         record = {key: value for key, value in told.record.items() if key != "next"}
-        print_json({**record, "entries": [dict(one.record) for one in entries]})
+        print_json({**record, "entries": [one.record for one in entries]})
     elif output is Listing.CSV:
         _print_csv(COLUMNS, [one.record for one in entries])
     else:
@@ -96,7 +95,7 @@ def print_statement(
         stderr().print(f"and more; --limit {2 * limit} shows more", soft_wrap=True)
 
 
-def _print_one(told: Statement, entries: list[Entry]) -> None:
+def _print_one(told: Statement, entries: list[AccountEntry]) -> None:
     facts([("tenant", told.tenant), *_facts(told.budget, told.account)])
     console = stdout()
     console.print()
@@ -122,40 +121,42 @@ def _print_one(told: Statement, entries: list[Entry]) -> None:
     )
 
 
-def _facts(
-    budget: Mapping[str, Any] | None, account: Mapping[str, Any] | None
-) -> list[tuple[str, object]]:
+def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, object]]:
     if budget is None or account is None:
         return [("budget", "none: it spends without limit")]
-    carry = budget["carry"]
-    begins, ends = (when(datetime.fromisoformat(account[key])) for key in ("begins", "ends"))
+    carry = budget.carry
     kept = "all is kept" if carry == "all" else f"{carry:,.6g} are kept" if carry else "none kept"
     return [
-        ("budget", f"{budget['points']:,.6g} points every {budget['period']}, {kept}"),
-        ("holds", f"{account['held']:,.6g} until {ends}"),
-        ("in jobs", f"{account['in_jobs']:,.6g}" if account["in_jobs"] else ""),
-        ("spent", f"{account['spent']:,.6g} since {begins}"),
+        ("budget", f"{budget.points:,.6g} points every {budget.period}, {kept}"),
+        ("holds", f"{account.held:,.6g} until {when(account.ends)}"),
+        ("in jobs", f"{account.in_jobs:,.6g}" if account.in_jobs else ""),
+        ("spent", f"{account.spent:,.6g} since {when(account.begins)}"),
     ]
 
 
 def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
-    records = [dict(one.record) for one in tenants]
     if output is Listing.JSON:
-        print_json(records)
+        print_json([one.record for one in tenants])
         return
     names = ("tenant", "points", "period", "carry", "held", "in_jobs", "spent", "ends")
-    rows = [{"tenant": one.name, **(one.budget or {}), **(one.account or {})} for one in tenants]
+    rows: list[dict[str, Any]] = [
+        {
+            "tenant": one.name,
+            **({} if one.budget is None else one.budget.record),
+            **({} if one.account is None else one.account.record),
+        }
+        for one in tenants
+    ]
     if output is Listing.CSV:
         _print_csv(names, rows)
         return
     table = []
-    for row in rows:
-        cells: list[object] = [row["tenant"]]
+    for one, row in zip(tenants, rows, strict=True):
+        cells: list[object] = [one.name]
         for name in names[1:-1]:
             value = row.get(name)
             cells.append(f"{value:,.6g}" if isinstance(value, int | float) else value)
-        ends = row.get("ends")
-        cells.append(when(datetime.fromisoformat(str(ends))) if ends else None)
+        cells.append(None if one.account is None else when(one.account.ends))
         table.append(cells)
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
     show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
@@ -240,7 +241,7 @@ def budget(
         else:
             found = _tenant(client, tenant)
     if output is Output.JSON:
-        print_json(dict(found.record))
+        print_json(found.record)
     else:
         facts([("tenant", found.name), *_facts(found.budget, found.account)])
 
@@ -258,7 +259,7 @@ def _carry(text: str | None) -> float | str | None:
 def _changed(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
     """Change parts of a budget, or make one."""
     before = next((one.budget for one in client.tenants() if one.name == tenant), None)
-    budget = {**(before or {}), **change}
+    budget = {**({} if before is None else before.record), **change}
     for key in ("points", "period"):
         if key not in budget:
             raise InputError(Fault(f"--{key}", "is missing", "a new budget needs both"))
@@ -270,5 +271,5 @@ def _tenant(client: Client, name: str) -> Tenant:
     found = next((one for one in tenants if one.name == name), None)
     if found is None:
         known = ", ".join(one.name for one in tenants[:20]) or "none"
-        raise InputError(Fault("TENANT", f"there is no tenant {name!r}", f"known: {known}"))
+        raise InputError(Fault("TENANT", f"unknown tenant {name!r}", f"known: {known}"))
     return found

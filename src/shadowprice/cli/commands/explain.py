@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from shadowprice.core.wording import escaped, first_line, lines_below
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from shadowprice.rest.jobs import StoredEvent
     from shadowprice.results.advice import Counsel
     from shadowprice.results.story import Story
 
@@ -83,15 +84,15 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
         raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
     with connected(server) as client:
         story = client.explain(job)
-        events, lines, left_out = story.events, story.lines, story.left_out
+        events: Sequence[StoredEvent] = story.events
+        lines, left_out = story.lines, story.left_out
         if full and left_out is not None:
-            events = [*client.job_events(job)][::-1]
-            lines, left_out = [event.line for event in events], None
+            listed = [*client.job_events(job)][::-1]
+            events, lines, left_out = listed, [event.line for event in listed], None
     if output is Output.JSON:
-        told_events = [dict(event.record) for event in events]
-        print_json(
-            {**story.record, "events": told_events, "lines": list(lines), "left_out": left_out}
-        )
+        gap = None if left_out is None else left_out.record
+        told_events = [event.record for event in events]
+        print_json({**story.record, "events": told_events, "lines": lines, "left_out": gap})
         return
     print_job(story.job, log=False)  # its end has these lines
     console = stdout()
@@ -103,8 +104,8 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
         console.print(f"{when(event.at):<9} {told}", soft_wrap=True, markup=False)
         for one in log:
             console.print(f"{'':<9} | {one}", soft_wrap=True, markup=False)
-        if left_out is not None and event.id == left_out["after"]:
-            between = f"... {left_out['events']:,} more (--full shows them)"
+        if left_out is not None and event.id == left_out.after:
+            between = f"... {left_out.events:,} more (--full shows them)"
             console.print(f"{'':<9} {between}", soft_wrap=True, markup=False)
 
 

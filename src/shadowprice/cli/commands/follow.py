@@ -92,7 +92,7 @@ def events(
             if event.id is None or (job is not None and event.job != job):
                 continue
             if output is Output.JSON:
-                line = json_safe(json.dumps(dict(event.record), ensure_ascii=False))
+                line = json_safe(json.dumps(event.record, ensure_ascii=False))
             else:
                 rest = {key: value for key, value in event.data.items() if value is not None}
                 what = f"{event.job}  " if event.job else ""
@@ -141,9 +141,9 @@ def top(
 
             told, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
             record = {
-                "service": dict(told),
-                "jobs": [dict(job.record) for job in jobs],
-                "servers": [dict(one.record) for one in servers],
+                "service": told.record,
+                "jobs": [job.record for job in jobs],
+                "servers": [one.record for one in servers],
             }
             print_json(record)
             return
@@ -173,8 +173,8 @@ def _screen(client: Client, height: int) -> RenderableType:
     busy = sum(bool(one.jobs) for one in servers)
     away = sum(one.state != "up" for one in servers)
     head = (
-        f"{client.address.url}  policy {told['policy']}  slot "
-        f"{'-' if told.get('slot') is None else told['slot']} of {told['slot_seconds']:g} s  "
+        f"{client.address.url}  policy {told.policy}  slot "
+        f"{'-' if told.slot is None else told.slot} of {told.slot_seconds:g} s  "
         f"servers {busy} busy, {len(servers) - busy - away} idle, {away} away  "
         f"{datetime.now(UTC).astimezone():%H:%M:%S}"
     )

@@ -77,9 +77,7 @@ def login(
             told = client.service()  # a wrong token or address is not kept
         kept.known[label] = Address(url, token)
         kept.chosen = label
-        caller = told.get("caller", {})
-        whose = caller.get("tenant") or caller.get("role")
-        line = f"{label}: {url}, policy {told.get('policy')}, as {whose}"
+        line = f"{label}: {url}, policy {told.policy}, as {told.caller.tenant or told.caller.role}"
     kept.save()
     if output is Output.JSON:
         _list(kept, output)
@@ -160,13 +158,13 @@ def tokens(
         elif operator or tenant is not None:
             made = client.create_token(tenant, expires=expires, note=note)
             if output is Output.JSON:
-                print_json(dict(made.record))
+                print_json(made.record)
             else:
                 typer.echo(made.token)
         else:
             found = client.tokens()
             if output is Output.JSON:
-                print_json([dict(one.record) for one in found])
+                print_json([one.record for one in found])
                 return
             now = datetime.now(UTC)
             rows = [(one.id, one.role, one.tenant, _validity(one, now), one.note) for one in found]

@@ -51,7 +51,7 @@ def nodes(
     with connected(server) as client:
         found = client.servers()
     if output is Output.JSON:
-        print_json([dict(one.record) for one in found])
+        print_json([one.record for one in found])
     elif each:
         rows = [
             (
@@ -60,8 +60,7 @@ def nodes(
                 _state(one),
                 amounts(one.capacity),
                 " ".join(
-                    f"{entry['job'] or 'others'}({entry['workers']}+{entry['ps']})"
-                    for entry in one.jobs
+                    f"{entry.job or 'others'}({entry.workers}+{entry.ps})" for entry in one.jobs
                 ),
             )
             for one in found
@@ -116,7 +115,7 @@ def _change(names: list[str], away: bool, yes: bool, server: str | None, output:
             raise typer.Exit(1)
         changed = [(client.drain if away else client.uncordon)(name) for name in names]
     if output is Output.JSON:
-        print_json([dict(one.record) for one in changed])
+        print_json([one.record for one in changed])
     else:
         show(["SERVER", "STATE"], [(one.name, _state(one)) for one in changed])
 
@@ -137,7 +136,7 @@ def prices(
     with connected(server) as client:
         found = client.prices(slots)
     if output is Output.JSON:
-        print_json([dict(one.record) for one in found])
+        print_json([one.record for one in found])
         return
     columns = ["SLOT", "BEGINS"]
     if found:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,8 @@ from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.cli.live import ServerOption, connected, number, show, span, when
 from shadowprice.cli.options import OutputOption
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from shadowprice.rest.comparison import ComparedJob, Comparison
 
 
 def observed(
@@ -41,7 +42,7 @@ def observed(
         told = client.comparison(days)
         jobs = list(islice(client.compared_jobs(), limit))
     if output is Output.JSON:
-        print_json({**told, "compared": [dict(one) for one in jobs]})
+        print_json({**told.record, "compared": [job.record for job in jobs]})
         return
     show(["", "WOULD HAVE", "REALLY"], _summary(told), right=["WOULD HAVE", "REALLY"])
     for remark in _remarks(told):
@@ -52,67 +53,58 @@ def observed(
         show(columns, map(_row, jobs), right=["WORTH", "GAIN"])
 
 
-def _summary(told: Json) -> list[Sequence[object]]:
-    would, real, both = told["would"], told["real"], told["both"]
-    promises, use = told["promises"], told["use"]
+def _summary(told: Comparison) -> list[Sequence[object]]:
+    would, real, both = told.would, told.real, told.both
+    promises, use = told.promises, told.use
     rows: list[Sequence[object]] = [
-        ("utility earned", number(would["utility"]), number(real["utility"])),
-        (f"finished of {told['jobs']}", would["finished"], real["finished"]),
-        ("running now", would["running"], real["running"]),
-        ("waiting now", would["waiting"], real["waiting"]),
-        ("refused", would["refused"], "-"),
-        ("failed", would["failed"], real["failed"]),
+        ("utility earned", number(would.utility), number(real.utility)),
+        (f"finished of {told.jobs}", would.finished, real.finished),
+        ("running now", would.running, real.running),
+        ("waiting now", would.waiting, real.waiting),
+        ("refused", would.refused, "-"),
+        ("failed", would.failed, real.failed),
     ]
-    if both["jobs"]:
-        took = [span(timedelta(seconds=both[key])) for key in ("would_seconds", "real_seconds")]
-        rows.append((f"mean time of {both['jobs']} that both finished", *took))
-    if promises["jobs"]:
-        rows.append(
-            (
-                f"by the first promise, of {promises['jobs']}",
-                "-",
-                promises["real_in_time"],
-            )
-        )
-    if use["would"]:
-        shares = [f"{100 * sum(use[key]) / len(use[key]):.0f}%" for key in ("would", "real")]
+    if both.jobs:
+        means = (both.would_seconds, both.real_seconds)
+        took = [span(timedelta(seconds=seconds or 0.0)) for seconds in means]
+        rows.append((f"mean time of {both.jobs} that both finished", *took))
+    if promises.jobs:
+        rows.append((f"by the first promise, of {promises.jobs}", "-", promises.real_in_time))
+    if use.would:
+        shares = [f"{100 * sum(side) / len(side):.0f}%" for side in (use.would, use.real)]
         rows.append(("servers in use", *shares))
     return rows
 
 
-def _remarks(told: Json) -> list[str]:
-    real, strangers = told["real"], told["only_seen"]["jobs"]
+def _remarks(told: Comparison) -> list[str]:
+    real, strangers = told.real, told.only_seen.jobs
     remarks = []
-    if told["looked"] is None:
+    if told.looked is None:
         remarks.append("nothing was looked at yet: only what would have been is known")
-    if real["taken_for_done"]:
+    if real.taken_for_done:
         remarks.append(
-            f"{real['taken_for_done']} jobs ended, and nobody could tell how: they count as done"
+            f"{real.taken_for_done} jobs ended, and nobody could tell how: they count as done"
         )
     if strangers:
         remarks.append(
             f"{strangers} jobs ran that were never submitted: what they are worth is not known, "
             "and the decisions did not count with them"
         )
-    if told["incomplete"]:
+    if told.incomplete:
         remarks.append("older jobs of these days are left out: there are too many")
     return remarks
 
 
-def _row(job: Json) -> Sequence[object]:
-    would, real = job["would"], job["real"]
+def _row(job: ComparedJob) -> Sequence[object]:
+    would, real = job.would, job.real
     return (
-        job["name"],
-        job["tenant"],
-        would["state"],
-        _moment(would["completion"]),
-        number(would["utility"]),
-        real["state"],
-        _moment(real["completion"]),
-        number(real["utility"]),
-        number(job["gain"]),
+        job.name,
+        job.tenant,
+        would.state,
+        when(would.completion),
+        number(would.utility),
+        real.state,
+        when(real.completion),
+        number(real.utility),
+        number(job.gain),
     )
-
-
-def _moment(text: str | None) -> str:
-    return when(None if text is None else datetime.fromisoformat(text))

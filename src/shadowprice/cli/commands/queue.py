@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from shadowprice.core.wording import first_line
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shadowprice.client import Job
+    from shadowprice.client import Job, ServiceStatus
 
 OPEN = ("pending", "admitted", "standby", "running", "resizing")
 COLUMNS = ["NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "SERVERS(REASON)"]
@@ -57,7 +57,7 @@ def _where(job: Job) -> str:
     """Return where a job runs, or why it does not."""
     if job.servers and job.open:
         return short(job.servers)
-    return f"({first_line(job.why)})" if job.why else ""
+    return f"({first_line(job.reason_text)})" if job.reason_text else ""
 
 
 def queue(
@@ -97,7 +97,7 @@ def queue(
         jobs = list(islice(client.jobs(*states, tenant=tenant), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
     if output is Listing.JSON:
-        print_json([dict(job.record) for job in jobs])
+        print_json([job.record for job in jobs])
     elif output is Listing.CSV:
         _print_csv(jobs)
     else:
@@ -133,7 +133,7 @@ def _print_csv(jobs: list[Job]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for job in jobs:
-        record = {**job.record, "servers": " ".join(job.servers), "reason": job.why}
+        record = {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text}
         writer.writerow([record.get(name) for name in names])
 
 
@@ -161,32 +161,31 @@ def status(
 
     with connected(server) as client:
         if job is None:
-            service = dict(client.service())
-            _print_service(client.address.url, service, output)
+            _print_service(client.address.url, client.service(), output)
             return
         found = client.job(job)
     if output is Output.JSON:
-        print_json(dict(found.record))
+        print_json(found.record)
     else:
         print_job(found)
 
 
-def _print_service(address: str, service: dict[str, Any], output: Output) -> None:
+def _print_service(address: str, service: ServiceStatus, output: Output) -> None:
     from shadowprice.cli.commands.until import end_line
 
     if output is Output.JSON:
-        print_json(service)
+        print_json(service.record)
         return
-    slot = "none runs" if service["slot"] is None else f"slot {service['slot']} runs"
-    jobs = ", ".join(f"{count} {state}" for state, count in sorted(service["jobs"].items()))
+    slot = "none runs" if service.slot is None else f"slot {service.slot} runs"
+    jobs = ", ".join(f"{count} {state}" for state, count in sorted(service.jobs.items()))
     facts(
         [
-            ("service", f"{address}, version {service['version']}"),
-            ("policy", service["policy"]),
-            ("slots", f"{service['slot_seconds']:g} s each, {slot}"),
+            ("service", f"{address}, version {service.version}"),
+            ("policy", service.policy),
+            ("slots", f"{service.slot_seconds:g} s each, {slot}"),
             ("jobs", jobs or "none are open"),
-            ("timespan", end_line(service["timespan"])),
-            ("trouble", service.get("trouble")),
+            ("timespan", end_line(service.timespan)),
+            ("trouble", service.trouble),
         ]
     )
 
@@ -213,7 +212,7 @@ def cancel(
             raise typer.Exit(1)
         gone = [client.cancel(job.name) for job in found]
     if output is Output.JSON:
-        print_json([dict(job.record) for job in gone])
+        print_json([job.record for job in gone])
     else:
         show(["NAME", "STATE"], [(job.name, job.state) for job in gone])
 
@@ -244,10 +243,9 @@ def revise(
     from shadowprice.cli.commands.submit import print_job
 
     with connected(server) as client:
-        spec = client.job(job).record.get("spec", {})
-        revised = client.revise(job, **_changes(set_, spec))
+        revised = client.revise(job, **_changes(set_, client.job(job).spec))
     if output is Output.JSON:
-        print_json(dict(revised.record))
+        print_json(revised.record)
     else:
         print_job(revised)
 

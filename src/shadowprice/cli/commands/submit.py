@@ -115,7 +115,7 @@ def submit(
             client.retry = FAILOVER  # it was there: it comes back
             taken = _awaited(client, taken, quiet or output is Output.JSON)
     if output is Output.JSON:
-        told_of = [dict(job.record) for job in taken]
+        told_of = [job.record for job in taken]
         told_of += [{"name": name, "problem": str(error)} for name, error in problems.items()]
         print_json(told_of)
     else:
@@ -126,7 +126,7 @@ def submit(
                 job.state,
                 when(job.completion if not job.open else job.promise),
                 number(job.payoff),
-                first_line(job.why),
+                first_line(job.reason_text),
             )
             for job in taken
         ]
@@ -227,15 +227,15 @@ def quote(
             with _placed([entry], single=True):
                 found.append(client.quote(record))
     if output is Output.JSON:
-        print_json([dict(one.record) for one in found])
+        print_json([one.record for one in found])
         return
     rows: list[tuple[object, ...]] = []
     budgeted = any(one.points is not None for one in found)
     for one in found:
         displaced = one.displaced if isinstance(one.displaced, int) else len(one.displaced)
-        why = str((one.refusal or {}).get("message") or one.message)
-        price, worth, left = number(one.price), number(one.utility), (one.points or {}).get("left")
-        cells = one.job, one.answer, when(one.promise), worth, price
+        why = one.message if one.refusal is None else one.refusal.message
+        left = None if one.points is None else one.points.left
+        cells = one.job, one.answer, when(one.promise), number(one.utility), number(one.price)
         rows.append((*cells, *([number(left)] if budgeted else []), displaced or "-", why))
     columns = ["NAME", "ANSWER", "FINISH", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # what the tenant would hold then
@@ -260,23 +260,23 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
     yield "speed", _speed(job)
     if job.points is not None:
-        used, back = job.points.get("used", 0), job.points.get("refund")
+        used, back = job.points.used, job.points.refund
         rest = f"{number(back)} came back" if back is not None else f"{number(used)} used so far"
-        yield "points", f"{number(job.points.get('price'))} paid, {rest}"
+        yield "points", f"{number(job.points.price)} paid, {rest}"
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""
-    yield "reason", first_line(job.why)
+    yield "reason", first_line(job.reason_text)
 
 
 def _speed(job: Job) -> str:
     """Return where what is believed of a job's speed comes from; empty where it is as stated."""
-    told = job.speed or {}
-    measured = ", ".join(map(str, told.get("measured") or ()))
+    speed = job.speed
+    measured = ", ".join(map(str, speed.measured))
     known = f"measured with {measured} worker{'' if measured == '1' else 's'}" if measured else ""
-    if told.get("from") != "family":
+    if speed.source != "family":
         return known
-    return f"estimated from the family {told.get('family')}; {known or 'not measured yet'}"
+    return f"estimated from the family {speed.family}; {known or 'not measured yet'}"
 
 
 def print_job(job: Job, *, log: bool = True) -> None:
@@ -289,5 +289,5 @@ def print_job(job: Job, *, log: bool = True) -> None:
     log : bool
         Whether with those lines.
     """
-    told = zip(chain(["log ends"], repeat("")), lines_below(job.why), strict=False)
+    told = zip(chain(["log ends"], repeat("")), lines_below(job.reason_text), strict=False)
     facts([("job", job.name), *described(job), *(told if log else ())])

@@ -14,7 +14,7 @@ from shadowprice.cli.live import ServerOption, connected, when
 from shadowprice.cli.options import OutputOption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from shadowprice.rest.ops import Timespan
 
 NONE = "none"
 """Removes the end."""
@@ -49,7 +49,7 @@ def until(
         else:
             told = client.change_timespan(None if moment == NONE else _sent(moment))
     if output is Output.JSON:
-        print_json(dict(told))
+        print_json(told.record)
     else:
         stdout().print(end_line(told), soft_wrap=True, markup=False)
 
@@ -68,13 +68,10 @@ def _sent(text: str) -> str:
     return text
 
 
-def end_line(told: Mapping[str, object]) -> str:
+def end_line(timespan: Timespan) -> str:
     """Return the end of the timespan as a line for people."""
-    from shadowprice.client.records import moment
-
-    ends = moment(told["ends"])
-    if ends is None:
+    if timespan.ends is None:
         return "the timespan has no end"
-    if told["ended"]:
-        return f"the timespan ended at {when(ends)}: nothing runs"
-    return f"the timespan ends at {when(ends)}, before slot {told['slot']}"
+    if timespan.ended:
+        return f"the timespan ended at {when(timespan.ends)}: nothing runs"
+    return f"the timespan ends at {when(timespan.ends)}, before slot {timespan.slot}"

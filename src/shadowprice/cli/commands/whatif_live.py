@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,11 +12,10 @@ from shadowprice.cli.live import FAILOVER, connected, number, show
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from shadowprice.client import Client
+    from shadowprice.client import Client, WhatIf
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.whatif import Change
 
-Json = Mapping[str, Any]
 
 PAUSE: Final = 0.5
 """Seconds between two looks at a run."""
@@ -69,15 +68,15 @@ def ask_service(
             for change in changes
         ]
     if output is Output.JSON:
-        print_json({"runs": found})
+        print_json({"runs": [run.record for run in found]})
     else:
         rows = [_row(run) for run in found]
         columns = ["SERVERS", "POLICY", "STATE", "JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED"]
         show(columns, rows, right=["JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED"])
         for run in found:
-            if run.get("reason"):
-                stderr().print(f"{run['id']}: {run['reason']}", soft_wrap=True, markup=False)
-    return int(any(run["state"] != "done" for run in found))
+            if run.reason:
+                stderr().print(f"{run.id}: {run.reason}", soft_wrap=True, markup=False)
+    return int(any(run.state != "done" for run in found))
 
 
 def _margins(client: Client, *, named: bool) -> list[Change]:
@@ -86,7 +85,7 @@ def _margins(client: Client, *, named: bool) -> list[Change]:
 
     if named:
         return [AS_IT_IS]
-    return [Change(((kind, 1),)) for kind in client.service()["kinds"]]
+    return [Change(((kind, 1),)) for kind in client.service().kinds]
 
 
 def _asked(
@@ -96,7 +95,7 @@ def _asked(
     days: float,
     *,
     quiet: bool,
-) -> Json:
+) -> WhatIf:
     """Ask one question, and wait for what comes of it; it ends with the command."""
     servers, label = dict(change.added), change.label
     if choice is None:
@@ -106,12 +105,12 @@ def _asked(
         label = f"{label}, {choice.name}"
     try:
         with _progress(label, quiet) as tell:
-            while run["state"] in {"waiting", "running"}:
+            while run.state in {"waiting", "running"}:
                 time.sleep(PAUSE)
-                run = client.whatif(run["id"])
-                tell(run["progress"]["done"], run["progress"]["of"])
+                run = client.whatif(run.id)
+                tell(run.progress.done, run.progress.of)
     except BaseException:
-        client.cancel_whatif(run["id"])
+        client.cancel_whatif(run.id)
         raise
     return run
 
@@ -136,20 +135,20 @@ def _progress(label: str, quiet: bool) -> Iterator[Any]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _row(run: Json) -> Sequence[object]:
+def _row(run: WhatIf) -> Sequence[object]:
     from shadowprice.simulator.whatif import Change
 
-    before, after = run.get("as_is", {}), run.get("changed", {})
+    before, after = run.as_is or {}, run.changed or {}
     finished = "-"
     if "finished" in before and "finished" in after:
         finished = f"{before['finished']} to {after['finished']}"
     return (
-        Change(tuple(run["question"]["servers"].items())).label,
-        run["question"]["policy"],
-        run["state"],
-        run["jobs"],
+        Change(tuple(run.question.servers.items())).label,
+        run.question.policy,
+        run.state,
+        run.jobs,
         number(before.get("total_utility")),
         number(after.get("total_utility")),
-        number(run.get("gain")),
+        number(run.gain),
         finished,
     )

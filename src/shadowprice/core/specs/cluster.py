@@ -41,6 +41,13 @@ SHORTEST_PERIOD: Final = 60
 """Seconds of a budget's period, at least."""
 
 
+def some_capacity(capacity: dict[str, Amount] | None) -> dict[str, Amount] | None:
+    """Return a server's capacity, or refuse one without any amount."""
+    if capacity is not None and not any(amount.value for amount in capacity.values()):
+        raise ValueError("a server needs some capacity, such as {gpu: 8, memory: 244GiB}")
+    return capacity
+
+
 class ServerSpec(Spec):
     """One server, or ``count`` equal ones."""
 
@@ -50,12 +57,7 @@ class ServerSpec(Spec):
     capacity: AmountsField
     cost: Annotated[NonNegative, at_most(bounds.NUMBER)] | None = None
 
-    @field_validator("capacity")
-    @classmethod
-    def _some_capacity(cls, capacity: dict[str, Amount]) -> dict[str, Amount]:
-        if not any(amount.value for amount in capacity.values()):
-            raise ValueError("a server needs some capacity, such as {gpu: 8, memory: 244GiB}")
-        return capacity
+    _some_capacity = field_validator("capacity")(some_capacity)
 
     def names(self) -> list[str]:
         """Return the names of the servers: ``gpu-0, gpu-1, ...`` with a count."""

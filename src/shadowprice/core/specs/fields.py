@@ -223,6 +223,12 @@ class Spec(Bounded):
     model_config = ConfigDict(arbitrary_types_allowed=True, strict=False)
 
 
+class StrictSpec(Spec):
+    """Base of request bodies: a number in a string is not a number."""
+
+    model_config = ConfigDict(strict=True)
+
+
 def plain(amounts: Mapping[str, Amount]) -> dict[str, int]:
     """Return amounts as the integers that are kept."""
     return {name: amount.value for name, amount in amounts.items()}

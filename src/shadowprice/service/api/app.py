@@ -1,4 +1,4 @@
-"""The application: routes, errors as problem details, and what holds for every request."""
+"""The FastAPI application: routers, problem details, and rules for every request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,19 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import shadowprice
-from shadowprice.core.errors import Fault, ShadowpriceError
-from shadowprice.service.api import clusters, comparing, jobs, looking, operating, tenants
-from shadowprice.service.api.requests import problem, segments
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.wording import shown
+from shadowprice.service.api import (
+    comparison,
+    jobs,
+    monitoring,
+    openapi,
+    ops,
+    servers,
+    tenants,
+    tokens,
+)
+from shadowprice.service.api.requests import problem_response, split_path
 from shadowprice.service.dashboard import router as dashboard
 from shadowprice.service.problems import ProblemError, problem_of
 from shadowprice.service.service import Service
@@ -31,9 +41,24 @@ _CODES = {
 }
 
 
+_ROUTERS = tuple(
+    module.router for module in (jobs, monitoring, comparison, servers, tokens, tenants, ops)
+)
+
+
+class Application(FastAPI):
+    """The application of a service."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, generated at the first call."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.document(self, (*_ROUTERS, ops.probes))
+        return self.openapi_schema
+
+
 def create_app(service: Service) -> FastAPI:
     """Return the application of a service."""
-    app = FastAPI(
+    app = Application(
         title="Shadowprice",
         version=shadowprice.__version__,
         summary="Submit a job, get a promise, watch it run.",
@@ -48,57 +73,70 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    for module in (jobs, looking, comparing, clusters, tenants, operating):
-        app.include_router(module.router)
-    app.include_router(dashboard)
-    app.add_exception_handler(ShadowpriceError, _shadowprice)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(Exception, _unforeseen)
+    for router in (*_ROUTERS, ops.probes, dashboard):
+        app.include_router(router)
+    app.add_exception_handler(ShadowpriceError, _known_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameters)
+    app.add_exception_handler(Exception, _known_error)
     app.add_middleware(Guard)
     return app
 
 
-async def _shadowprice(_request: Request, error: Exception) -> Response:
-    return problem(problem_of(error))
+async def _known_error(_request: Request, error: Exception) -> Response:
+    return problem_response(problem_of(error))
 
 
-async def _http(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODES.get(error.status_code, "unparsable")
-    told = ProblemError(code, str(error.detail), headers=error.headers)
+    problem = ProblemError(code, str(error.detail), headers=error.headers)
     if code == "method":
         allowed = ", ".join(_methods(request))
-        told = ProblemError(code, f"here can be: {allowed}", headers={"Allow": allowed})
+        problem = ProblemError(code, f"allowed: {allowed}", headers={"Allow": allowed})
     if code == "not-found":
-        told = ProblemError(code, "there is no such route; /v1/openapi.json lists them")
-    return problem(told)
+        problem = ProblemError(code, "unknown route; see /v1/openapi.json")
+    return problem_response(problem)
 
 
 def _methods(request: Request) -> list[str]:
-    """Return the methods of the routes at a path; each route knows of its own only."""
+    """Return the methods of all routes at a path; FastAPI's error names those of one route."""
     found: set[str] = set()
     for template, methods in request.app.openapi()["paths"].items():
         pattern = re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(template))
         if re.fullmatch(pattern, request.url.path):
             found |= {method.upper() for method in methods}
-    return sorted(found or {"GET"})  # the dashboard's files are in no document
+    return sorted(found or {"GET"})  # the dashboard's files are not in the document
 
 
-async def _invalid(_request: Request, error: Exception) -> Response:
+async def _invalid_parameters(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [
-        Fault(".".join(str(part) for part in one["loc"]), str(one["msg"]))
-        for one in error.errors()[:50]
-    ]
-    return problem(ProblemError("input", "; ".join(map(str, faults)), faults=faults))
+    return problem_response(problem_of(InputError([_fault(one) for one in error.errors()[:50]])))
 
 
-async def _unforeseen(_request: Request, error: Exception) -> Response:
-    return problem(problem_of(error))
+def _fault(issue: Any) -> Fault:
+    """Return a problem that pydantic found in a parameter of the query or the path."""
+    source, *names = issue["loc"]
+    location = ("?" if source == "query" else f"{source}.") + ".".join(map(str, names))
+    value, limits = shown(str(issue["input"])), issue.get("ctx", {})
+    match issue["type"]:
+        case "int_parsing" | "int_from_float":
+            return Fault(location, f"expected an integer, got {value}")
+        case "float_parsing":
+            return Fault(location, f"expected a number, got {value}")
+        case "bool_parsing":
+            return Fault(location, f"expected true or false, got {value}")
+        case "greater_than_equal":
+            return Fault(location, f"must be at least {limits['ge']}, got {value}")
+        case "greater_than":
+            return Fault(location, f"must be greater than {limits['gt']}, got {value}")
+        case "less_than_equal":
+            return Fault(location, f"must be at most {limits['le']}, got {value}")
+    return Fault(location, str(issue["msg"]))
 
 
 _HEADERS = [
+    (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -113,26 +151,20 @@ _HEADERS = [
 
 
 _ENDLESS = "/v1/events"
-"""The one route whose answer does not end, so that nobody asks for its head alone."""
+"""The route that has no HEAD, because its response doesn't end."""
 
 
 class Guard:
-    """What holds for every request: slashes in names are none of the path, browsers do not guess.
+    """ASGI middleware: security headers, encoded slashes in names, and HEAD for every GET route.
 
-    Who asks for the head of what can be had is answered as if for all of it; the web server leaves
-    the body out.
-
-    Parameters
-    ----------
-    app : ASGIApp
-        What answers.
+    HEAD runs the handler of GET; the web server drops the body.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -146,7 +178,7 @@ class Guard:
 
         raw = scope.get("raw_path")
         if raw:
-            scope = {**scope, "path": segments(raw)}
+            scope = {**scope, "path": split_path(raw)}
         if scope["method"] == "HEAD" and scope["path"] != _ENDLESS:
             scope = {**scope, "method": "GET"}
         await self._app(scope, receive, guarded)

@@ -1,33 +1,49 @@
-"""Routes of jobs: submit, list, look, cancel, revise, explain, logs, progress, quote."""
+"""Routes of jobs, and the quote of one."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from fastapi import Depends, Query, Request, Response, Security
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from sqlalchemy import Connection
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import shown
 from shadowprice.executors.progress import read_progress
-from shadowprice.service.api.documents import jobs as documents
+from shadowprice.rest.jobs import (
+    GenerationList,
+    Job,
+    JobDetail,
+    JobEvent,
+    JobEventPage,
+    JobHistory,
+    JobPage,
+    LogChunk,
+    ProgressCurve,
+    Quote,
+    RefusedSubmission,
+    StoredEvent,
+    SubmittedJobs,
+)
+from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
-    Anyone,
-    Asked,
-    answer,
-    body_of,
-    known_query,
-    limit_of,
-    object_of,
-    problem,
+    CallerDep,
+    Cursor,
+    JsonBody,
+    Limit,
+    ServiceDep,
+    api_router,
+    read_json_body,
     service_of,
-    whole_of,
 )
 from shadowprice.service.auth import Caller, generation_of
-from shadowprice.service.clock import SECOND, stamp
+from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.stories import told_line
@@ -36,31 +52,72 @@ from shadowprice.service.service import Service
 from shadowprice.service.settings import BATCH_JOBS
 from shadowprice.service.truth import reading
 from shadowprice.service.truth.operations import AskQuote, Cancel, Quoted, Revise, Submit
-from shadowprice.service.truth.submission import Submission, read_submissions
+from shadowprice.service.truth.submission import REVISABLE, Submission, read_submissions
 from shadowprice.service.truth.views import JobView, State
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = api_router("/v1", "jobs")
 
-LONGEST_WAIT: Final = 60
-"""Seconds that an answer may wait for decisions."""
+MAX_WAIT_SECONDS: Final = 60
+MAX_REPORT_BYTES: Final = 64 << 10
+DECISION_POLL_SECONDS: Final = 0.02
 
 
-@router.post("/jobs", **documents.SUBMIT)
-async def submit(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Submit one job, or several as ``{"jobs": [...]}``.
+class JobBatch(BaseModel):
+    """Several jobs, accepted all or none."""
 
-    One job is decided on at once. Several are accepted as `pending`, all or none, and decided on as
-    fast as the policy can; `?wait=10` waits so many seconds for that. The same name and content
-    again is the same job.
+    model_config = ConfigDict(extra="forbid")
+
+    jobs: Annotated[list[JobSpec], Field(min_length=1, max_length=BATCH_JOBS)]
+
+
+_OPTIONAL_FIELDS: Any = {
+    name: (JobSpec.model_fields[name].annotation, None) for name in REVISABLE
+} | {"deadline": (str, None)}
+
+JobRevision = create_model(
+    "JobRevision",
+    __doc__="Changes of an open job; `deadline` changes a utility of that kind.",
+    __config__=ConfigDict(
+        extra="forbid", arbitrary_types_allowed=True, json_schema_extra={"minProperties": 1}
+    ),
+    **_OPTIONAL_FIELDS,
+)
+
+
+class ProgressReport(BaseModel):
+    """A progress report of one generation; `read_progress` validates it."""
+
+    generation: int | None = None
+    minibatches: Annotated[float, Field(ge=0, description="since the job's beginning")]
+    metrics: dict[str, float] = Field(default_factory=dict)
+    checkpoints: bool = Field(False, description="whether the job continues from checkpoints")
+
+
+@router.post(
+    "/jobs",
+    responses={202: {"model": SubmittedJobs}, **problems(403, 409, 429, 500)},
+)
+async def submit(
+    request: Request,
+    response: Response,
+    service: ServiceDep,
+    caller: CallerDep,
+    body: Annotated[Any, Depends(JsonBody(JobSpec | JobBatch, validated=False))],
+    wait: Annotated[int, Query(ge=0, le=MAX_WAIT_SECONDS, description="seconds")] = 0,
+) -> Job | SubmittedJobs:
+    """Submit one job, or several as `{"jobs": [...]}`.
+
+    One job is decided at once (200). Several are accepted as `pending`, all or none, and decided as
+    fast as the policy can (202); `wait` waits for the decisions. Submitting the same name and
+    content again returns the same job.
     """
-    known_query(request, ("wait",))
-    wait = whole_of(request, "wait", 0, 0, LONGEST_WAIT) or 0
-    body = await body_of(request)
     several = isinstance(body, dict) and "jobs" in body and "name" not in body
-    records = object_of(body, ("jobs",))["jobs"] if several else [body]
+    if several and body.keys() != {"jobs"}:
+        unknown = next(key for key in body if key != "jobs")
+        raise InputError(Fault(f"body.{shown(unknown)}", "unknown key", "known: jobs"))
+    records = body["jobs"] if several else [body]
     if not isinstance(records, list) or not 1 <= len(records) <= BATCH_JOBS:
-        message = f"is no list of 1 to {BATCH_JOBS} jobs"
-        raise InputError(Fault("body.jobs", message))
+        raise InputError(Fault("body.jobs", f"expected a list of 1 to {BATCH_JOBS} jobs"))
     driver = service.writing
     cluster = driver.published.servers.cluster
 
@@ -74,35 +131,37 @@ async def submit(request: Request, service: Asked, caller: Anyone) -> JSONRespon
             families=service.families,
         )
 
-    # Checking many takes long enough that others would notice.
-    found = await asyncio.to_thread(read) if len(records) > 4 else read()
+    # Validating many jobs on the loop would delay other requests.
+    submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
     if service.runner is not None:
-        _check_users(service, found, single=not several)
-    told = await driver.do(Submit(found, at_once=not several))
+        _check_users(service, submissions, single=not several)
+    results = await driver.do(Submit(submissions, at_once=not several))
     if wait:
-        await _decided(
+        await _wait_for_decisions(
             driver,
-            [name for name, _ in told],
+            [name for name, _ in results],
             wait,
             lambda: service.tokens.holds(caller, driver.clock.now()),
         )
         service.tokens.caller(request.headers.get("authorization"), driver.clock.now())
     if not several:
-        [(name, trouble)] = told
-        if trouble is not None:
-            return problem(trouble)
-        return answer((await job_of(service, name)).record())
-    answers = [
-        (await job_of(service, name)).record()
-        if trouble is None
-        else {"name": name, "problem": trouble.record()}
-        for name, trouble in told
-    ]
-    return answer({"jobs": answers}, 202)
+        [(name, error)] = results
+        if error is not None:
+            raise error
+        return (await get_view(service, name)).to_resource()
+    response.status_code = 202
+    return SubmittedJobs(
+        jobs=[
+            (await get_view(service, name)).to_resource()
+            if error is None
+            else RefusedSubmission(name=name, problem=error.to_resource())
+            for name, error in results
+        ]
+    )
 
 
-def _check_users(service: Service, found: list[Submission], *, single: bool) -> None:
-    """Refuse jobs that ask for users they may not be.
+def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
+    """Refuse jobs whose user is not allowed.
 
     Raises
     ------
@@ -110,32 +169,32 @@ def _check_users(service: Service, found: list[Submission], *, single: bool) -> 
         With every fault.
     """
     faults = [
-        user_fault(service.settings, one.spec, "job" if single else f"jobs[{at}]")
-        for at, one in enumerate(found)
+        user_fault(service.settings, one.spec, "job" if single else f"jobs[{index}]")
+        for index, one in enumerate(submissions)
     ]
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
 
 
-async def _decided(
-    driver: Driver, names: list[str], seconds: float, allowed: Callable[[], bool]
+async def _wait_for_decisions(
+    driver: Driver, names: list[str], seconds: float, is_allowed: Callable[[], bool]
 ) -> None:
-    """Wait until jobs are decided on, but no longer than that, nor than who waits may."""
-    until = time.monotonic() + seconds
+    """Wait until jobs are decided, the time is over, or the caller's token becomes invalid."""
+    deadline = time.monotonic() + seconds
     jobs = driver.published.jobs
-    while time.monotonic() < until and allowed():
+    while time.monotonic() < deadline and is_allowed():
         if not any(name in jobs and jobs[name].state is State.PENDING for name in names):
             return
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(DECISION_POLL_SECONDS)
 
 
-async def job_of(service: Service, name: str) -> JobView:
+async def get_view(service: Service, name: str) -> JobView:
     """Return a job, open or closed.
 
     Raises
     ------
     ProblemError
-        If there is none.
+        If it doesn't exist.
     """
     published = service.writing.published
     view = published.jobs.get(name) or published.recent.get(name)
@@ -143,236 +202,268 @@ async def job_of(service: Service, name: str) -> JobView:
         return view
     found = await service.read(lambda connection: reading.job(connection, name))
     if found is None:
-        raise ProblemError("not-found", f"there is no job {shown(name)}")
+        raise ProblemError("not-found", f"unknown job {shown(name)}")
     return found[0]
 
 
-async def own_job(service: Service, caller: Caller, name: str) -> JobView:
+async def get_visible_job(service: Service, caller: Caller, name: str) -> JobView:
     """Return a job that the caller may see.
 
     Raises
     ------
     ProblemError
-        If there is none, or it is another tenant's, which looks the same.
+        If it doesn't exist or is another tenant's, with the same words.
     """
-    view = await job_of(service, name)
+    view = await get_view(service, name)
     if not caller.operates and view.tenant != caller.tenant:
-        raise ProblemError("not-found", f"there is no job {shown(name)}")
+        raise ProblemError("not-found", f"unknown job {shown(name)}")
     return view
 
 
-@router.get("/jobs", **documents.LIST_JOBS)
-async def list_jobs(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """List jobs, the newest first; `next` is the cursor of the page that follows."""
-    known_query(request, ("state", "tenant", "cursor", "limit"))
-    states = [text for text in request.query_params.get("state", "").split(",") if text]
+def scope_of(caller: Caller, tenant: str | None) -> str | None:
+    """Return the tenant that a listing is confined to, None for all.
+
+    Raises
+    ------
+    ProblemError
+        If a tenant requests another tenant's entries.
+    """
+    if caller.scope is None:
+        return tenant
+    if tenant not in (None, caller.scope):
+        raise ProblemError("forbidden", "a tenant's token lists its own entries only")
+    return caller.scope
+
+
+@router.get("/jobs", responses=problems(403))
+async def list_jobs(
+    service: ServiceDep,
+    caller: CallerDep,
+    state: Annotated[str, Query(description="states, separated by commas")] = "",
+    tenant: str | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> JobPage:
+    """List jobs, newest first; `next` is the cursor of the next page."""
+    states = [text for text in state.split(",") if text]
     for text in states:
         if text not in list(State):
             known = ", ".join(State)
-            raise InputError(Fault("?state", f"{shown(text)} is no state", f"one of: {known}"))
-    tenant = request.query_params.get("tenant")
-    if caller.scope is not None:
-        if tenant is not None and tenant != caller.scope:
-            raise ProblemError("forbidden", "a tenant lists its own jobs only")
-        tenant = caller.scope
-    limit, cursor = limit_of(request), whole_of(request, "cursor", None)
-    views = await service.read(
-        lambda connection: reading.list_jobs(
-            connection, states=states, tenant=tenant, before=cursor, limit=limit
-        )
-    )
+            raise InputError(Fault("?state", f"unknown state {shown(text)}", f"one of: {known}"))
+    tenant = scope_of(caller, tenant)
     jobs = service.writing.published.jobs
-    told = [jobs.get(view.name, view).record() for view in views]
-    following = views[-1].id if len(views) == limit else None
-    return answer({"jobs": told, "next": following})
+
+    # In the reader's thread: a thousand jobs would delay other requests.
+    def read(connection: Connection) -> list[Job]:
+        views = reading.list_jobs(
+            connection, states=states, tenant=tenant, before=cursor, limit=limit, current=jobs
+        )
+        return [view.to_resource() for view in views]
+
+    found = await service.read(read)
+    return JobPage(jobs=found, next=found[-1].id if len(found) == limit else None)
 
 
-@router.get("/jobs/{name:name}", **documents.GET_JOB)
-async def get_job(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Return a job, with what was submitted in `spec`."""
-    known_query(request, ())
-    view = await own_job(service, caller, name)
+@router.get("/jobs/{name:name}", responses=problems(404))
+async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetail:
+    """Return a job with its submission in `spec`."""
+    view = await get_visible_job(service, caller, name)
     found = await service.read(lambda connection: reading.job(connection, name))
-    record = view.record()
-    if found is not None:
-        record["spec"] = without_secrets(found[1])
-    return answer(record)
+    spec = {} if found is None else redact_environment(found[1])
+    return JobDetail(**dict(view.to_resource()), spec=spec)
 
 
-def without_secrets(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was submitted without the values of a program's environment."""
-    told = dict(spec)
-    run = told.get("run")
+def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a submission without the values of environment variables."""
+    redacted = dict(spec)
+    run = redacted.get("run")
     if isinstance(run, Mapping) and isinstance(run.get("env"), Mapping):
-        told["run"] = {**run, "env": dict.fromkeys(run["env"], "***")}
-    return told
+        redacted["run"] = {**run, "env": dict.fromkeys(run["env"], "***")}
+    return redacted
 
 
-@router.delete("/jobs/{name:name}", **documents.CANCEL)
-async def cancel(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Withdraw a job; what runs of it is stopped. Again is the same as once."""
-    known_query(request, ())
-    await own_job(service, caller, name)
+@router.delete("/jobs/{name:name}", responses=problems(404, 409))
+async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
+    """Cancel a job and stop its processes. Repeating it has no effect."""
+    await get_visible_job(service, caller, name)
     view: JobView = await service.writing.do(Cancel(name))
-    return answer(view.record())
+    return view.to_resource()
 
 
-@router.patch("/jobs/{name:name}", **documents.REVISE)
-async def revise(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Change what is known of an open job: its utility, its work, its `deadline`."""
-    known_query(request, ())
-    changes = await body_of(request)
+@router.patch("/jobs/{name:name}", responses=problems(404, 409))
+async def revise(
+    name: str,
+    service: ServiceDep,
+    caller: CallerDep,
+    changes: Annotated[Any, Depends(JsonBody(JobRevision, validated=False))],
+) -> Job:
+    """Revise an open job: its utility, its work or its `deadline`."""
     if not isinstance(changes, dict) or not changes:
-        raise InputError(Fault("body", "changes nothing", 'write {"deadline": "4h"}'))
-    await own_job(service, caller, name)
+        raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
+    await get_visible_job(service, caller, name)
     view: JobView = await service.writing.do(Revise(name, changes))
-    return answer(view.record())
+    return view.to_resource()
 
 
-@router.get("/jobs/{name:name}/explain", **documents.EXPLAIN)
-async def explain(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Tell a job's story: what was decided, when, and why; `lines` are for people.
+@router.get("/jobs/{name:name}/explain", responses=problems(404))
+async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHistory:
+    """Return a job's history: what was decided, when and why; `lines` are for people.
 
-    A long one has its beginning and its newest entries; `left_out` tells how many lie between, and
-    after which. All are in `events`, page by page.
+    A long history has its first and its newest events. `left_out` counts the events between them;
+    `/events` lists all.
     """
-    known_query(request, ())
-    view = await own_job(service, caller, name)
-    story, left_out = await service.read(lambda connection: reading.story(connection, name))
-    ran = await service.read(lambda connection: reading.generations(connection, name, 100))
-    return answer(
-        {
-            "job": view.record(),
-            "events": story,
-            "left_out": left_out,
-            "generations": ran,
-            "lines": [_line(entry) for entry in story],
-        }
+    view = await get_visible_job(service, caller, name)
+    events, gap = await service.read(lambda connection: reading.story(connection, name))
+    runs = await service.read(lambda connection: reading.generations(connection, name, 100))
+    return JobHistory(
+        job=view.to_resource(),
+        events=events,
+        left_out=gap,
+        generations=runs,
+        lines=[_line(event) for event in events],
     )
 
 
-def _line(entry: Mapping[str, Any]) -> str:
-    return f"{entry['at'][:19].replace('T', ' ')}  {told_line(entry)}"
+def _line(event: StoredEvent) -> str:
+    return f"{event.at:%Y-%m-%d %H:%M:%S}  {told_line({'kind': event.kind, 'data': event.data})}"
 
 
-@router.get("/jobs/{name:name}/events", **documents.JOB_EVENTS)
-async def job_events(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """List what happened to a job, the newest first; `line` is for people."""
-    known_query(request, ("cursor", "limit"))
-    limit, cursor = limit_of(request), whole_of(request, "cursor", None)
-    await own_job(service, caller, name)
-    found = await service.read(
+@router.get("/jobs/{name:name}/events", responses=problems(404))
+async def job_events(
+    name: str,
+    service: ServiceDep,
+    caller: CallerDep,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> JobEventPage:
+    """List a job's events, newest first; `line` is for people."""
+    await get_visible_job(service, caller, name)
+    events = await service.read(
         lambda connection: reading.list_events(connection, before=cursor, job=name, limit=limit)
     )
-    following = found[-1]["id"] if len(found) == limit else None
-    return answer(
-        {"events": [entry | {"line": _line(entry)} for entry in found], "next": following}
+    return JobEventPage(
+        events=[JobEvent(**dict(event), line=_line(event)) for event in events],
+        next=events[-1].id if len(events) == limit else None,
     )
 
 
-@router.get("/jobs/{name:name}/generations", **documents.GENERATIONS)
-async def generations(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Return what ran of a job and where, the newest first."""
-    known_query(request, ("limit",))
-    limit = limit_of(request)
-    await own_job(service, caller, name)
+@router.get("/jobs/{name:name}/generations", responses=problems(404))
+async def generations(
+    name: str, service: ServiceDep, caller: CallerDep, limit: Limit = 100
+) -> GenerationList:
+    """List a job's generations, newest first."""
+    await get_visible_job(service, caller, name)
     found = await service.read(lambda connection: reading.generations(connection, name, limit))
-    return answer({"generations": found})
+    return GenerationList(generations=found)
 
 
-@router.get("/jobs/{name:name}/progress", **documents.CURVE)
-async def curve(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Return what a job reported: mini-batches and metrics, in order.
-
-    Where there are more points than `limit`, they are left out evenly; the last one is there.
-    """
-    known_query(request, ("limit",))
-    limit = whole_of(request, "limit", 1_000, 1, 5_000) or 1_000
-    await own_job(service, caller, name)
+@router.get("/jobs/{name:name}/progress", responses=problems(404))
+async def progress_points(
+    name: str,
+    service: ServiceDep,
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=1, le=5_000, description="maximum number of points")] = 1_000,
+) -> ProgressCurve:
+    """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
+    await get_visible_job(service, caller, name)
     found = await service.read(lambda connection: reading.curve(connection, name, limit))
-    return answer({"points": found})
+    return ProgressCurve(points=found)
 
 
-@router.post("/jobs/{name:name}/progress", status_code=202, **documents.PROGRESS)
-async def progress(name: str, request: Request) -> Response:
-    """Take in how far a job is: cumulative mini-batches, and what it measures.
+_progress_token = HTTPBearer(scheme_name="progress", auto_error=False)
 
-    The token is the job's own, `SHADOWPRICE_PROGRESS_TOKEN`. What goes back, or is of an old
-    generation, is ignored; what is no report is refused, and the job's story tells why.
+
+@router.post(
+    "/jobs/{name:name}/progress",
+    status_code=202,
+    response_class=Response,
+    responses=problems(400, 401, 403, 413, 415, 422, 503),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": ProgressReport.model_json_schema()}},
+        }
+    },
+)
+async def report_progress(
+    name: str,
+    request: Request,
+    _header: Annotated[Any, Security(_progress_token)],
+) -> None:
+    """Record a progress report: cumulative mini-batches, and metrics.
+
+    The token is the job's own, `SHADOWPRICE_PROGRESS_TOKEN`. Reports that go back or come from an
+    old generation are ignored. An invalid one is refused, and becomes an event of the job.
     """
     service = service_of(request)
     driver = service.writing
     generation = generation_of(service.key, name, request.headers.get("authorization"))
     try:
-        body = await body_of(request, 64 << 10)
+        body = await read_json_body(request, MAX_REPORT_BYTES)
         if isinstance(body, dict):
             body.setdefault("generation", generation)
         report = read_progress(name, body, driver.clock.now() / SECOND)
         if report.generation != generation:
-            raise ProblemError("forbidden", f"the token is that of generation {generation}")
+            raise ProblemError("forbidden", f"the token is valid for generation {generation} only")
     except ShadowpriceError as error:
         await service.misreports.tell(driver, name, generation, error)
         raise
     view = driver.published.jobs.get(name)
     if view is not None and view.generation == generation:
         driver.report(report)
-    return Response(status_code=202)
 
 
-@router.get("/jobs/{name:name}/logs", **documents.LOGS)
-async def logs(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Return a piece of what one process of a job wrote; ask again from `end` on to follow it."""
-    known_query(request, ("generation", "process", "start", "most"))
-    await own_job(service, caller, name)
+@router.get("/jobs/{name:name}/logs", responses=problems(404, 409))
+async def logs(
+    name: str,
+    service: ServiceDep,
+    caller: CallerDep,
+    generation: Annotated[
+        int | None, Query(ge=1, le=2**31, description="default: the newest")
+    ] = None,
+    process: Annotated[str, Query(description="such as worker-0")] = "worker-0",
+    start: Annotated[int | None, Query(ge=0, le=2**53, description="first byte")] = None,
+    most: Annotated[int, Query(ge=1, le=1 << 20, description="maximum bytes")] = 65_536,
+) -> LogChunk:
+    """Return a part of the output of one process; request `end` as `start` to follow it."""
+    await get_visible_job(service, caller, name)
     if service.runner is None:
-        raise ProblemError("unsupported", "nothing runs here: the service only observes")
-    generation = whole_of(request, "generation", None, 1, 2**31)
-    start = whole_of(request, "start", None)
-    most = whole_of(request, "most", 65_536, 1, 1 << 20) or 65_536
-    process = request.query_params.get("process", "worker-0")
+        raise ProblemError("unsupported", "the service only observes and runs no processes")
     try:
         chunk = await service.runner.executor.logs(
             name, generation, process, start=start, most=most
         )
     except KeyError as error:
-        detail = "there are no logs of that job, generation and process"
-        raise ProblemError("not-found", detail) from error
-    return answer(
-        {
-            "generation": chunk.generation,
-            "process": chunk.process,
-            "start": chunk.start,
-            "end": chunk.end,
-            "text": chunk.text,
-            "complete": chunk.complete,
-        }
+        raise ProblemError("not-found", "no logs of this job, generation and process") from error
+    return LogChunk(
+        generation=chunk.generation,
+        process=chunk.process,
+        start=chunk.start,
+        end=chunk.end,
+        text=chunk.text,
+        complete=chunk.complete,
     )
 
 
-@router.post("/quote", **documents.QUOTE)
-async def quote(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Tell what would become of a job if it were submitted now; nothing is reserved."""
-    known_query(request, ())
-    body = await body_of(request)
+@router.post("/quote", responses=problems(403, 409))
+async def quote(
+    service: ServiceDep,
+    caller: CallerDep,
+    body: Annotated[Any, Depends(JsonBody(JobSpec, validated=False))],
+) -> Quote:
+    """Return what would be decided if a job were submitted now; nothing is reserved."""
     if isinstance(body, dict):
         body = {"name": "quote", **body}
     driver = service.writing
-    cluster = driver.published.servers.cluster
-    [one] = read_submissions(
+    servers = driver.published.servers
+    [submission] = read_submissions(
         [body],
-        cluster,
+        servers.cluster,
         tenant=caller.scope,
         runs=False,
         single=True,
         families=service.families,
     )
-    quoted: Quoted = await driver.do(AskQuote(one))
-    found = quoted.quote
-    calendar = driver.published.servers.calendar
-    record = found.record()
-    record["job"] = one.name
-    record["admitted"] = found.admitted
-    record["promise"] = None if found.completion is None else stamp(calendar.ends(found.completion))
-    if not caller.operates and found.displaced:
-        record["displaced"] = len(found.displaced)  # others' names are others' business
-    return answer(record | quoted.record())
+    quoted: Quoted = await driver.do(AskQuote(submission))
+    # Names of other tenants' jobs are confidential.
+    return quoted.to_resource(submission.name, servers.calendar, names=caller.operates)

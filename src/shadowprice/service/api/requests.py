@@ -1,4 +1,4 @@
-"""Requests: who asks, and what for; bounded before anything of them is read."""
+"""What handlers share: the caller, strict JSON bodies, query parameters, problem responses."""
 
 from __future__ import annotations
 
@@ -6,33 +6,46 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection
-from typing import Annotated, Any, Final
+from dataclasses import replace
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Query, Request, Security
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import TypeAdapter
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs import validate
 from shadowprice.core.wording import closest, no_text, shown
 from shadowprice.service.auth import Caller
-from shadowprice.service.problems import ProblemError
+from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.settings import BODY
 
+T = TypeVar("T")
+
+MAX_PAGE_ENTRIES: Final = 1_000
+
+REFERENCE: Final = "#/components/schemas/{model}"
+"""Reference to a model in the OpenAPI document."""
+
+# ------------------------------------------------------------------ paths
+
 
 class _Name(Convertor[str]):
-    """A name in a path: any text but nothing, a slash among it as `segments` leaves it."""
+    """A name in a path: any text, with slashes encoded as `split_path` leaves them."""
 
     regex = "[^/]+"
 
     def convert(self, value: str) -> str:
         name = unquote(value)
         if "\0" in name:
-            message = f"the name {shown(name)} holds a null character"
-            raise InputError(Fault("path", message, "no name does; leave it out"))
+            message = f"the name {shown(name)} contains a null character"
+            raise InputError(Fault("path", message, "remove it"))
         return name
 
     def to_string(self, value: str) -> str:
@@ -42,87 +55,188 @@ class _Name(Convertor[str]):
 register_url_convertor("name", _Name())
 
 
-def segments(path: bytes) -> str:
-    """Return a path that is still encoded as routes take it.
+def split_path(path: bytes) -> str:
+    """Decode each segment of a raw path by itself, for routing.
 
-    Each segment is decoded by itself, so that a slash in a name (``%2F``) is none between segments;
-    it stays encoded, and so does a percent sign, until `_Name` takes the segment.
+    Slashes and percent signs within a segment stay encoded until `_Name` decodes them. So ``%2F``
+    in a name does not separate segments.
     """
     decoded = (unquote(part.decode("ascii", "replace")) for part in path.split(b"/"))
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in decoded)
 
 
-LIMIT: Final = 1_000
-"""Entries of a page, at most."""
+# ------------------------------------------------------------------ callers
 
 
 def service_of(request: Request) -> Service:
-    """Return the service that a request is for."""
+    """Return the service of the application."""
     found: Service = request.app.state.service
     return found
 
 
-async def caller_of(request: Request) -> Caller:
-    """Return who asks.
+# Async, because FastAPI runs other dependencies in a thread.
+async def _service(request: Request) -> Service:
+    return service_of(request)
+
+
+# Documents the header; `Tokens` reads it, because a malformed one has its own problem details.
+_bearer = HTTPBearer(scheme_name="token", auto_error=False)
+
+
+async def caller_of(request: Request, _header: Annotated[Any, Security(_bearer)]) -> Caller:
+    """Authenticate the caller.
 
     Raises
     ------
     ProblemError
-        If no valid token was sent, or this instance stands by.
+        If the request has no valid token, or this instance is a standby.
     """
     service = service_of(request)
     now = service.writing.clock.now()
     return service.tokens.caller(request.headers.get("authorization"), now)
 
 
-async def operator_of(request: Request) -> Caller:
-    """Return the operator who asks.
+async def operator_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+    """Authenticate an operator.
 
     Raises
     ------
     ProblemError
-        If anybody else does.
+        If the caller is a tenant.
     """
-    caller = await caller_of(request)
     caller.check_operator()
     return caller
 
 
-Asked = Annotated[Service, Depends(service_of)]
-Anyone = Annotated[Caller, Depends(caller_of)]
-Operator = Annotated[Caller, Depends(operator_of)]
+ServiceDep = Annotated[Service, Depends(_service)]
+CallerDep = Annotated[Caller, Depends(caller_of)]
+OperatorDep = Annotated[Caller, Depends(operator_of)]
 
 
-async def body_of(request: Request, most: int = BODY) -> Any:
+def require_observe_mode(service: Service) -> None:
+    """Refuse a comparison if the service's own decisions are what runs.
+
+    Raises
+    ------
+    ProblemError
+        If the service does not only observe.
+    """
+    if not service.settings.observe:
+        detail = "the service commands what runs: there is nothing else to compare"
+        raise ProblemError("unsupported", detail)
+
+
+# ------------------------------------------------------------------ query parameters
+
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_ENTRIES, description="maximum number of entries")]
+Cursor = Annotated[int | None, Query(ge=0, le=2**53, description="`next` of the previous page")]
+
+
+async def check_query(request: Request) -> None:
+    """Refuse query parameters that are unknown, repeated or not plain text.
+
+    Raises
+    ------
+    InputError
+        With the nearest known name.
+    """
+    if not request.scope["query_string"]:
+        return
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    known = [field.alias for field in route.dependant.query_params]
+    seen: set[str] = set()
+    for key, value in request.query_params.multi_items():
+        if key not in known:
+            close = closest(key, known, cutoff=0.5)
+            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known) or 'none'}"
+            raise InputError(Fault(f"?{shown(key)}", "unknown parameter", hint))
+        if key in seen:
+            raise InputError(Fault(f"?{key}", "is given twice", "give it once"))
+        reason = no_text(value)
+        if reason is not None:
+            raise InputError(Fault(f"?{key}", *reason))
+        seen.add(key)
+
+
+def api_router(prefix: str, tag: str) -> APIRouter:
+    """Return a router whose routes refuse unknown query parameters."""
+    return APIRouter(prefix=prefix, tags=[tag], dependencies=[Depends(check_query)])
+
+
+# ------------------------------------------------------------------ bodies
+
+
+class JsonBody:
+    """A dependency that reads a JSON body, and validates it against a model.
+
+    It is a dependency of its own instead of FastAPI's body parameter, because FastAPI reads the
+    body before it authenticates the caller, without a limit, and accepts repeated keys.
+
+    Parameters
+    ----------
+    model : type
+        The model of the body; `openapi.document` describes the request with it.
+    validated : bool
+        Whether to return the model; False returns the plain JSON for validation by the handler.
+    """
+
+    def __init__(self, model: Any, *, validated: bool = True) -> None:
+        self.model = model
+        self._validated = validated
+
+    async def __call__(self, request: Request, caller: CallerDep) -> Any:
+        """Return the body, once the caller is known."""
+        del caller
+        value = await read_json_body(request)
+        if not self._validated:
+            return value
+        spec, faults = validate(self.model, value, "body")
+        if spec is None:
+            raise InputError([replace(one, place=_path(one.place)) for one in faults])
+        return spec
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the body, with references to components."""
+        return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
+
+
+def _path(place: str) -> str:
+    """Return the location ``body: tenant`` as ``body.tenant``."""
+    return place.replace("body: ", "body.", 1)
+
+
+async def read_json_body(request: Request, limit: int = BODY) -> Any:
     """Return the JSON of a request's body.
 
     Raises
     ------
     ProblemError
-        If it is too large, no JSON, or of another media type.
+        If the body exceeds the limit in bytes, is not JSON, or has another media type.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
-        raise ProblemError("media-type", f"send application/json, not {shown(kind)}")
+        raise ProblemError("media-type", f"expected application/json, got {shown(kind)}")
+    too_large = ProblemError("too-large", f"the body exceeds the limit of {limit:,} bytes")
     declared = request.headers.get("content-length", "0")
-    if not declared.isdigit() or int(declared) > most:
-        raise ProblemError("too-large", f"a body has at most {most:,} bytes here")
+    if not declared.isdigit() or int(declared) > limit:
+        raise too_large
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > most:
-            raise ProblemError("too-large", f"a body has at most {most:,} bytes here")
+        if size > limit:
+            raise too_large
         parts.append(part)
-    return read_json(b"".join(parts))
+    return parse_json(b"".join(parts))
 
 
-def read_json(text: bytes) -> Any:
-    """Return what JSON holds; keys come once, numbers are finite, nesting is bounded.
+def parse_json(text: bytes) -> Any:
+    """Parse JSON whose keys are unique, numbers finite and nesting bounded.
 
     Raises
     ------
     ProblemError
-        If it is none, too deep, or holds what cannot be kept; naming the place.
+        If it is malformed; with the location.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique)
@@ -130,13 +244,13 @@ def read_json(text: bytes) -> Any:
         where = f"line {error.lineno}, column {error.colno}"
         raise ProblemError("unparsable", f"not JSON: {error.msg} ({where})") from error
     except RecursionError as error:
-        raise ProblemError("unparsable", "not JSON: it is nested too deeply") from error
+        raise ProblemError("unparsable", "not JSON: nested too deeply") from error
     except ValueError as error:
         raise ProblemError("unparsable", f"not JSON: {error}") from error
-    found = _wrong(value, 0)
+    found = _invalid_part(value, 0)
     if found is not None:
-        inside, message, mend = found
-        fault = Fault("body" + "".join(reversed(inside)), message, mend)
+        inside, message, hint = found
+        fault = Fault("body" + "".join(reversed(inside)), message, hint)
         raise ProblemError("unparsable", str(fault), faults=(fault,))
     return value
 
@@ -144,153 +258,51 @@ def read_json(text: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {shown(twice)} is given twice")
+        repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {shown(repeated)} is given twice")
     return found
 
 
-_Wrong = tuple[list[str], str, str]
-"""The steps that lead to a value, the last one first, what is wrong with it, and what mends it."""
+_InvalidPart = tuple[list[str], str, str]
+"""Steps to a value (last one first), message and hint."""
 
 
-def _wrong(value: Any, depth: int) -> _Wrong | None:
-    """Return what is too deep, infinite, or no text that could be written down again."""
+def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
+    """Return the first part that is too deep, not finite, or not text that can be stored."""
     if depth > bounds.NESTING.most:
-        return [], "is nested too deeply", f"nest at most {bounds.NESTING.most} levels"
+        return [], "nested too deeply", f"nest at most {bounds.NESTING.most} levels"
     if isinstance(value, str):
-        why = no_text(value)
-        return None if why is None else ([], *why)
+        reason = no_text(value)
+        return None if reason is None else ([], *reason)
     if isinstance(value, float):
         if math.isnan(value):
-            return [], "NaN is no number that JSON knows", "write a number"
+            return [], "NaN is not valid JSON", "write a number"
         if math.isinf(value):
-            return [], "a number is too large", "write one that is finite"
+            return [], "the number is too large", "write a finite number"
     elif isinstance(value, dict):
         for key, inner in value.items():
-            why = no_text(key)
-            if why is not None:
-                return [], f"the key {shown(key)} {why[0]}", why[1]
-            found = _wrong(inner, depth + 1)
+            reason = no_text(key)
+            if reason is not None:
+                return [], f"the key {shown(key)} {reason[0]}", reason[1]
+            found = _invalid_part(inner, depth + 1)
             if found is not None:
-                found[0].append(f".{key if _PLAIN.fullmatch(key) else shown(key)}")
+                found[0].append(f".{key if _PLAIN_KEY.fullmatch(key) else shown(key)}")
                 return found
     elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            found = _wrong(inner, depth + 1)
+        for index, inner in enumerate(value):
+            found = _invalid_part(inner, depth + 1)
             if found is not None:
-                found[0].append(f"[{at}]")
+                found[0].append(f"[{index}]")
                 return found
     return None
 
 
-_PLAIN: Final = re.compile(r"[\w-]{1,60}")
-"""Keys that a place shows as they are."""
+_PLAIN_KEY: Final = re.compile(r"[\w-]{1,60}")
+
+# ------------------------------------------------------------------ problems
 
 
-def object_of(value: Any, known: Collection[str], place: str = "body") -> dict[str, Any]:
-    """Return a JSON object that holds known keys only.
-
-    Raises
-    ------
-    InputError
-        If it is none, or has others; with the nearest known key.
-    """
-    if not isinstance(value, dict):
-        raise InputError(Fault(place, "is no JSON object"))
-    faults = []
-    for key in value:
-        if key not in known:
-            close = closest(key, known, cutoff=0.5)
-            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
-            faults.append(Fault(f"{place}.{shown(key)}", "unknown key", mend))
-    if faults:
-        raise InputError(faults[:50])
-    return value
-
-
-def known_query(request: Request, known: Collection[str]) -> None:
-    """Refuse parameters of a query that nobody knows, come twice, or hold no text.
-
-    Raises
-    ------
-    InputError
-        With the nearest known name.
-    """
-    seen: set[str] = set()
-    for key, value in request.query_params.multi_items():
-        if key not in known:
-            close = closest(key, known, cutoff=0.5)
-            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known) or 'none'}"
-            raise InputError(Fault(f"?{shown(key)}", "unknown parameter", mend))
-        if key in seen:
-            raise InputError(Fault(f"?{key}", "is given twice", "give it once"))
-        why = no_text(value)
-        if why is not None:
-            raise InputError(Fault(f"?{key}", *why))
-        seen.add(key)
-
-
-def whole_of(
-    request: Request, name: str, default: int | None, least: int = 0, most: int = 2**53
-) -> int | None:
-    """Return a whole number of a query.
-
-    Raises
-    ------
-    InputError
-        If it is none, or out of range.
-    """
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit()) or len(text) > 16:
-        raise InputError(Fault(f"?{name}", f"{shown(text)} is no whole number"))
-    value = int(text)
-    if not least <= value <= most:
-        raise InputError(Fault(f"?{name}", f"{value} is not from {least} to {most}"))
-    return value
-
-
-def truth_of(request: Request, name: str) -> bool:
-    """Return whether a parameter of a query says ``true``; it need not be there.
-
-    Raises
-    ------
-    InputError
-        If it says neither ``true`` nor ``false``.
-    """
-    text = request.query_params.get(name, "false")
-    if text not in {"true", "false"}:
-        raise InputError(Fault(f"?{name}", f"{shown(text)} is neither true nor false"))
-    return text == "true"
-
-
-def check_observes(service: Service) -> None:
-    """Refuse to compare where the service's decisions are what happens.
-
-    Raises
-    ------
-    ProblemError
-        If it commands.
-    """
-    if not service.settings.observe:
-        detail = "the service commands what runs: there is nothing else to compare"
-        raise ProblemError("unsupported", detail)
-
-
-def limit_of(request: Request, default: int = 100) -> int:
-    """Return how many entries a page is to have."""
-    return whole_of(request, "limit", default, 1, LIMIT) or default
-
-
-def answer(content: Any, status: int = 200, **headers: str) -> JSONResponse:
-    """Return JSON that no cache keeps."""
-    return JSONResponse(content, status, headers={"Cache-Control": "no-store", **headers})
-
-
-def problem(error: ProblemError) -> JSONResponse:
-    """Return a problem as an answer."""
-    headers = {"Cache-Control": "no-store", **error.headers}
-    return JSONResponse(
-        error.record(), error.status, headers=headers, media_type="application/problem+json"
-    )
+def problem_response(error: ProblemError) -> Response:
+    """Return problem details as a response."""
+    content = error.to_resource().model_dump_json()
+    return Response(content, error.status, headers=error.headers, media_type=MEDIA_TYPE)

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from fastapi import Depends, Query
+from pydantic import Field
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_amount
 from shadowprice.core.budget import POINT, parse_moment
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
-from shadowprice.core.specs.cluster import TenantSpec
-from shadowprice.core.wording import is_text, shown
-from shadowprice.service.api.clusters import checked_amounts
-from shadowprice.service.api.documents import tenants as documents
+from shadowprice.core.specs.cluster import BudgetSpec, TenantSpec
+from shadowprice.core.specs.fields import AmountsField, Positive, StrictSpec, at_most
+from shadowprice.core.wording import shown
+from shadowprice.rest.tenants import Statement, Tenant, TenantList
+from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
-    Anyone,
-    Asked,
-    Operator,
-    answer,
-    body_of,
-    known_query,
-    limit_of,
-    object_of,
-    whole_of,
+    CallerDep,
+    Cursor,
+    JsonBody,
+    Limit,
+    OperatorDep,
+    ServiceDep,
+    api_router,
 )
+from shadowprice.service.api.servers import checked_amounts
 from shadowprice.service.budgets import statements
 from shadowprice.service.budgets.accounts import NEVER, Kind
 from shadowprice.service.budgets.budgeting import Grant, PutTenant, RemoveTenant
@@ -35,13 +35,26 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 
-router = APIRouter(prefix="/v1", tags=["tenants"])
+router = api_router("/v1", "tenants")
 
-NOTE: Final = 200
-"""Characters of a note, at most."""
+MAX_NOTE_CHARS: Final = 200
 
 
-def _tenants(service: Service, only: str | None) -> list[dict[str, Any]]:
+class TenantChange(StrictSpec):
+    """A tenant's share and budget; what is absent stays as it is, a null budget is removed."""
+
+    share: AmountsField = Field(default_factory=dict)
+    budget: BudgetSpec | None = None
+
+
+class GrantRequest(StrictSpec):
+    """Points beyond a budget, for the current period."""
+
+    points: Annotated[Positive, Field(ge=1 / POINT), at_most(bounds.POINTS)]
+    note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)] = ""
+
+
+def _tenants(service: Service, only: str | None) -> list[Tenant]:
     published = service.writing.published
     cluster, accounts = published.servers.cluster, published.accounts
     states: dict[str | None, dict[str, int]] = {}
@@ -55,109 +68,103 @@ def _tenants(service: Service, only: str | None) -> list[dict[str, Any]]:
     found = []
     for name in names if only is None else (one for one in (only,) if one in names):
         account = accounts.get(name)
-        record: dict[str, Any] = {
-            "name": name,
-            "share": {
-                resource: format_amount(amount, cluster.dimensions[cluster.column[resource]])
-                for resource, amount in shares.get(name, {}).items()
-            },
-            "jobs": states.get(name, {}),
-            "budget": None,
-            "account": None,
-        }
+        budget = resource = None
         if account is not None:
-            record["budget"] = statements.budget_record(account.budget)
-            record["account"] = statements.account_record(account, in_jobs.get(name, 0))
-        found.append(record)
+            budget = statements.budget_resource(account.budget)
+            resource = statements.account_resource(account, in_jobs.get(name, 0))
+        share = {
+            resource_name: format_amount(amount, cluster.dimensions[cluster.column[resource_name]])
+            for resource_name, amount in shares.get(name, {}).items()
+        }
+        jobs = states.get(name, {})
+        found.append(Tenant(name=name, share=share, jobs=jobs, budget=budget, account=resource))
     return found
 
 
-@router.get("/tenants", **documents.LIST_TENANTS)
-async def list_tenants(request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """List tenants with shares, open jobs, budgets and what they hold; a tenant sees itself."""
-    known_query(request, ())
-    return answer({"tenants": _tenants(service, caller.scope)})
+@router.get("/tenants")
+async def list_tenants(service: ServiceDep, caller: CallerDep) -> TenantList:
+    """List tenants with shares, open jobs, budgets and accounts; a tenant sees itself."""
+    return TenantList(tenants=_tenants(service, caller.scope))
 
 
-@router.put("/tenants/{name:name}", **documents.PUT_TENANT)
-async def put_tenant(name: str, request: Request, service: Asked, caller: Operator) -> JSONResponse:
-    """Add a tenant, or give it another share or budget; what is left out stays as it is.
+@router.put("/tenants/{name:name}", responses=problems(404, 409))
+async def put_tenant(
+    name: str,
+    service: ServiceDep,
+    caller: OperatorDep,
+    change: Annotated[TenantChange, Depends(JsonBody(TenantChange))],
+) -> Tenant:
+    """Add a tenant, or change its share or budget; what is absent stays as it is.
 
-    A budget that is null is removed, with what is left of it.
+    A null budget is removed, with its remaining points.
     """
     del caller
-    known_query(request, ())
-    body = object_of(await body_of(request), ("share", "budget"))
-    spec, faults = validate(TenantSpec, {"name": name, **body}, "tenant")
+    spec, faults = validate(TenantSpec, {"name": name}, "tenant")
     if spec is None:
         raise InputError(faults)
     share: Mapping[str, int] | None = None
-    if "share" in body:
-        share = checked_amounts(spec.share, service.writing.published.servers.cluster)
-    budget = spec.resolve().budget
-    await service.writing.do(PutTenant(name, share, budget, budgeted="budget" in body))
-    return answer(_tenants(service, name)[0])
+    if "share" in change.model_fields_set:
+        cluster = service.writing.published.servers.cluster
+        share = checked_amounts(change.share, cluster, "body.share")
+    budget = None if change.budget is None else change.budget.resolve()
+    budgeted = "budget" in change.model_fields_set
+    await service.writing.do(PutTenant(name, share, budget, budgeted=budgeted))
+    return _tenants(service, name)[0]
 
 
-@router.delete("/tenants/{name:name}", status_code=204, **documents.REMOVE_TENANT)
-async def remove_tenant(name: str, request: Request, service: Asked, caller: Operator) -> Response:
+@router.delete("/tenants/{name:name}", status_code=204, responses=problems(404, 409))
+async def remove_tenant(name: str, service: ServiceDep, caller: OperatorDep) -> None:
     """Remove a tenant without open jobs, and its budget."""
     del caller
-    known_query(request, ())
     published = service.writing.published
     if name not in published.servers.cluster.tenant_index and name not in published.accounts:
         raise _unknown(name)
     await service.writing.do(RemoveTenant(name))
-    return Response(status_code=204)
 
 
-@router.post("/tenants/{name:name}/grants", status_code=201, **documents.GRANT)
-async def grant(name: str, request: Request, service: Asked, caller: Operator) -> JSONResponse:
-    """Give a tenant points beyond its budget, for the period that runs; done twice, it is twice."""
+@router.post("/tenants/{name:name}/grants", status_code=201, responses=problems(404, 409))
+async def grant(
+    name: str,
+    service: ServiceDep,
+    caller: OperatorDep,
+    request: Annotated[GrantRequest, Depends(JsonBody(GrantRequest))],
+) -> Tenant:
+    """Grant a tenant points beyond its budget, for the current period. Not idempotent."""
     del caller
-    known_query(request, ())
-    body = object_of(await body_of(request), ("points", "note"))
-    points, note = body.get("points"), body.get("note", "")
-    faults = []
-    if isinstance(points, bool) or not isinstance(points, int | float) or not points * POINT >= 1:
-        faults.append(Fault("body.points", "is no number of points", "write 50"))
-    elif points > bounds.POINTS.most:
-        faults.append(Fault("body.points", bounds.POINTS.message(points)))
-    if not isinstance(note, str) or len(note) > NOTE or not is_text(note):
-        faults.append(Fault("body.note", f"is no text of at most {NOTE} characters"))
-    if faults:
-        raise InputError(faults)
-    assert isinstance(points, int | float)
-    await service.writing.do(Grant(name, round(points * POINT), note))
-    return answer(_tenants(service, name)[0], 201)
+    await service.writing.do(Grant(name, round(request.points * POINT), request.note))
+    return _tenants(service, name)[0]
 
 
-@router.get("/tenants/{name:name}/statement", **documents.STATEMENT)
-async def statement(name: str, request: Request, service: Asked, caller: Anyone) -> JSONResponse:
-    """Return a tenant's statement: what it held, was granted, paid and got back, entry by entry.
+@router.get("/tenants/{name:name}/statement", responses=problems(404, 409))
+async def statement(
+    name: str,
+    service: ServiceDep,
+    caller: CallerDep,
+    since: Annotated[str | None, Query(description="from this time on")] = None,
+    until: Annotated[str | None, Query(description="before this time")] = None,
+    back: Annotated[
+        int | None, Query(ge=0, le=10**6, description="one period: 0 the current one")
+    ] = None,
+    kind: Annotated[str, Query(description="kinds of entries, separated by commas")] = "",
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Statement:
+    """Return a tenant's statement: balances, sums, and entries, newest first.
 
-    `back` asks for one period: 0 the one that runs, 1 the one before; `since` and `until` for any
-    span. Entries come the newest first; sums and balances are of the whole span.
+    `back` selects one period: 0 the current one, 1 the previous one. `since` and `until` select any
+    time span. Sums and balances are those of the whole span.
     """
-    known_query(request, ("since", "until", "back", "kind", "cursor", "limit"))
     if caller.scope is not None and name != caller.scope:
         raise _unknown(name)
     published = service.writing.published
     account = published.accounts.get(name)
-    sure = account is not None or caller.scope is not None
-    if not sure and name not in published.servers.cluster.tenant_index:
-        sure = await service.read(lambda connection: statements.known(connection, name))
-        if not sure:
+    exists = account is not None or caller.scope is not None
+    if not exists and name not in published.servers.cluster.tenant_index:
+        exists = await service.read(lambda connection: statements.known(connection, name))
+        if not exists:
             raise _unknown(name)
-    since, until = _span(request, service, name)
-    asked = statements.Asked(
-        name,
-        since,
-        until,
-        _kinds(request),
-        whole_of(request, "cursor", None),
-        limit_of(request),
-    )
+    first, last = _span(service, name, since, until, back)
+    asked = statements.Asked(name, first, last, _kinds(kind), cursor, limit)
     found, totals = await service.read(
         lambda connection: (
             statements.entries(connection, asked),
@@ -166,35 +173,35 @@ async def statement(name: str, request: Request, service: Asked, caller: Anyone)
     )
     jobs = published.jobs.values()
     in_jobs = sum((view.price or 0) - view.used for view in jobs if view.tenant == name)
-    return answer(
-        {
-            "tenant": name,
-            "budget": None if account is None else statements.budget_record(account.budget),
-            "account": None if account is None else statements.account_record(account, in_jobs),
-            **totals,
-            "entries": found,
-            "next": found[-1]["id"] if len(found) == asked.limit else None,
-        }
+    return Statement(
+        tenant=name,
+        budget=None if account is None else statements.budget_resource(account.budget),
+        account=None if account is None else statements.account_resource(account, in_jobs),
+        opening=totals.opening,
+        closing=totals.closing,
+        sums=totals.sums,
+        entries=found,
+        next=found[-1].id if len(found) == limit else None,
     )
 
 
-def _kinds(request: Request) -> tuple[str, ...]:
-    kinds = tuple(text for text in request.query_params.get("kind", "").split(",") if text)
-    for text in kinds:
-        if text not in list(Kind):
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind for kind in text.split(",") if kind)
+    for kind in kinds:
+        if kind not in list(Kind):
             known = ", ".join(Kind)
-            raise InputError(Fault("?kind", f"{shown(text)} is no kind", f"one of: {known}"))
+            raise InputError(Fault("?kind", f"unknown kind {shown(kind)}", f"one of: {known}"))
     return kinds
 
 
-def _span(request: Request, service: Service, name: str) -> tuple[int | None, int | None]:
-    """Return from when on, and until when, entries are asked for."""
-    since, until = _moment(request, "since"), _moment(request, "until")
-    back = whole_of(request, "back", None, 0, 10**6)
+def _span(
+    service: Service, name: str, since: str | None, until: str | None, back: int | None
+) -> tuple[int | None, int | None]:
+    """Return the start and the end of the statement's time span, in nanoseconds."""
     if back is None:
-        return since, until
+        return _moment(since, "since"), _moment(until, "until")
     if since is not None or until is not None:
-        raise InputError(Fault("?back", "is a span of its own", "leave since and until out"))
+        raise InputError(Fault("?back", "selects a span itself", "remove since and until"))
     account = service.writing.published.accounts.get(name)
     if account is None:
         raise ProblemError("conflict", f"tenant {shown(name)} has no budget, and so no periods")
@@ -204,12 +211,11 @@ def _span(request: Request, service: Service, name: str) -> tuple[int | None, in
 
 
 def _storable(seconds: int) -> int:
-    """Return a moment in nanoseconds, or the last one that the store knows."""
+    """Return a time in nanoseconds, within what the store can hold."""
     return max(0, min(NEVER, seconds * SECOND))
 
 
-def _moment(request: Request, key: str) -> int | None:
-    text = request.query_params.get(key)
+def _moment(text: str | None, key: str) -> int | None:
     if text is None:
         return None
     try:
@@ -219,4 +225,4 @@ def _moment(request: Request, key: str) -> int | None:
 
 
 def _unknown(name: str) -> ProblemError:
-    return ProblemError("not-found", f"there is no tenant {shown(name)}")
+    return ProblemError("not-found", f"unknown tenant {shown(name)}")

@@ -8,43 +8,45 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, func, select
 
 from shadowprice.core.budget import Budget, in_points
+from shadowprice.rest.tenants import Account as AccountResource
+from shadowprice.rest.tenants import AccountEntry
+from shadowprice.rest.tenants import Budget as BudgetResource
 from shadowprice.service.budgets.accounts import Account, Kind
-from shadowprice.service.clock import SECOND, stamp
+from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.store import tables
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def budget_record(budget: Budget) -> dict[str, Any]:
+def budget_resource(budget: Budget) -> BudgetResource:
     """Return a budget as clients write it."""
     unit, length = next(one for one in _UNITS if budget.period % one[1] == 0)
-    return {
-        "points": in_points(budget.points),
-        "period": f"{budget.period // length}{unit}",
-        "since": stamp(budget.since * SECOND),
-        "carry": "all" if budget.carry is None else in_points(budget.carry),
-    }
+    return BudgetResource(
+        points=in_points(budget.points),
+        period=f"{budget.period // length}{unit}",
+        since=to_datetime(budget.since * SECOND),
+        carry="all" if budget.carry is None else in_points(budget.carry),
+    )
 
 
-def account_record(account: Account, in_jobs: int) -> dict[str, Any]:
-    """Return what an account holds now.
+def account_resource(account: Account, in_jobs: int) -> AccountResource:
+    """Return an account as clients get it.
 
     Parameters
     ----------
     account : Account
         The account.
     in_jobs : int
-        What open jobs were debited and have not used yet, in millionths of a point.
+        Points that open jobs were debited and have not used yet, in millionths.
     """
-    sums = {kind.value: in_points(account.sums.get(kind, 0)) for kind in Kind}
-    return {
-        "held": in_points(account.balance),
-        "in_jobs": in_points(in_jobs),
-        "spent": in_points(account.spent),
-        "begins": stamp(account.begins),
-        "ends": stamp(account.ends),
-        "sums": sums,
-    }
+    return AccountResource(
+        held=in_points(account.balance),
+        in_jobs=in_points(in_jobs),
+        spent=in_points(account.spent),
+        begins=to_datetime(account.begins),
+        ends=to_datetime(account.ends),
+        sums={kind.value: in_points(account.sums.get(kind, 0)) for kind in Kind},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,17 @@ class Asked:
     limit: int = 100
 
 
-def entries(connection: Connection, asked: Asked) -> list[dict[str, Any]]:
-    """Return entries of an account, the newest first."""
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Balances at the start and the end of a time span, and the points moved in it by kind."""
+
+    opening: float
+    closing: float
+    sums: dict[str, float]
+
+
+def entries(connection: Connection, asked: Asked) -> list[AccountEntry]:
+    """Return entries of an account, newest first."""
     table = tables.entries
     query = _within(select(table), asked).order_by(table.c.id.desc()).limit(asked.limit)
     if asked.kinds:
@@ -84,8 +95,8 @@ def entries(connection: Connection, asked: Asked) -> list[dict[str, Any]]:
     return [_entry(row) for row in connection.execute(query)]
 
 
-def totals(connection: Connection, asked: Asked) -> dict[str, Any]:
-    """Return what an account held at the beginning and the end of a span, and what moved it."""
+def totals(connection: Connection, asked: Asked) -> Totals:
+    """Return the balances and sums of a time span."""
     table = tables.entries
     kind, points = table.c.kind, func.sum(table.c.points)
     rows = connection.execute(_within(select(kind, points), asked).group_by(kind))
@@ -95,12 +106,9 @@ def totals(connection: Connection, asked: Asked) -> dict[str, Any]:
     last = connection.execute(whole.order_by(table.c.id.desc()).limit(1)).first()
     if first is None or last is None:
         held = _held_before(connection, asked)
-        return {"opening": held, "closing": held, "sums": _sums(sums)}
-    return {
-        "opening": in_points(first.balance - first.points),
-        "closing": in_points(last.balance),
-        "sums": _sums(sums),
-    }
+        return Totals(held, held, _sums(sums))
+    opening = in_points(first.balance - first.points)
+    return Totals(opening, in_points(last.balance), _sums(sums))
 
 
 def _sums(sums: dict[str, int]) -> dict[str, float]:
@@ -135,14 +143,14 @@ def _within(query: Select[Any], asked: Asked) -> Select[Any]:
     return query
 
 
-def _entry(row: Row[Any]) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "at": stamp(row.at),
-        "kind": row.kind,
-        "points": in_points(row.points),
-        "balance": in_points(row.balance),
-        "job": row.job,
-        "other": row.other,
-        "note": row.note,
-    }
+def _entry(row: Row[Any]) -> AccountEntry:
+    return AccountEntry(
+        id=row.id,
+        at=to_datetime(row.at),
+        kind=row.kind,
+        points=in_points(row.points),
+        balance=in_points(row.balance),
+        job=row.job,
+        other=row.other,
+        note=row.note,
+    )

@@ -8,14 +8,31 @@ counted in no total.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, func, or_, select
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.service.clock import Calendar, stamp
+from shadowprice.rest.comparison import (
+    ComparedJob,
+    ComparedPromises,
+    ComparedUse,
+    Comparison,
+    ComparisonTotals,
+    CompletedInBoth,
+    ObservedJob,
+    ObservedState,
+    ObservedTotals,
+    SimulatedJob,
+    SimulatedTotals,
+    UnmanagedJob,
+    UnmanagedJobs,
+)
+from shadowprice.rest.jobs import JobReason
+from shadowprice.service.clock import Calendar, to_datetime, to_datetime_or_none
 from shadowprice.service.published import Published
 from shadowprice.service.queries.timeline import RAN, ROWS, Bar, Known, Planned, know, levels, ran
 from shadowprice.service.running.observing import last_look
@@ -58,7 +75,7 @@ class Pair:
     utility: float | None = None
 
     @property
-    def real_state(self) -> str:
+    def real_state(self) -> ObservedState:
         """``not seen``, ``running``, ``failed``, or ``ended``."""
         if self.started is None:
             return "not seen"
@@ -80,34 +97,31 @@ class Pair:
             return None
         return self.earned - self.utility
 
-    def record(self) -> dict[str, Any]:
-        """Return it as clients get it."""
+    def to_resource(self) -> ComparedJob:
+        """Return the job as clients get it."""
         view = self.view
-        return {
-            "name": view.name,
-            "tenant": view.tenant,
-            "submitted": stamp(view.submitted),
-            "would": {
-                "state": view.state.value,
-                "started": _stamp(view.first_start),
-                "promise": _stamp(view.promise_at),
-                "completion": _stamp(view.completion_at if not view.state.open else None),
-                "utility": self.earned,
-                "reason": None if view.reason is None else dict(view.reason),
-            },
-            "real": {
-                "state": self.real_state,
-                "started": _stamp(self.started),
-                "completion": _stamp(self.ended),
-                "utility": self.utility,
-                "runs": self.runs,
-            },
-            "gain": self.gain,
-        }
-
-
-def _stamp(moment: int | None) -> str | None:
-    return None if moment is None else stamp(moment)
+        reason = view.reason
+        return ComparedJob(
+            name=view.name,
+            tenant=view.tenant,
+            submitted=to_datetime(view.submitted),
+            would=SimulatedJob(
+                state=view.state.value,
+                started=to_datetime_or_none(view.first_start),
+                promise=to_datetime_or_none(view.promise_at),
+                completion=None if view.state.open else to_datetime_or_none(view.completion_at),
+                utility=self.earned,
+                reason=None if reason is None else JobReason.model_validate(reason),
+            ),
+            real=ObservedJob(
+                state=self.real_state,
+                started=to_datetime_or_none(self.started),
+                completion=to_datetime_or_none(self.ended),
+                utility=self.utility,
+                runs=self.runs,
+            ),
+            gain=self.gain,
+        )
 
 
 def pairs(
@@ -174,52 +188,52 @@ def _pair(view: JobView, row: Any) -> Pair:
 # ------------------------------------------------------------------ totals
 
 
-def totals(found: Sequence[Pair]) -> dict[str, Any]:
-    """Return what jobs come to on both sides; those that were withdrawn count on neither.
+def totals(found: Sequence[Pair]) -> ComparisonTotals:
+    """Return the totals of jobs on both sides; withdrawn jobs count on neither.
 
-    Both sides are told of the same moment: what has not come to an end has earned nothing yet.
+    Both sides are as of the same moment: a job that has not ended has no utility yet.
     """
     counted = [one for one in found if one.view.state is not State.CANCELLED]
     over = [one for one in counted if one.ended is not None and one.done is not False]
     both = [one for one in over if one.view.state is State.FINISHED]
     promised = [one for one in over if one.view.first_promise is not None]
-    return {
-        "jobs": len(counted),
-        "withdrawn": len(found) - len(counted),
-        "would": {
-            "utility": sum(one.earned or 0.0 for one in counted),
-            "finished": sum(one.view.state is State.FINISHED for one in counted),
-            "running": sum(one.view.state in {State.RUNNING, State.RESIZING} for one in counted),
-            "waiting": sum(
-                one.view.state in {State.PENDING, State.ADMITTED, State.STANDBY} for one in counted
-            ),
-            "refused": sum(one.view.state is State.REFUSED for one in counted),
-            "failed": sum(one.view.state is State.FAILED for one in counted),
-        },
-        "real": {
-            "utility": sum(one.utility or 0.0 for one in counted),
-            "finished": len(over),
-            "running": sum(one.real_state == "running" for one in counted),
-            "waiting": sum(one.real_state == "not seen" for one in counted),
-            "failed": sum(one.real_state == "failed" for one in counted),
-            "taken_for_done": sum(one.done is None for one in over),
-            "worth_unknown": sum(one.utility is None for one in over),
-        },
-        "both": {
-            "jobs": len(both),
-            "would_seconds": _mean([_took(one.view, one.view.completion_at) for one in both]),
-            "real_seconds": _mean([_took(one.view, one.ended) for one in both]),
-        },
-        "promises": {
-            "jobs": len(promised),
-            "real_in_time": sum(
+    states = Counter(one.view.state for one in counted)
+    real_states = Counter(one.real_state for one in counted)
+    return ComparisonTotals(
+        jobs=len(counted),
+        withdrawn=len(found) - len(counted),
+        would=SimulatedTotals(
+            utility=sum(one.earned or 0.0 for one in counted),
+            finished=states[State.FINISHED],
+            running=states[State.RUNNING] + states[State.RESIZING],
+            waiting=states[State.PENDING] + states[State.ADMITTED] + states[State.STANDBY],
+            refused=states[State.REFUSED],
+            failed=states[State.FAILED],
+        ),
+        real=ObservedTotals(
+            utility=sum(one.utility or 0.0 for one in counted),
+            finished=len(over),
+            running=real_states["running"],
+            waiting=real_states["not seen"],
+            failed=real_states["failed"],
+            taken_for_done=sum(one.done is None for one in over),
+            worth_unknown=sum(one.utility is None for one in over),
+        ),
+        both=CompletedInBoth(
+            jobs=len(both),
+            would_seconds=_mean([_took(one.view, one.view.completion_at) for one in both]),
+            real_seconds=_mean([_took(one.view, one.ended) for one in both]),
+        ),
+        promises=ComparedPromises(
+            jobs=len(promised),
+            real_in_time=sum(
                 one.view.promise_at is not None
                 and one.ended is not None
                 and one.ended <= one.view.promise_at
                 for one in promised
             ),
-        },
-    }
+        ),
+    )
 
 
 def _took(view: JobView, ended: int | None) -> float | None:
@@ -231,13 +245,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def strangers(
-    connection: Connection, since: int, tenant: str | None = None
-) -> tuple[list[dict[str, Any]], int]:
-    """Return jobs that were seen since a moment and never submitted, and how many there are.
-
-    What they are worth is not known.
-    """
+def strangers(connection: Connection, since: int, tenant: str | None = None) -> UnmanagedJobs:
+    """Return jobs that ran since a moment and were never submitted; their utility is unknown."""
     jobs, outcomes = tables.jobs, tables.outcomes
     mine = and_(or_(outcomes.c.ended.is_(None), outcomes.c.ended >= since), jobs.c.name.is_(None))
     if tenant is not None:
@@ -246,18 +255,18 @@ def strangers(
     count = connection.execute(select(func.count()).select_from(both).where(mine)).scalar_one()
     query = select(outcomes).select_from(both).where(mine)
     rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(STRANGERS))
-    told = [
-        {
-            "name": row.job,
-            "tenant": row.tenant,
-            "started": stamp(row.started),
-            "completion": _stamp(row.ended),
-            "state": "running" if row.ended is None else "failed" if row.done == 0 else "ended",
-            "utility": None,
-        }
+    newest = [
+        UnmanagedJob(
+            name=row.job,
+            tenant=row.tenant,
+            started=to_datetime(row.started),
+            completion=to_datetime_or_none(row.ended),
+            state="running" if row.ended is None else "failed" if row.done == 0 else "ended",
+            utility=None,
+        )
         for row in rows
     ]
-    return told, int(count)
+    return UnmanagedJobs(jobs=int(count), newest=newest)
 
 
 # ------------------------------------------------------------------ where and when
@@ -304,7 +313,7 @@ def seen(
 
 def use(
     connection: Connection, published: Published, plans: Planned, first: int, now: int
-) -> dict[str, Any]:
+) -> ComparedUse:
     """Return the used share of the cluster, slot by slot, on paper and as it really was.
 
     The share of a server is that of its scarcest resource; servers count alike. A job that was only
@@ -320,14 +329,14 @@ def use(
     )
     unknown = {bar.job for bar in real if bar.job not in known.demands}
     away = {bar.server for bar in real if bar.server not in cluster.index}
-    return {
-        "first": first,
-        "would": _shares(paper, known, cluster, first, last),
-        "real": _shares(real, known, cluster, first, last),
-        "unknown_jobs": len(unknown),
-        "unknown_servers": sorted(away)[:20],
-        "incomplete": cut or left_out,
-    }
+    return ComparedUse(
+        first=first,
+        would=_shares(paper, known, cluster, first, last),
+        real=_shares(real, known, cluster, first, last),
+        unknown_jobs=len(unknown),
+        unknown_servers=sorted(away)[:20],
+        incomplete=cut or left_out,
+    )
 
 
 def _shares(bars: list[Bar], known: Known, cluster: Cluster, first: int, last: int) -> list[float]:
@@ -345,8 +354,8 @@ def comparison(
     now: int,
     days: float,
     scope: str | None,
-) -> dict[str, Any]:
-    """Return what the last days came to on paper and really, as clients are told.
+) -> Comparison:
+    """Return the last days on both sides as clients get them.
 
     Parameters
     ----------
@@ -366,16 +375,13 @@ def comparison(
     calendar = published.servers.calendar
     since = now - int(days * 86_400 * 10**9)
     found = pairs(connection, published, since=since, tenant=scope, limit=MOST + 1)
-    seen_only, count = strangers(connection, since, scope)
     current = calendar.slot_at(now)
     first = max(0, current - SLOTS, calendar.slot_at(since))
-    looked = last_look(connection)
-    told: Mapping[str, Any] = {
-        "days": days,
-        "looked": _stamp(looked),
-        "incomplete": len(found) > MOST,
-        **totals(found[:MOST]),
-        "only_seen": {"jobs": count, "newest": seen_only},
-        "use": use(connection, published, plans, first, now),
-    }
-    return dict(told)
+    return Comparison(
+        **dict(totals(found[:MOST])),
+        days=days,
+        looked=to_datetime_or_none(last_look(connection)),
+        incomplete=len(found) > MOST,
+        only_seen=strangers(connection, since, scope),
+        use=use(connection, published, plans, first, now),
+    )

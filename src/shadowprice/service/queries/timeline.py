@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,9 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.state import JobRecord
-from shadowprice.service.clock import Calendar, stamp
+from shadowprice.rest.jobs import JobState
+from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
+from shadowprice.service.clock import Calendar, to_datetime
 from shadowprice.service.published import Published
 from shadowprice.service.store import tables
 from shadowprice.service.truth.truth import Truth
@@ -98,7 +100,7 @@ class Known:
     """
 
     tenants: dict[str, str | None] = field(default_factory=dict)
-    states: dict[str, str] = field(default_factory=dict)
+    states: dict[str, JobState] = field(default_factory=dict)
     demands: dict[str, Demand] = field(default_factory=dict)
 
 
@@ -332,8 +334,8 @@ def timeline(
     scope: str | None = None,
     past: Past = ran,
     real: bool = False,
-) -> dict[str, Any]:
-    """Return what ran and is to run, as clients are told.
+) -> Timeline:
+    """Return past, running and planned placements as clients get them.
 
     Parameters
     ----------
@@ -380,47 +382,50 @@ def timeline(
         published,
         plans.demands,
     )
-    told: dict[str, Any] = {
-        "slot_seconds": float(cluster.slot_seconds),
-        "origin": stamp(calendar.origin),
-        "now": round(float(calendar.in_slots(now)), 4),
-        "first": first,
-        "last": last,
-        "running": servers.slot_running,
-        "coming": servers.coming,
-        "servers": [name for name in cluster.names if server is None or name == server],
-        "incomplete": cut,
-    }
+    encoded_levels = None
     if job is None:
         level = levels(bars, known, cluster, first, last)
         if server is not None and server in cluster.index:
             level = level[[cluster.index[server]]]
-        told["levels"] = base64.b64encode(level.tobytes()).decode()
-    if len(bars) + len(promises) > BARS:
-        return told | {"jobs": None, "bars": None, "promises": None}
-    order = dict.fromkeys([*(bar.job for bar in bars), *promises])
-    numbers = {name: at for at, name in enumerate(order)}
-    hidden = {name for name in order if scope is not None and known.tenants.get(name) != scope}
-    told["jobs"] = [
-        {
-            "job": None if name in hidden else name,
-            "tenant": None if name in hidden else known.tenants.get(name),
-            "state": None if name in hidden else known.states.get(name),
-        }
-        for name in order
-    ]
-    told["bars"] = {
-        "job": [numbers[bar.job] for bar in bars],
-        "server": [bar.server for bar in bars],
-        "from": [round(bar.begins, 4) for bar in bars],
-        "to": [round(bar.ends, 4) for bar in bars],
-        "workers": [bar.workers for bar in bars],
-        "ps": [bar.ps for bar in bars],
-        "what": [bar.what for bar in bars],
-        "share": shares(bars, known, cluster),
-    }
-    told["promises"] = [[numbers[name], slot] for name, slot in promises.items()]
-    return told
+        encoded_levels = base64.b64encode(level.tobytes()).decode()
+    jobs, columns, open_promises = None, None, None
+    if len(bars) + len(promises) <= BARS:
+        order = dict.fromkeys([*(bar.job for bar in bars), *promises])
+        numbers = {name: index for index, name in enumerate(order)}
+        jobs = [_timeline_job(name, known, scope) for name in order]
+        columns = TimelineBars(
+            job=[numbers[bar.job] for bar in bars],
+            server=[bar.server for bar in bars],
+            start=[round(bar.begins, 4) for bar in bars],
+            end=[round(bar.ends, 4) for bar in bars],
+            workers=[bar.workers for bar in bars],
+            ps=[bar.ps for bar in bars],
+            what=[bar.what for bar in bars],
+            share=shares(bars, known, cluster),
+        )
+        open_promises = [(numbers[name], slot) for name, slot in promises.items()]
+    return Timeline(
+        slot_seconds=float(cluster.slot_seconds),
+        origin=to_datetime(calendar.origin),
+        now=round(float(calendar.in_slots(now)), 4),
+        first=first,
+        last=last,
+        running=servers.slot_running,
+        coming=servers.coming,
+        servers=[name for name in cluster.names if server is None or name == server],
+        incomplete=cut,
+        levels=encoded_levels,
+        jobs=jobs,
+        bars=columns,
+        promises=open_promises,
+    )
+
+
+def _timeline_job(name: str, known: Known, scope: str | None) -> TimelineJob:
+    if scope is not None and known.tenants.get(name) != scope:
+        return TimelineJob(job=None, tenant=None, state=None)
+    tenant, state = known.tenants.get(name), known.states.get(name)
+    return TimelineJob(job=name, tenant=tenant, state=state)
 
 
 def _running(published: Published, calendar: Calendar, now: int) -> list[Bar]:

@@ -16,17 +16,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import yaml
+from pydantic import Field
 from sqlalchemy import Connection, select
 
 from shadowprice.core.amounts import UNLIMITED, format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs.fields import Name, Positive, StrictSpec
 from shadowprice.core.wording import closest, shown
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.clock import SECOND, stamp
+from shadowprice.rest.monitoring import WhatIf, WhatIfProgress, WhatIfQuestion, WhatIfState
+from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
 from shadowprice.service.truth.prices import kinds_of
@@ -38,6 +41,9 @@ MOST_JOBS: Final = 20_000
 
 MOST_DAYS: Final = 366
 """Days looked back at."""
+
+MOST_SERVERS: Final = 10_000
+"""Servers of a kind that are added or removed."""
 
 KEPT: Final = 50
 """Runs that are remembered."""
@@ -97,39 +103,51 @@ class Run:
     id: int
     question: Question
     asked: int
-    state: str = "waiting"
+    state: WhatIfState = "waiting"
     done: int = 0
     jobs: int = 0
     results: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     task: asyncio.Task[None] | None = None
 
-    def record(self) -> dict[str, Any]:
-        """Return it as clients get it."""
-        told: dict[str, Any] = {
-            "id": self.id,
-            "asked": stamp(self.asked),
-            "state": self.state,
-            "progress": {"done": self.done, "of": 2},
-            "jobs": self.jobs,
-            "question": {
-                "days": self.question.days,
-                "servers": dict(self.question.servers),
-                "policy": self.question.choice.name,
-                "set": dict(self.question.choice.settings),
-            },
-            **self.results,
-        }
-        if self.reason:
-            told["reason"] = self.reason
+    def to_resource(self) -> WhatIf:
+        """Return the run as clients get it."""
+        gain = None
         if self.state == "done":
             before, after = (self.results[key]["total_utility"] for key in ("as_is", "changed"))
-            told["gain"] = after - before
-        return told
+            gain = after - before
+        return WhatIf(
+            id=self.id,
+            asked=to_datetime(self.asked),
+            state=self.state,
+            progress=WhatIfProgress(done=self.done, of=2),
+            jobs=self.jobs,
+            question=WhatIfQuestion(
+                days=self.question.days,
+                servers=dict(self.question.servers),
+                policy=self.question.choice.name,
+                set=dict(self.question.choice.settings),
+            ),
+            as_is=self.results.get("as_is"),
+            changed=self.results.get("changed"),
+            gain=gain,
+            reason=self.reason or None,
+        )
 
 
-def read_question(body: Mapping[str, Any], cluster: Cluster, now: PolicyChoice) -> Question:
-    """Return what a request asks.
+class WhatIfParameters(StrictSpec):
+    """A what-if run to start: servers to add or remove by kind, or another policy."""
+
+    days: Annotated[Positive, Field(le=MOST_DAYS)] = 7.0
+    servers: dict[Name, Annotated[int, Field(ge=-MOST_SERVERS, le=MOST_SERVERS)]] = Field(
+        default_factory=dict
+    )
+    policy: Name | None = None
+    set: dict[str, Any] | None = None
+
+
+def read_question(parameters: WhatIfParameters, cluster: Cluster, now: PolicyChoice) -> Question:
+    """Return the run that a request describes.
 
     Raises
     ------
@@ -137,37 +155,29 @@ def read_question(body: Mapping[str, Any], cluster: Cluster, now: PolicyChoice) 
         With every fault.
     """
     faults = []
-    days = body.get("days", 7)
-    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MOST_DAYS:
-        faults.append(Fault("body.days", f"is no number of days up to {MOST_DAYS}"))
-    servers = body.get("servers", {})
+    servers = parameters.servers
     kinds = kinds_of(cluster)
     counts = {name: len(rows) for name, rows in zip(kinds.names, kinds.rows, strict=True)}
-    if not isinstance(servers, dict):
-        faults.append(Fault("body.servers", 'is no mapping of kinds to numbers: {"gpu": 2}'))
-        servers = {}
     for name, number in servers.items():
         if name not in counts:
             close = closest(name, counts)
-            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(counts)}"
-            faults.append(Fault("body.servers", f"there is no kind {shown(name)}", mend))
-        elif isinstance(number, bool) or not isinstance(number, int) or abs(number) > 10_000:
-            faults.append(Fault(f"body.servers.{name}", "is no number of servers"))
+            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(counts)}"
+            faults.append(Fault("body.servers", f"unknown kind of server {shown(name)}", hint))
         elif counts[name] + number < 0:
-            faults.append(Fault(f"body.servers.{name}", f"there are only {counts[name]}"))
+            message = f"can't remove {-number} of {counts[name]} servers"
+            faults.append(Fault(f"body.servers.{name}", message))
     if not faults and sum(counts.values()) + sum(servers.values()) < 1:
-        faults.append(Fault("body.servers", "leaves no server"))
-    settings = body.get("set", {} if "policy" in body else dict(now.settings))
-    policy = body.get("policy", now.name)
-    if not isinstance(policy, str) or not isinstance(settings, dict):
-        faults.append(Fault("body.policy", 'is no policy: {"policy": "oasis", "set": {}}'))
+        faults.append(Fault("body.servers", "no server remains"))
     if faults:
         raise InputError(faults)
+    policy, settings = parameters.policy or now.name, parameters.set
+    if settings is None:
+        settings = dict(now.settings) if parameters.policy is None else {}
     # A request names a registered policy or that of the service: it can't name a file to execute.
     choice = now if policy == now.name else PolicyChoice(policy)
     choice = replace(choice, settings=settings)
     choice.parameters()
-    return Question(float(days), servers, choice)
+    return Question(parameters.days, servers, choice)
 
 
 def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.quote import Quote
 from shadowprice.core.specs import JobSpec
+from shadowprice.rest import jobs as rest
 from shadowprice.service.budgets.billing import CannotPayError, price_of, reason_of
+from shadowprice.service.clock import Calendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.outcome import Operation
@@ -333,25 +335,40 @@ class Quoted:
     reason: Mapping[str, Any] | None = None
     timespan: Mapping[str, Any] = field(default_factory=dict)
 
-    def record(self) -> dict[str, Any]:
-        """Return what it adds to the quote's record, as plain values."""
-        return self._of_end() | self._of_account()
+    def to_resource(self, job: str, calendar: Calendar, *, names: bool) -> rest.Quote:
+        """Return the quote as clients get it.
 
-    def _of_end(self) -> dict[str, Any]:
-        if not self.timespan:
-            return {}
-        return {"timespan": dict(self.timespan)}
-
-    def _of_account(self) -> dict[str, Any]:
-        if self.held is None:
-            return {}
-        told: dict[str, Any] = {"held": in_points(self.held)}
-        if self.price is not None:
-            told["left"] = in_points(self.held - self.price)
-        more: dict[str, Any] = {"points": told}
-        if self.reason is not None:
-            more |= {"answer": "refused", "admitted": False, "refusal": dict(self.reason)}
-        return more
+        Parameters
+        ----------
+        job : str
+            The job's name in the request.
+        calendar : Calendar
+            The times of slots.
+        names : bool
+            Whether the caller may see the names of displaced jobs, or only their number.
+        """
+        quote, reason, points = self.quote, self.reason, None
+        if reason is None and quote.refusal is not None:
+            reason = quote.refusal.record()
+        if self.held is not None:
+            left = None if self.price is None else in_points(self.held - self.price)
+            points = rest.QuotePoints(held=in_points(self.held), left=left)
+        completion = quote.completion
+        return rest.Quote(
+            job=job,
+            slot=quote.slot,
+            answer="refused" if self.reason is not None else quote.answer.value,
+            admitted=quote.admitted and self.reason is None,
+            completion=completion,
+            promise=None if completion is None else to_datetime(calendar.ends(completion)),
+            utility=quote.utility,
+            price=quote.price,
+            displaced=list(quote.displaced) if names else len(quote.displaced),
+            refusal=None if reason is None else rest.JobReason.model_validate(reason),
+            message=quote.message,
+            points=points,
+            timespan=rest.QuoteEnd.model_validate(self.timespan) if self.timespan else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.rest.ops import Timespan
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.clock import Calendar, stamp
+from shadowprice.service.clock import Calendar, to_datetime_or_none
 from shadowprice.service.truth.views import JobView
 
 if TYPE_CHECKING:
@@ -109,15 +110,14 @@ class Servers:
         """Whether nothing may run at a moment."""
         return self.ends_at is not None and now >= self.ends_at
 
-    def timespan(self, now: int) -> dict[str, Any]:
+    def timespan(self, now: int) -> Timespan:
         """Return the end of the timespan as clients get it."""
-        ends = self.ends_at
-        return {
-            "until": None if self.until_at is None else stamp(self.until_at),
-            "ends": None if ends is None else stamp(ends),
-            "slot": self.until,
-            "ended": self.has_ended(now),
-        }
+        return Timespan(
+            until=to_datetime_or_none(self.until_at),
+            ends=to_datetime_or_none(self.ends_at),
+            slot=self.until,
+            ended=self.has_ended(now),
+        )
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select
 
-from shadowprice.service.clock import SECOND, Calendar, stamp
+from shadowprice.rest.monitoring import PriceSlot
+from shadowprice.service.clock import SECOND, Calendar, to_datetime
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.prices import prices
 from shadowprice.service.truth.truth import Truth
@@ -68,22 +69,20 @@ class Sampler:
         self._slot = truth.engine.slot_running
         now = truth.clock.now()
         found = prices(truth, 1)
-        if found["slots"]:
-            [row] = found["slots"]
+        if found.slots:
+            [row] = found.slots
             hour, minute = now // HOUR, now // MINUTE
             grain = 2 if hour != self._hour else 1 if minute != self._minute else 0
             self._hour, self._minute = hour, minute
-            record = {"at": now, "slot": row["slot"], "grain": grain}
-            record["record"] = json.dumps(row["kinds"], separators=(",", ":"))
+            kinds = json.dumps(row.kinds, separators=(",", ":"))
+            record = {"at": now, "slot": row.slot, "grain": grain, "record": kinds}
             with truth.store.transaction() as connection:
                 truth.store.write(connection, tables.prices.insert(), [record])
         spent = time.monotonic() - began
         self._not_before = time.monotonic() + max(_LEAST, _SHARE * spent)
 
 
-def history(
-    connection: Connection, calendar: Calendar, since: int, most: int
-) -> list[dict[str, Any]]:
+def history(connection: Connection, calendar: Calendar, since: int, most: int) -> list[PriceSlot]:
     """Return samples from a moment on, at most so many, evenly left out.
 
     Parameters
@@ -111,11 +110,11 @@ def history(
         part = select(table).where(table.c.id.in_(chosen[at : at + 500]))
         rows += connection.execute(part).all()
     return [
-        {
-            "slot": row.slot,
-            "begins": stamp(calendar.begins(row.slot)),
-            "kinds": json.loads(row.record),
-        }
+        PriceSlot(
+            slot=row.slot,
+            begins=to_datetime(calendar.begins(row.slot)),
+            kinds=json.loads(row.record),
+        )
         for row in sorted(rows, key=lambda row: row.id)
     ]
 

@@ -13,7 +13,8 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.policy import priced
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.memory import twin
-from shadowprice.service.clock import stamp
+from shadowprice.rest.monitoring import Prices, PriceSlot, ResourcePrice, ServerKind
+from shadowprice.service.clock import to_datetime
 from shadowprice.service.truth.truth import Truth
 
 MOST: Final = 1_000
@@ -87,7 +88,7 @@ class _LaterView:
         return getattr(self._view, name)
 
 
-def prices(truth: Truth, slots: int) -> dict[str, Any]:
+def prices(truth: Truth, slots: int) -> Prices:
     """Return what all of a server's resource costs, and how much is reserved, slot by slot.
 
     A twin of the policy is asked, so that nothing of the question stays.
@@ -104,7 +105,7 @@ def prices(truth: Truth, slots: int) -> dict[str, Any]:
     kinds = kinds_of(cluster)
     posts = engine.capabilities.prices
     asked = priced(twin(engine.policy, engine.policy_memory(), engine.view)) if posts else None
-    told: list[dict[str, Any]] = []
+    found_slots: list[PriceSlot] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)
     # A policy that does not plan ahead has a price for later slots, but nothing reserved in them.
@@ -114,38 +115,35 @@ def prices(truth: Truth, slots: int) -> dict[str, Any]:
         view: Any = _LaterView(engine, later)
         found = None if asked is None else asked.slot_prices(view)
         used = ledger.used[later] if later < window else None
-        row: dict[str, Any] = {
-            "slot": slot,
-            "begins": stamp(truth.calendar.begins(slot)),
-            "kinds": {},
-        }
+        by_kind: dict[str, dict[str, ResourcePrice]] = {}
         for name, members in zip(kinds.names, kinds.rows, strict=True):
-            entry: dict[str, Any] = {}
+            entry: dict[str, ResourcePrice] = {}
             for column, resource in enumerate(cluster.resources):
                 if not limited[members, column].any():
                     continue
-                share: dict[str, float] = {}
+                share: ResourcePrice = {}
                 if used is not None:
                     total = int(cluster.capacity[members, column].sum())
                     share["used"] = round(int(used[members, column].sum()) / total, 6)
                 if found is not None:
                     share["price"] = float(found[members, column].mean())
                 entry[resource] = share
-            row["kinds"][name] = entry
-        told.append(row)
-    return {
-        "priced": posts,
-        "policy": truth.choice.name,
-        "kinds": [
-            {
-                "name": name,
-                "servers": [cluster.names[row] for row in members.tolist()],
-                "role": cluster.roles[int(members[0])].value,
-            }
+            by_kind[name] = entry
+        begins = to_datetime(truth.calendar.begins(slot))
+        found_slots.append(PriceSlot(slot=slot, begins=begins, kinds=by_kind))
+    return Prices(
+        priced=posts,
+        policy=truth.choice.name,
+        kinds=[
+            ServerKind(
+                name=name,
+                servers=[cluster.names[row] for row in members.tolist()],
+                role=cluster.roles[int(members[0])].value,
+            )
             for name, members in zip(kinds.names, kinds.rows, strict=True)
         ],
-        "slots": told,
-    }
+        slots=found_slots,
+    )
 
 
 __all__ = ["Kinds", "kinds_of", "prices"]

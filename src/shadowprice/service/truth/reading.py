@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
 
-from shadowprice.service.clock import stamp
+from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
+from shadowprice.service.clock import to_datetime
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared import Prepared
 from shadowprice.service.truth.views import JobView
@@ -59,10 +62,15 @@ def list_jobs(
     tenant: str | None = None,
     before: int | None = None,
     limit: int = 100,
+    current: Mapping[str, JobView] = MappingProxyType({}),
 ) -> list[JobView]:
-    """Return jobs, the newest first, from before a number on."""
+    """Return jobs, newest first, from before an id on.
+
+    Views in ``current`` are newer than the stored ones, and need no decoding.
+    """
     table = tables.jobs
-    query: Select[Any] = select(table.c.view).order_by(table.c.id.desc()).limit(limit)
+    query: Select[Any] = select(table.c.id, table.c.name, table.c.view)
+    query = query.order_by(table.c.id.desc()).limit(limit)
     if tenant is not None:
         query = query.where(table.c.tenant == tenant)
     if before is not None:
@@ -70,14 +78,12 @@ def list_jobs(
     if len(states) <= 1:
         if states:
             query = query.where(table.c.state == states[0])
-        return [JobView.of_store(text) for text in connection.execute(query).scalars()]
-    # One walk along the index for each state: asked for together, they would be sorted as a whole.
-    found: list[JobView] = []
-    for state in states:
-        rows = connection.execute(query.where(table.c.state == state)).scalars()
-        found += [JobView.of_store(text) for text in rows]
-    found.sort(key=lambda view: -view.id)
-    return found[:limit]
+        rows = connection.execute(query).all()
+    else:
+        # One index scan for each state; in one query, all their rows would be sorted.
+        scans = (connection.execute(query.where(table.c.state == state)).all() for state in states)
+        rows = sorted(chain.from_iterable(scans), key=lambda row: -row.id)[:limit]
+    return [current.get(row.name) or JobView.of_store(row.view) for row in rows]
 
 
 def list_events(
@@ -89,8 +95,8 @@ def list_events(
     tenant: str | None = None,
     decisions: bool = False,
     limit: int = 100,
-) -> list[dict[str, Any]]:
-    """Return entries of the event stream: after a number in order, else the newest first."""
+) -> list[StoredEvent]:
+    """Return stored events: in order after an id, else newest first."""
     table = tables.events
     query = select(table).limit(limit)
     if job is not None:
@@ -107,69 +113,60 @@ def list_events(
         query = query.order_by(table.c.id.desc())
         if before is not None:
             query = query.where(table.c.id < before)
-    return [event_record(row) for row in connection.execute(query)]
+    return [_event(row) for row in connection.execute(query)]
 
 
-def story(connection: Connection, name: str) -> tuple[list[dict[str, Any]], dict[str, int] | None]:
-    """Return what happened to a job, in order: how it began and the newest, at most `PAGE` entries.
-
-    Returns
-    -------
-    entries : list of dict
-        As `event_record` gives them.
-    left_out : dict or None
-        How many ``events`` lie between, ``after`` the entry of which number; None where none do.
-    """
+def story(connection: Connection, name: str) -> tuple[list[StoredEvent], OmittedEvents | None]:
+    """Return a job's events in order, and the gap in a long history: at most `PAGE` events."""
     newest = list_events(connection, job=name, limit=PAGE)[::-1]
     if len(newest) < PAGE:
         return newest, None
     beginning = list_events(connection, after=0, job=name, limit=BEGINNING)
-    last = beginning[-1]["id"]
-    newest = [entry for entry in newest if entry["id"] > last][BEGINNING - PAGE :]
+    last = beginning[-1].id
+    newest = [event for event in newest if event.id > last][BEGINNING - PAGE :]
     table = tables.events
     between = connection.execute(
         select(func.count()).where(
-            table.c.job == name, table.c.id > last, table.c.id < newest[0]["id"]
+            table.c.job == name, table.c.id > last, table.c.id < newest[0].id
         )
     ).scalar_one()
-    left_out = {"after": last, "events": between} if between else None
-    return [*beginning, *newest], left_out
+    gap = OmittedEvents(after=last, events=between) if between else None
+    return [*beginning, *newest], gap
 
 
-def event_record(row: Row[Any]) -> dict[str, Any]:
-    """Return an entry of the event stream as clients get it."""
-    return {
-        "id": row.id,
-        "at": stamp(row.at),
-        "kind": row.kind,
-        "job": row.job,
-        "tenant": row.tenant,
-        "data": json.loads(row.data),
-    }
+def _event(row: Row[Any]) -> StoredEvent:
+    return StoredEvent(
+        id=row.id,
+        at=to_datetime(row.at),
+        kind=row.kind,
+        job=row.job,
+        tenant=row.tenant,
+        data=json.loads(row.data),
+    )
 
 
-def generations(connection: Connection, name: str, limit: int = PAGE) -> list[dict[str, Any]]:
-    """Return what ran of a job, the newest first."""
+def generations(connection: Connection, name: str, limit: int = PAGE) -> list[Generation]:
+    """Return a job's generations, newest first."""
     table = tables.generations
     rows = connection.execute(
         select(table).where(table.c.job == name).order_by(table.c.generation.desc()).limit(limit)
     )
     return [
-        {
-            "generation": row.generation,
-            "slot": row.slot,
-            "ordered": stamp(row.ordered),
-            "started": None if row.started is None else stamp(row.started),
-            "ended": None if row.ended is None else stamp(row.ended),
-            "exit": row.exit,
-            "reason": row.reason,
-            "workers": row.workers,
-            "ps": row.ps,
-            "placement": [
-                {"server": server, "workers": workers, "ps": ps}
+        Generation(
+            generation=row.generation,
+            slot=row.slot,
+            ordered=to_datetime(row.ordered),
+            started=None if row.started is None else to_datetime(row.started),
+            ended=None if row.ended is None else to_datetime(row.ended),
+            exit=row.exit,
+            reason=row.reason,
+            workers=row.workers,
+            ps=row.ps,
+            placement=[
+                ServerShare(server=server, workers=workers, ps=ps)
                 for server, workers, ps in json.loads(row.placement)
             ],
-        }
+        )
         for row in rows
     ]
 
@@ -190,8 +187,8 @@ def orders_given(
     return found
 
 
-def curve(connection: Connection, name: str, limit: int = 5_000) -> list[dict[str, Any]]:
-    """Return what a job reported, in order: at most so many points, evenly of all, and the last."""
+def curve(connection: Connection, name: str, limit: int = 5_000) -> list[ProgressPoint]:
+    """Return a job's progress reports in order, evenly sampled above the limit."""
     table = tables.progress
     place = func.row_number().over(order_by=table.c.id.desc()).label("place")
     mine = select(table.c.id, place).where(table.c.job == name).subquery()
@@ -204,11 +201,11 @@ def curve(connection: Connection, name: str, limit: int = 5_000) -> list[dict[st
         .order_by(table.c.id)
     )
     return [
-        {
-            "at": stamp(row.at),
-            "generation": row.generation,
-            "minibatches": row.minibatches,
-            "metrics": json.loads(row.metrics),
-        }
+        ProgressPoint(
+            at=to_datetime(row.at),
+            generation=row.generation,
+            minibatches=row.minibatches,
+            metrics=json.loads(row.metrics),
+        )
         for row in rows
     ]

@@ -266,7 +266,7 @@ class Transaction:
         if view is None:
             known = self.stored([name])
             if name not in known:
-                raise ProblemError("not-found", f"there is no job {name!r}")
+                raise ProblemError("not-found", f"unknown job {name!r}")
             view = known[name][0]
         return view
 

@@ -6,14 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from shadowprice.core.budget import in_points
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.state import JobRecord
-from shadowprice.service.clock import Calendar, stamp
+from shadowprice.rest import jobs as rest
+from shadowprice.service.clock import Calendar, to_datetime, to_datetime_or_none
 from shadowprice.service.truth.ending import CODE, has_ended, reason_to_wait, refusal_reason
 
 
@@ -183,61 +184,55 @@ class JobView:
             values["unused"] = tuple(map(tuple, values["unused"]))
         return cls(**values)
 
-    def record(self) -> dict[str, Any]:
-        """Return the view as clients get it."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "tenant": self.tenant,
-            "state": self.state.value,
-            "submitted": stamp(self.submitted),
-            "decided": _stamp(self.decided),
-            "started": _stamp(self.first_start),
-            "promise": _stamp(self.promise_at),
-            "promise_slot": self.promise,
-            "first_promise_slot": self.first_promise,
-            "completion": _stamp(self.completion_at),
-            "completion_slot": self.completion,
-            "closed": _stamp(self.closed),
-            "progress": round(self.progress, 6),
-            "required": self.required,
-            "generation": self.generation,
-            "workers": self.workers,
-            "ps": self.ps,
-            "servers": list(self.servers),
-            "payoff": self.payoff,
-            "utility": self.utility,
-            "cost": self.cost,
-            "reason": None if self.reason is None else dict(self.reason),
-            "failures": self.failures,
-            "lost": self.lost,
-            "speed": {
-                "from": "stated" if self.family is None else "family",
-                "family": self.family,
-                "measured": list(self.measured),
-            },
-            "points": self._points(),
-        }
+    def to_resource(self) -> rest.Job:
+        """Return the job as clients get it."""
+        reason, speed = self.reason, _STATED_SPEED
+        if self.family is not None or self.measured:
+            source: Literal["stated", "family"] = "stated" if self.family is None else "family"
+            speed = rest.JobSpeed(source=source, family=self.family, measured=self.measured)
+        return rest.Job(
+            id=self.id,
+            name=self.name,
+            tenant=self.tenant,
+            state=self.state.value,
+            submitted=to_datetime(self.submitted),
+            decided=to_datetime_or_none(self.decided),
+            started=to_datetime_or_none(self.first_start),
+            promise=to_datetime_or_none(self.promise_at),
+            promise_slot=self.promise,
+            first_promise_slot=self.first_promise,
+            completion=to_datetime_or_none(self.completion_at),
+            completion_slot=self.completion,
+            closed=to_datetime_or_none(self.closed),
+            progress=round(self.progress, 6),
+            required=self.required,
+            generation=self.generation,
+            workers=self.workers,
+            ps=self.ps,
+            servers=self.servers,
+            payoff=self.payoff,
+            utility=self.utility,
+            cost=self.cost,
+            reason=None if reason is None else rest.JobReason.model_validate(reason),
+            failures=self.failures,
+            lost=self.lost,
+            speed=speed,
+            points=self._points() if self.price else None,
+        )
 
-    def _points(self) -> dict[str, Any] | None:
-        """Return what the job costs its tenant, None where nobody keeps an account of it."""
-        if not self.price:
-            return None
-        return {
-            "price": in_points(self.price),
-            "used": in_points(self.used),
-            "refund": None if self.refund is None else in_points(self.refund),
-            "planned": self.planned,
-            "held": self.held,
-        }
+    def _points(self) -> rest.JobPoints:
+        return rest.JobPoints(
+            price=in_points(self.price or 0),
+            used=in_points(self.used),
+            refund=None if self.refund is None else in_points(self.refund),
+            planned=self.planned,
+            held=self.held,
+        )
 
 
+_STATED_SPEED: Final = rest.JobSpeed(source="stated", family=None, measured=())
 _NAMES: Final = tuple(field.name for field in fields(JobView))
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
-def _stamp(moment: int | None) -> str | None:
-    return None if moment is None else stamp(moment)
 
 
 def promise_of(record: JobRecord) -> int | None:

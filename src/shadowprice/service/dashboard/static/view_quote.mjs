@@ -103,9 +103,9 @@ export class QuoteView {
     const displaced = Array.isArray(quote.displaced) ? quote.displaced.map(shown).join(", ") : quote.displaced ? `${quote.displaced} of others` : "";
     const tiles = [
       quote.promise ? tile(quote.admitted ? "Promised" : "At best done", when(quote.promise, { brief: true }), [element("span", { "data-moment": quote.promise }, ""), ` · slot ${number(quote.completion)}`]) : null,
-      quote.utility !== undefined ? tile("Worth", number(quote.utility), "if it is done then") : null,
-      quote.price !== undefined ? tile("Price", number(quote.price), quote.utility !== undefined ? `${number(quote.utility - quote.price)} ${quote.utility >= quote.price ? "to gain" : "short"}` : "") : null,
-      quote.points?.left !== undefined ? tile("Left", number(quote.points.left), `of ${number(quote.points.held)} points that the tenant holds`) : null,
+      quote.utility !== null ? tile("Worth", number(quote.utility), "if it is done then") : null,
+      quote.price !== null ? tile("Price", number(quote.price), quote.utility !== null ? `${number(quote.utility - quote.price)} ${quote.utility >= quote.price ? "to gain" : "short"}` : "") : null,
+      (quote.points?.left ?? null) !== null ? tile("Left", number(quote.points.left), `of ${number(quote.points.held)} points that the tenant holds`) : null,
     ].filter(Boolean);
     swap(this.result, element("h2", {}, badge(verdict[0]), ` ${verdict[1]}`), tiles.length ? element("div", { class: "tiles" }, ...tiles) : null,
       quote.refusal ? note("warn", element("p", {}, quote.refusal.message)) : null, quote.message ? note("info", element("p", {}, quote.message)) : null,

@@ -80,7 +80,7 @@ export class WhatifView {
       { head: "Asked", cell: (run) => element("a", { href: to("whatif", String(run.id)), class: "jobname", "data-focus": `run ${run.id}` }, words(run.question, this.app.service.policy)) },
       { head: "When", class: "minor", cell: (run) => when(run.asked) },
       { head: "State", cell: (run) => element("span", { class: `badge ${STATES[run.state]}` }, run.state) },
-      { head: "Gain", class: "num", cell: (run) => (run.gain === undefined ? element("span", { class: "soft" }, "–") : signed(run.gain)) },
+      { head: "Gain", class: "num", cell: (run) => (run.gain === null ? element("span", { class: "soft" }, "–") : signed(run.gain)) },
     ];
     swap(this.result, runs.length ? table("What was asked, the newest first", columns, runs, { key: (run) => String(run.id) }) : empty("Nothing was asked yet", "What was asked is forgotten when the service ends."));
   }
@@ -99,7 +99,7 @@ export class WhatifView {
       element("h2", {}, element("span", { class: `badge ${STATES[run.state]}` }, run.state), ` ${words(run.question, this.app.service.policy)}`),
       going(run) ? note("info", element("p", {}, `${run.progress.done} of ${run.progress.of} simulations are done. `, bar(share, `${run.progress.done} of ${run.progress.of} simulations done`, { wide: true })), button("End it", () => this.cancel(), { kind: "danger" })) : null,
       run.state === "failed" ? note("bad", element("p", {}, run.reason)) : null,
-      run.gain === undefined ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}`)),
+      run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}`)),
       rows.length ? table("Both simulations", columns, rows, { key: ([key]) => key }) : null,
       element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so that they differ by what was asked alone; gains are of whole runs, and a policy that decides otherwise can earn less with more."));
   }

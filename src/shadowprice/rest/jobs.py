@@ -1,0 +1,255 @@
+"""Jobs: their state, history, generations, progress, logs and quotes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from shadowprice.rest.base import ApiPage, ApiRecord, Problem
+
+JobState = Literal[
+    "pending",
+    "admitted",
+    "standby",
+    "running",
+    "resizing",
+    "finished",
+    "refused",
+    "failed",
+    "cancelled",
+]
+
+CLOSED: Final[frozenset[JobState]] = frozenset({"finished", "refused", "failed", "cancelled"})
+"""Final states."""
+
+
+class JobReason(ApiRecord):
+    """Why a job waits, was refused or ended without success; ``code`` adds keys of its own."""
+
+    code: str
+    message: str = ""
+
+
+class JobSpeed(ApiRecord):
+    """The origin of a job's throughput curve."""
+
+    source: Literal["stated", "family"] = Field(alias="from")
+    family: str | None
+    measured: tuple[int, ...] = Field(description="worker counts with a measured speed")
+
+
+class JobPoints(ApiRecord):
+    """The cost of a job to a tenant with a budget, in points."""
+
+    price: float = Field(description="price at admission")
+    used: float = Field(description="part of the price that was used")
+    refund: float | None = Field(description="points returned when the job ended")
+    planned: int = Field(description="places x slots in the price")
+    held: int = Field(description="places x slots that were used")
+
+
+class Job(ApiRecord):
+    """A job. The times ``promise`` and ``completion`` are the ends of slots."""
+
+    id: int
+    name: str
+    tenant: str | None
+    state: JobState
+    submitted: datetime
+    decided: datetime | None
+    started: datetime | None
+    promise: datetime | None = Field(description="promised completion")
+    promise_slot: int | None
+    first_promise_slot: int | None
+    completion: datetime | None = Field(description="completion, expected while the job is open")
+    completion_slot: int | None
+    closed: datetime | None
+    progress: float = Field(description="mini-batches")
+    required: float = Field(description="mini-batches")
+    generation: int
+    workers: int
+    ps: int
+    servers: tuple[str, ...]
+    payoff: float | None
+    utility: float | None
+    cost: float | None
+    reason: JobReason | None
+    failures: int = Field(description="failed generations, the lost ones included")
+    lost: int = Field(description="generations lost through no fault of the job")
+    speed: JobSpeed
+    points: JobPoints | None
+
+    @property
+    def open(self) -> bool:
+        """Whether the job may still run."""
+        return self.state not in CLOSED
+
+    @property
+    def reason_text(self) -> str:
+        """The message of the reason; empty if there is none."""
+        return "" if self.reason is None else self.reason.message
+
+
+class JobDetail(Job):
+    """A job with its submission; values of environment variables are masked."""
+
+    spec: dict[str, Any]
+
+
+class JobPage(ApiPage):
+    """A page of jobs, newest first."""
+
+    jobs: list[Job]
+
+
+class RefusedSubmission(ApiRecord):
+    """A submitted job that was not accepted."""
+
+    name: str
+    problem: Problem
+
+
+class SubmittedJobs(ApiRecord):
+    """Several submitted jobs, in the order of the request."""
+
+    jobs: list[Job | RefusedSubmission]
+
+
+class Event(ApiRecord):
+    """An event of the stream. A transient event has no ``id`` and is not stored."""
+
+    kind: str
+    id: int | None = None
+    at: datetime | None = None
+    job: str | None = None
+    tenant: str | None = None
+    data: dict[str, Any]
+
+
+class StoredEvent(Event):
+    """A stored event; a stream resumes after its ``id``."""
+
+    id: int
+    at: datetime
+
+
+class JobEvent(StoredEvent):
+    """An event of a job; ``line`` is a sentence for people."""
+
+    line: str
+
+
+class JobEventPage(ApiPage):
+    """A page of a job's events, newest first."""
+
+    events: list[JobEvent]
+
+
+class ServerShare(ApiRecord):
+    """The processes of a job on one server."""
+
+    server: str
+    workers: int
+    ps: int
+
+
+class Generation(ApiRecord):
+    """One run of a job at a fixed placement."""
+
+    generation: int
+    slot: int
+    ordered: datetime
+    started: datetime | None
+    ended: datetime | None
+    exit: int | None
+    reason: str | None
+    workers: int
+    ps: int
+    placement: list[ServerShare]
+
+
+class GenerationList(ApiRecord):
+    """A job's generations, newest first."""
+
+    generations: list[Generation]
+
+
+class OmittedEvents(ApiRecord):
+    """A gap in a long history."""
+
+    after: int = Field(description="id of the event before the gap")
+    events: int = Field(description="number of omitted events")
+
+
+class JobHistory(ApiRecord):
+    """A job's events and generations. A long history has its first and its newest events."""
+
+    job: Job
+    events: list[StoredEvent]
+    left_out: OmittedEvents | None
+    generations: list[Generation]
+    lines: list[str] = Field(description="one sentence for people an event")
+
+
+class ProgressPoint(ApiRecord):
+    """A progress report: cumulative mini-batches and metrics."""
+
+    at: datetime
+    generation: int
+    minibatches: float
+    metrics: dict[str, float]
+
+
+class ProgressCurve(ApiRecord):
+    """A job's progress reports, in order."""
+
+    points: list[ProgressPoint]
+
+
+class LogChunk(ApiRecord):
+    """A part of the output of one process; the next part starts at ``end``."""
+
+    generation: int
+    process: str
+    start: int
+    end: int
+    text: str
+    complete: bool = Field(description="whether the process has ended and nothing follows")
+
+
+class QuotePoints(ApiRecord):
+    """The points of the tenant that would pay."""
+
+    held: float
+    left: float | None = Field(description="remaining points after the job's price")
+
+
+class QuoteEnd(ApiRecord):
+    """The effect of the end of the timespan on a quote."""
+
+    ends: datetime
+    admitted_without: bool | None = Field(
+        default=None, description="whether the job would be admitted without this end"
+    )
+
+
+class Quote(ApiRecord):
+    """The decision about a job if it were submitted now."""
+
+    job: str
+    slot: int = Field(description="first slot that is not decided yet")
+    answer: Literal["admitted", "queued", "refused"]
+    admitted: bool
+    completion: int | None = Field(description="promised completion slot")
+    promise: datetime | None
+    utility: float | None
+    price: float | None
+    displaced: list[str] | int = Field(
+        description="jobs that would lose their promise; for a tenant, their number"
+    )
+    refusal: JobReason | None
+    message: str
+    points: QuotePoints | None
+    timespan: QuoteEnd | None = Field(description="null if the end of the timespan is far")

@@ -1,0 +1,143 @@
+"""Prices, the timeline, decisions and what-if runs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from shadowprice.rest.base import ApiPage, ApiRecord
+from shadowprice.rest.jobs import JobState, StoredEvent
+
+
+class ResourcePrice(TypedDict, total=False):
+    """Reserved share of a resource, and the price of all of it; absent keys are unknown."""
+
+    used: float
+    price: float
+
+
+class PriceSlot(ApiRecord):
+    """Prices in one slot, by kind of server and resource."""
+
+    slot: int
+    begins: datetime
+    kinds: dict[str, dict[str, ResourcePrice]]
+
+
+class ServerKind(ApiRecord):
+    """Servers of equal role and capacity."""
+
+    name: str
+    servers: list[str]
+    role: Literal["worker", "ps", "any"]
+
+
+class Prices(ApiRecord):
+    """Prices of the coming slots."""
+
+    priced: bool = Field(description="whether the policy has prices")
+    policy: str
+    kinds: list[ServerKind]
+    slots: list[PriceSlot]
+
+
+class PriceHistory(ApiRecord):
+    """Prices of past slots."""
+
+    slots: list[PriceSlot]
+
+
+class TimelineJob(ApiRecord):
+    """A job of the timeline; all keys are null for another tenant's."""
+
+    job: str | None
+    tenant: str | None
+    state: JobState | None
+
+
+class TimelineBars(ApiRecord):
+    """Runs and reservations as columns; times are in slots since ``origin``."""
+
+    job: list[int] = Field(description="index into `jobs`")
+    server: list[str]
+    start: list[float] = Field(alias="from")
+    end: list[float] = Field(alias="to")
+    workers: list[int]
+    ps: list[int]
+    what: list[int] = Field(description="0 ran, 1 planned, 2 continues if nothing moves")
+    share: list[float] = Field(description="share of the server's scarcest resource")
+
+
+class Timeline(ApiRecord):
+    """Past, running and planned placements."""
+
+    slot_seconds: float
+    origin: datetime
+    now: float
+    first: int
+    last: int
+    running: int | None
+    coming: int
+    servers: list[str]
+    incomplete: bool
+    levels: str | None = Field(
+        default=None,
+        description="base64, one byte a slot from `first` to before `last`, server after server: "
+        "the used share of the scarcest resource, 255 for all of it; null for one job",
+    )
+    jobs: list[TimelineJob] | None
+    bars: TimelineBars | None = Field(
+        description="null above 4,000 bars: query one server or one job"
+    )
+    promises: list[tuple[int, int]] | None = Field(
+        description="[index into `jobs`, promised slot] of jobs without a placement"
+    )
+
+
+class DecisionPage(ApiPage):
+    """A page of the policy's decisions, newest first."""
+
+    decisions: list[StoredEvent]
+
+
+WhatIfState = Literal["waiting", "running", "done", "failed", "cancelled"]
+
+
+class WhatIfProgress(ApiRecord):
+    """Finished simulations of a what-if run."""
+
+    done: int
+    of: int
+
+
+class WhatIfQuestion(ApiRecord):
+    """The change that a what-if run simulates."""
+
+    days: float
+    servers: dict[str, int]
+    policy: str
+    set: dict[str, Any]
+
+
+class WhatIf(ApiRecord):
+    """A what-if run: the recent jobs simulated on the cluster as it is, and changed."""
+
+    id: int
+    asked: datetime
+    state: WhatIfState
+    progress: WhatIfProgress
+    jobs: int
+    question: WhatIfQuestion
+    as_is: dict[str, Any] | None = Field(description="summary of the simulation")
+    changed: dict[str, Any] | None = Field(description="summary of the simulation")
+    gain: float | None = Field(description="difference of the total utilities")
+    reason: str | None = Field(description="why the run failed")
+
+
+class WhatIfList(ApiRecord):
+    """What-if runs since the service started, newest first."""
+
+    runs: list[WhatIf]

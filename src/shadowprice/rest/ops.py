@@ -1,0 +1,60 @@
+"""The service itself: health, readiness and configuration."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from shadowprice.rest.base import ApiRecord
+from shadowprice.rest.tokens import TokenRole
+
+
+class Health(ApiRecord):
+    """Whether the process answers, or the service can do its work."""
+
+    status: Literal["ok", "ready", "not ready", "standby"]
+
+
+class TokenOwner(ApiRecord):
+    """The owner of the request's token."""
+
+    role: TokenRole
+    tenant: str | None
+
+
+class Timespan(ApiRecord):
+    """The end of the timespan: nothing runs from slot ``slot`` on."""
+
+    until: datetime | None = Field(description="requested end")
+    ends: datetime | None = Field(description="start of the first slot without jobs")
+    slot: int | None
+    ended: bool
+
+
+class ServiceStatus(ApiRecord):
+    """The service's configuration and its current slot."""
+
+    version: str
+    policy: str
+    policies: list[str]
+    executor: str | None
+    observes: bool
+    now: datetime
+    slot_seconds: float
+    horizon: int
+    slot: int | None = Field(description="running slot")
+    coming: int = Field(description="first slot that is not decided yet")
+    coming_begins: datetime
+    origin: datetime = Field(description="start of slot 0")
+    timespan: Timespan
+    pending: int
+    jobs: dict[str, int] = Field(description="number of open jobs by state")
+    families: list[str]
+    kinds: list[str]
+    sequence: int
+    last_event: int
+    caller: TokenOwner
+    trouble: str | None = Field(default=None, description="why the service is not ready")
+    data: str | None = Field(default=None, description="data directory or database")

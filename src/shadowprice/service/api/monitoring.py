@@ -1,0 +1,289 @@
+"""Routes that only read: prices, the timeline, decisions, the event stream, what-if runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Header, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
+from shadowprice.rest.monitoring import (
+    DecisionPage,
+    PriceHistory,
+    Prices,
+    Timeline,
+    WhatIf,
+    WhatIfList,
+)
+from shadowprice.service.api.jobs import get_visible_job, scope_of
+from shadowprice.service.api.openapi import problems
+from shadowprice.service.api.requests import (
+    CallerDep,
+    Cursor,
+    JsonBody,
+    Limit,
+    OperatorDep,
+    ServiceDep,
+    api_router,
+    require_observe_mode,
+)
+from shadowprice.service.clock import SECOND
+from shadowprice.service.events import VIEWERS
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.queries import timeline as timelines
+from shadowprice.service.queries.comparison import seen
+from shadowprice.service.queries.whatif import WhatIfParameters, read_question, workload
+from shadowprice.service.truth import reading
+from shadowprice.service.truth.price_history import history
+from shadowprice.service.truth.prices import MOST
+from shadowprice.service.truth.prices import prices as prices_of
+
+router = api_router("/v1", "monitoring")
+
+# ------------------------------------------------------------------ prices
+
+
+@router.get("/prices")
+async def prices(
+    request: Request,
+    service: ServiceDep,
+    caller: CallerDep,
+    slots: Annotated[int, Query(ge=1, le=MOST, description="number of slots")] = 24,
+) -> Prices:
+    """Return prices and reserved shares by kind of server, over the coming slots."""
+    del caller
+    driver = service.writing
+    cache: _PriceCache = request.app.state.__dict__.setdefault("prices", _PriceCache())
+    async with cache.lock:  # concurrent requests share one computation
+        sequence = driver.published.sequence
+        if cache.prices is None or cache.sequence != sequence or cache.slots < slots:
+            cache.prices = await driver.ask(lambda truth: prices_of(truth, slots))
+            cache.sequence, cache.slots = sequence, slots
+        found = cache.prices
+    return found.model_copy(update={"slots": found.slots[:slots]})
+
+
+@dataclass(slots=True)
+class _PriceCache:
+    """The prices after an event, for the most slots that were requested."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    sequence: int = -1
+    slots: int = 0
+    prices: Prices | None = None
+
+
+@router.get("/prices/history")
+async def price_history(
+    service: ServiceDep,
+    caller: CallerDep,
+    back: Annotated[int, Query(ge=1, le=10**9, description="past slots")] = 24,
+    limit: Limit = 500,
+) -> PriceHistory:
+    """Return prices of past slots; long ago, samples are further apart."""
+    del caller
+    calendar = service.writing.published.servers.calendar
+    since = max(0, service.writing.clock.now() - int(back * calendar.slot))
+    found = await service.read(lambda connection: history(connection, calendar, since, limit))
+    return PriceHistory(slots=found)
+
+
+# ------------------------------------------------------------------ timeline
+
+TIMELINE_CACHE_SECONDS: Final = 1.0
+MAX_CACHED_TIMELINES: Final = 64
+REFRESH_FACTOR: Final = 4.0
+"""After an event, a timeline is computed again no sooner than this multiple of its duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedTimeline:
+    content: bytes
+    sequence: int
+    expires: float
+    may_refresh: float
+
+    def is_fresh(self, sequence: int, now: float) -> bool:
+        """Return whether the timeline can be sent again."""
+        return now < self.expires and (sequence == self.sequence or now < self.may_refresh)
+
+
+@router.get("/timeline", response_model=Timeline, responses=problems(404, 409))
+async def timeline(
+    request: Request,
+    service: ServiceDep,
+    caller: CallerDep,
+    back: Annotated[int, Query(ge=0, le=timelines.MOST, description="past slots")] = 24,
+    slots: Annotated[int, Query(ge=1, le=timelines.MOST, description="coming slots")] = 24,
+    server: Annotated[str | None, Query(description="one server only")] = None,
+    job: Annotated[str | None, Query(description="one job only")] = None,
+    real: Annotated[bool, Query(description="what ran, if the service only observes")] = False,
+) -> Response:
+    """Return past, running and promised placements; tenants see names of their own jobs only.
+
+    Times are in slots since the start of slot 0 (`origin`).
+    """
+    if real:
+        require_observe_mode(service)
+    driver = service.writing
+    published = driver.published
+    if server is not None and server not in published.servers.cluster.index:
+        raise ProblemError("not-found", f"unknown server {shown(server)}")
+    if job is not None:
+        await get_visible_job(service, caller, job)
+    cache: dict[Any, _CachedTimeline] = request.app.state.__dict__.setdefault("timelines", {})
+    key = (back, slots, server, job, caller.scope, real)
+    cached = cache.get(key)
+    started = time.monotonic()
+    if cached is None or not cached.is_fresh(published.sequence, started):
+        sequence, now = published.sequence, driver.clock.now()
+        last = max(published.servers.calendar.slot_at(now) + 1, published.servers.coming) + slots
+        plans = await driver.ask(lambda truth: timelines.planned(truth, last))
+        found = await service.read(
+            lambda connection: timelines.timeline(
+                connection,
+                published,
+                plans,
+                now=now,
+                back=back,
+                slots=slots,
+                server=server,
+                job=job,
+                scope=caller.scope,
+                past=seen if real else timelines.ran,
+                real=real,
+            )
+        )
+        if len(cache) >= MAX_CACHED_TIMELINES:
+            cache.clear()
+        content = found.model_dump_json(by_alias=True).encode()
+        ended = time.monotonic()
+        cached = cache[key] = _CachedTimeline(
+            content,
+            sequence,
+            ended + TIMELINE_CACHE_SECONDS,
+            ended + REFRESH_FACTOR * (ended - started),
+        )
+    # Serialized once for many readers.
+    return Response(cached.content, media_type="application/json")
+
+
+# ------------------------------------------------------------------ decisions and events
+
+
+@router.get("/decisions", responses=problems(403))
+async def decisions(
+    service: ServiceDep,
+    caller: CallerDep,
+    job: Annotated[str | None, Query(description="one job only")] = None,
+    tenant: Annotated[str | None, Query(description="one tenant only")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> DecisionPage:
+    """List the policy's decisions, newest first."""
+    tenant = scope_of(caller, tenant)
+    found = await service.read(
+        lambda connection: reading.list_events(
+            connection, before=cursor, job=job, tenant=tenant, decisions=True, limit=limit
+        )
+    )
+    return DecisionPage(decisions=found, next=found[-1].id if len(found) == limit else None)
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "a stream of server-sent events: the data are those of StoredEvent",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **problems(429),
+    },
+)
+async def events(
+    service: ServiceDep,
+    caller: CallerDep,
+    after: Annotated[int | None, Query(ge=0, le=2**53, description="as Last-Event-ID")] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> StreamingResponse:
+    """Stream events (server-sent events).
+
+    `Last-Event-ID` (or `after`) resumes a stream; without it, the stream starts with the next
+    event. Events without an id (`slot`) are not stored. The stream ends when its token becomes
+    invalid.
+    """
+    if last_event_id is not None:
+        if not (last_event_id.isascii() and last_event_id.isdigit()) or len(last_event_id) > 16:
+            message = f"expected an integer, got {shown(last_event_id)}"
+            raise InputError(Fault("Last-Event-ID", message))
+        after = int(last_event_id)
+    hub = service.writing.hub
+    if hub.viewers >= VIEWERS:
+        raise ProblemError("too-many", f"the stream has {VIEWERS} subscribers, its maximum")
+    service.metrics.viewers.set(hub.viewers + 1)
+
+    def is_allowed() -> bool:
+        return service.tokens.holds(caller, service.writing.clock.now())
+
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            async for chunk in hub.follow(caller.scope, after, is_allowed):
+                yield chunk
+        finally:
+            service.metrics.viewers.set(hub.viewers)
+
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(stream(), headers=headers, media_type="text/event-stream")
+
+
+# ------------------------------------------------------------------ what-if runs
+
+
+@router.post("/whatif", status_code=202, responses=problems(409, 429))
+async def ask_whatif(
+    service: ServiceDep,
+    caller: OperatorDep,
+    parameters: Annotated[WhatIfParameters, Depends(JsonBody(WhatIfParameters))],
+) -> WhatIf:
+    """Simulate the last days on other servers, or under another policy.
+
+    The response comes at once. The run continues in the background; `GET /v1/whatif/{run}` returns
+    its progress.
+    """
+    del caller
+    driver = service.writing
+    cluster, now = driver.published.servers.cluster, driver.clock.now()
+    question = read_question(parameters, cluster, service.choice)
+    since = now - int(question.days * 86_400 * SECOND)
+    jobs = await service.read(lambda connection: workload(connection, since))
+    return service.whatifs.ask(question, cluster, jobs, service.choice, now).to_resource()
+
+
+@router.get("/whatif")
+async def list_whatif(service: ServiceDep, caller: OperatorDep) -> WhatIfList:
+    """List what-if runs since the service started, newest first."""
+    del caller
+    return WhatIfList(runs=[run.to_resource() for run in service.whatifs.all()])
+
+
+@router.get("/whatif/{run}", responses=problems(404))
+async def get_whatif(run: int, service: ServiceDep, caller: OperatorDep) -> WhatIf:
+    """Return the progress and the result of a what-if run."""
+    del caller
+    return service.whatifs.get(run).to_resource()
+
+
+@router.delete("/whatif/{run}", responses=problems(404))
+async def cancel_whatif(run: int, service: ServiceDep, caller: OperatorDep) -> WhatIf:
+    """Cancel a what-if run."""
+    del caller
+    found = service.whatifs.get(run)
+    await service.whatifs.cancel(found)
+    return found.to_resource()

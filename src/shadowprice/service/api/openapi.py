@@ -1,0 +1,89 @@
+"""The OpenAPI document: FastAPI's, with request bodies and problem details of every route.
+
+FastAPI describes parameters and responses from the handlers' signatures. Bodies come from
+`JsonBody`, and the problems of a route follow from its dependencies; a route declares only the
+problems of its own, as ``responses=problems(404)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from shadowprice.rest.base import Problem
+from shadowprice.service.api.requests import (
+    REFERENCE,
+    JsonBody,
+    caller_of,
+    check_query,
+    operator_of,
+)
+from shadowprice.service.problems import MEDIA_TYPE
+
+_BODY_PROBLEMS: Final = (400, 413, 415)
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return ``responses`` of a route that answers with these problems."""
+    return {status: _problem(status) for status in statuses}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
+    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
+
+
+def document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
+    """Return the OpenAPI document of an application with these routers."""
+    found = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+    )
+    schemas = found["components"]["schemas"]
+    # FastAPI's own error model, which no route answers with.
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    problem = Problem.model_json_schema(ref_template=REFERENCE)
+    schemas |= problem.pop("$defs") | {Problem.__name__: problem}
+    for route in (route for router in routers for route in router.routes):
+        if isinstance(route, APIRoute):
+            for method in route.methods or ():
+                _complete(found["paths"][route.path_format][method.lower()], route, schemas)
+    return found
+
+
+def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any]) -> None:
+    statuses: set[int] = set()
+    for call in _calls(route.dependant):
+        if call is check_query:
+            statuses.add(422)
+        elif call is caller_of:
+            statuses |= {401, 503}
+        elif call is operator_of:
+            statuses.add(403)
+        elif isinstance(call, JsonBody):
+            statuses |= {*_BODY_PROBLEMS, 422}
+            schema = call.schema()
+            for name, definition in schema.pop("$defs", {}).items():
+                schemas.setdefault(name, definition)
+            content = {"application/json": {"schema": schema}}
+            operation["requestBody"] = {"required": True, "content": content}
+    responses = operation["responses"]
+    responses.pop("422", None)  # FastAPI's, in another form
+    for status in sorted(statuses):
+        responses.setdefault(str(status), _problem(status))
+
+
+def _calls(dependant: Dependant) -> Iterator[Any]:
+    for one in dependant.dependencies:
+        yield one.call
+        yield from _calls(one)

@@ -1,0 +1,158 @@
+"""Routes for operating the service: health, readiness, metrics, status."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import Field
+from starlette.responses import PlainTextResponse
+
+import shadowprice
+from shadowprice.core.moments import parse_moment_ahead
+from shadowprice.core.specs.fields import StrictSpec
+from shadowprice.policies.registry import policy_names
+from shadowprice.rest.ops import Health, ServiceStatus, Timespan, TokenOwner
+from shadowprice.service.api.openapi import problems
+from shadowprice.service.api.requests import (
+    CallerDep,
+    JsonBody,
+    OperatorDep,
+    ServiceDep,
+    api_router,
+    service_of,
+)
+from shadowprice.service.clock import SECOND, to_datetime
+from shadowprice.service.settings import NOTHING
+from shadowprice.service.truth.prices import kinds_of, prices
+from shadowprice.service.truth.timespan import ChangeTimespan
+from shadowprice.service.truth.truth import Truth
+
+router = api_router("", "operations")
+
+probes = APIRouter(tags=["operations"])
+"""Probes, which accept any query."""
+
+
+@probes.get("/healthz")
+async def healthz() -> Health:
+    """Return that the process answers."""
+    return Health(status="ok")
+
+
+@probes.get("/readyz", responses={503: {"model": Health}})
+async def readyz(
+    request: Request,
+    response: Response,
+    standby: Annotated[str, Query(description="`ready`: a standby instance is ready")] = "",
+) -> Health:
+    """Return whether the service can do its work; 503 for a standby, or if it can't write.
+
+    With `?standby=ready` a standby is ready, as a replica that can take over.
+    """
+    service = service_of(request)
+    if service.ready() is None:
+        return Health(status="ready")
+    # Probes have no token, so the reason is not for them.
+    if service.driver is None:
+        if standby == "ready":
+            return Health(status="standby")
+        response.status_code = 503
+        return Health(status="standby")
+    response.status_code = 503
+    return Health(status="not ready")
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
+    """Return metrics in Prometheus' text format."""
+    del caller
+    driver = service.writing
+    prices_now = await driver.ask(_current_prices)
+    servers = driver.published.servers
+    service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
+    service.metrics.timespan_ended.set(servers.has_ended(driver.clock.now()))
+    text = service.metrics.scrape(
+        driver.published.jobs.values(), driver.published.accounts.values(), prices_now
+    )
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _current_prices(truth: Truth) -> dict[tuple[str, str], float]:
+    [slot] = prices(truth, 1).slots
+    return {
+        (kind, resource): share["price"]
+        for kind, resources in slot.kinds.items()
+        for resource, share in resources.items()
+        if "price" in share
+    }
+
+
+class TimespanChange(StrictSpec):
+    """The end of the timespan; null removes it."""
+
+    until: str | None = Field(
+        description="a span from now (6h, 20 slots), the next clock time (18:00), or a date with "
+        "or without a time; null removes the end",
+        examples=["18:00"],
+    )
+
+
+@router.get("/v1/timespan")
+async def timespan(service: ServiceDep, caller: CallerDep) -> Timespan:
+    """Return the end of the timespan: from then on nothing runs, and no plan reaches past it."""
+    del caller
+    driver = service.writing
+    return driver.published.servers.timespan(driver.clock.now())
+
+
+@router.put("/v1/timespan", responses=problems(409))
+async def change_timespan(
+    service: ServiceDep,
+    caller: OperatorDep,
+    change: Annotated[TimespanChange, Depends(JsonBody(TimespanChange))],
+) -> Timespan:
+    """Set, move or remove (`null`) the end of the timespan."""
+    del caller
+    driver, at = service.writing, None
+    if change.until is not None:
+        slot_seconds = driver.published.servers.cluster.slot_seconds
+        at = parse_moment_ahead(change.until, driver.clock.now(), slot_seconds, "body.until")
+    await driver.do(ChangeTimespan(at))
+    return driver.published.servers.timespan(driver.clock.now())
+
+
+@router.get("/v1/service")
+async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatus:
+    """Return the service's configuration, its current slot and the number of jobs by state."""
+    driver = service.writing
+    servers = driver.published.servers
+    states: dict[str, int] = {}
+    for view in driver.published.jobs.values():
+        if caller.scope is None or view.tenant == caller.scope:
+            states[view.state.value] = states.get(view.state.value, 0) + 1
+    return ServiceStatus(
+        version=shadowprice.__version__,
+        policy=driver.policy,
+        policies=sorted({*policy_names(), driver.policy}),
+        executor=None if service.settings.executor == NOTHING else service.settings.executor,
+        observes=service.settings.observe,
+        now=to_datetime(driver.clock.now()),
+        slot_seconds=float(servers.cluster.slot_seconds),
+        horizon=servers.cluster.horizon,
+        slot=servers.slot_running,
+        coming=servers.coming,
+        coming_begins=to_datetime(servers.calendar.begins(servers.coming)),
+        origin=to_datetime(servers.calendar.origin),
+        timespan=servers.timespan(driver.clock.now()),
+        pending=servers.backlog,
+        jobs=states,
+        families=sorted(service.families),
+        kinds=list(kinds_of(servers.cluster).names),
+        sequence=driver.published.sequence,
+        last_event=driver.hub.last,
+        caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),
+        trouble=service.ready() if caller.operates else None,
+        data=service.store.shown if caller.operates else None,
+    )

@@ -1,0 +1,187 @@
+"""Routes of servers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Depends
+from pydantic import field_validator
+
+from shadowprice.core import bounds
+from shadowprice.core.amounts import UNLIMITED, Amount, Dimension, format_amount
+from shadowprice.core.cluster import Cluster as EngineCluster
+from shadowprice.core.cluster import Role
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.events import ServerState
+from shadowprice.core.specs.cluster import ServerSpec, some_capacity
+from shadowprice.core.specs.fields import AmountsField, NonNegative, StrictSpec, at_most, plain
+from shadowprice.core.wording import closest, shown
+from shadowprice.rest.servers import Cluster, Server, ServerJob, ServerList, ServerSlot
+from shadowprice.service.api.openapi import problems
+from shadowprice.service.api.requests import (
+    CallerDep,
+    JsonBody,
+    OperatorDep,
+    ServiceDep,
+    api_router,
+)
+from shadowprice.service.clock import to_datetime
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.service import Service
+from shadowprice.service.truth.operations import ChangeServers
+
+router = api_router("/v1", "servers")
+
+
+class ServerChange(StrictSpec):
+    """Changes of a server; what is absent stays as it is."""
+
+    drain: bool | None = None
+    capacity: AmountsField | None = None
+    role: Literal["worker", "ps", "any"] | None = None
+    cost: Annotated[NonNegative, at_most(bounds.NUMBER)] | None = None
+
+    _some_capacity = field_validator("capacity")(some_capacity)
+
+
+def _amounts(cluster: EngineCluster, row: int) -> dict[str, str]:
+    return {
+        name: "unlimited" if amount >= UNLIMITED else format_amount(amount, dimension)
+        for name, amount, dimension in zip(
+            cluster.resources, cluster.capacity[row].tolist(), cluster.dimensions, strict=True
+        )
+        if amount
+    }
+
+
+def _servers(service: Service, scope: str | None = None) -> list[Server]:
+    """Return all servers; a scope hides the names of other tenants' jobs."""
+    published = service.writing.published
+    servers = published.servers
+    cluster = servers.cluster
+    jobs: dict[str, list[ServerJob]] = {}
+    for name, order in published.running.items():
+        view = published.jobs.get(name)
+        visible = scope is None or (view is not None and view.tenant == scope)
+        placement = order.placement
+        entries = zip(order.servers, placement.workers, placement.ps, strict=True)
+        for server, workers, ps in entries:
+            entry = ServerJob(job=name if visible else None, workers=workers, ps=ps)
+            jobs.setdefault(server, []).append(entry)
+    return [
+        Server(
+            name=name,
+            role=cluster.roles[row].value,
+            state="drained"
+            if name in servers.drained
+            else "lost"
+            if name in servers.lost
+            else "up",
+            capacity=_amounts(cluster, row),
+            jobs=jobs.get(name, []),
+        )
+        for row, name in enumerate(cluster.names)
+    ]
+
+
+@router.get("/servers")
+async def list_servers(service: ServiceDep, caller: CallerDep) -> Cluster:
+    """List servers with their jobs; tenants see the names of their own jobs only."""
+    servers = service.writing.published.servers
+    return Cluster(
+        servers=_servers(service, caller.scope),
+        slot=ServerSlot(
+            seconds=float(servers.cluster.slot_seconds),
+            horizon=servers.cluster.horizon,
+            running=servers.slot_running,
+            coming=servers.coming,
+            coming_begins=to_datetime(servers.calendar.begins(servers.coming)),
+        ),
+    )
+
+
+@router.post("/servers", status_code=201, responses=problems(409))
+async def add_servers(
+    service: ServiceDep,
+    caller: OperatorDep,
+    spec: Annotated[ServerSpec, Depends(JsonBody(ServerSpec))],
+) -> ServerList:
+    """Add a server, or `count` equal ones, as in a cluster file."""
+    del caller
+    cluster = service.writing.published.servers.cluster
+    taken = [name for name in spec.names() if name in cluster.index]
+    if taken:
+        raise ProblemError("conflict", f"the server {shown(taken[0])} already exists")
+    amounts = checked_amounts(spec.capacity, cluster, "body.capacity")
+    state = ServerState(Role(spec.role), amounts, cost=spec.cost)
+    await service.writing.do(ChangeServers(dict.fromkeys(spec.names(), state), "added"))
+    names = set(spec.names())
+    return ServerList(servers=[one for one in _servers(service) if one.name in names])
+
+
+def checked_amounts(
+    capacity: dict[str, Amount], cluster: EngineCluster, location: str
+) -> dict[str, int]:
+    """Return amounts in the cluster's units.
+
+    Raises
+    ------
+    InputError
+        If the cluster doesn't have a resource, or counts it in another unit.
+    """
+    faults = []
+    for name, amount in capacity.items():
+        if name not in cluster.column:
+            close = closest(name, cluster.resources)
+            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(cluster.resources)}"
+            message = "no server has this resource"
+            faults.append(Fault(f"{location}.{shown(name)}", message, hint))
+        elif amount.value and amount.dimension is not cluster.dimensions[cluster.column[name]]:
+            wanted: Dimension = cluster.dimensions[cluster.column[name]]
+            hint = f"write it like {format_amount(8 * 10**9, wanted)}"
+            faults.append(Fault(f"{location}.{name}", "is in another unit", hint))
+    if faults:
+        raise InputError(faults)
+    return plain(capacity)
+
+
+def _row(cluster: EngineCluster, name: str) -> int:
+    if name not in cluster.index:
+        close = closest(name, cluster.names)
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise ProblemError("not-found", f"unknown server {shown(name)}{hint}")
+    return cluster.index[name]
+
+
+@router.patch("/servers/{name:name}", responses=problems(404, 409))
+async def change_server(
+    name: str,
+    service: ServiceDep,
+    caller: OperatorDep,
+    change: Annotated[ServerChange, Depends(JsonBody(ServerChange))],
+) -> Server:
+    """Drain a server (`{"drain": true}`), return it to service, or change what it has."""
+    del caller
+    changed = change.model_fields_set
+    if not changed:
+        raise InputError(Fault("body", "contains no change", 'write {"drain": true}'))
+    servers = service.writing.published.servers
+    cluster, row = servers.cluster, _row(servers.cluster, name)
+    drain = name in servers.drained if change.drain is None else change.drain
+    role = cluster.roles[row] if change.role is None else Role(change.role)
+    amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
+    if change.capacity is not None:
+        amounts = checked_amounts(change.capacity, cluster, "body.capacity")
+    what = "changed" if changed - {"drain"} else "drained" if drain else "takes work"
+    state = ServerState(role, amounts, drained=drain, cost=change.cost)
+    await service.writing.do(ChangeServers({name: state}, what))
+    [server] = [one for one in _servers(service) if one.name == name]
+    return server
+
+
+@router.delete("/servers/{name:name}", status_code=204, responses=problems(404, 409))
+async def remove_server(name: str, service: ServiceDep, caller: OperatorDep) -> None:
+    """Remove a server; jobs there are stopped and replanned."""
+    del caller
+    _row(service.writing.published.servers.cluster, name)
+    await service.writing.do(ChangeServers({name: None}, "removed"))

@@ -1,0 +1,124 @@
+"""Routes of tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Depends
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from shadowprice.core.amounts import Duration
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.specs.fields import AddressedName, DurationField, StrictSpec
+from shadowprice.core.wording import closest, shown
+from shadowprice.rest.tokens import NewToken, Token, TokenList, TokenRole
+from shadowprice.service.api.openapi import problems
+from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router
+from shadowprice.service.auth import (
+    CreateToken,
+    RevokeToken,
+    Role,
+    new_token,
+    valid_first,
+)
+from shadowprice.service.clock import SECOND, to_datetime, to_datetime_or_none
+from shadowprice.service.problems import ProblemError
+
+router = api_router("/v1", "tokens")
+
+MAX_TOKEN_SECONDS: Final = 10 * 365 * 86_400
+MAX_LISTED_TOKENS: Final = 1_000
+MAX_NOTE_CHARS: Final = 200
+
+
+def _validity(value: Duration) -> Duration:
+    if value.slots or not 0 < value.seconds <= MAX_TOKEN_SECONDS:
+        raise ValueError("expected a time of at most ten years; write 90d")
+    return value
+
+
+class TokenRequest(StrictSpec):
+    """A token to create: an operator's, or a tenant's."""
+
+    role: TokenRole = "tenant"
+    tenant: Annotated[AddressedName | None, Field(validate_default=True)] = None
+    expires: Annotated[DurationField, AfterValidator(_validity)] | None = None
+    note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)] = ""
+
+    @field_validator("tenant")
+    @classmethod
+    def _of_role(cls, tenant: str | None, info: ValidationInfo) -> str | None:
+        role = info.data.get("role")
+        if role == "tenant" and tenant is None:
+            raise ValueError("is missing; name the tenant")
+        if role == "operator" and tenant is not None:
+            raise ValueError("an operator's token has no tenant; remove it")
+        return tenant
+
+
+@router.get("/tokens")
+async def list_tokens(service: ServiceDep, caller: OperatorDep) -> TokenList:
+    """List tokens without their secrets: the valid ones first, at most 1,000."""
+    del caller
+    query = valid_first(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
+    rows = await service.read(lambda connection: connection.execute(query).all())
+    return TokenList(
+        tokens=[
+            Token(
+                id=row.id,
+                role=row.role,
+                tenant=row.tenant,
+                note=row.note,
+                created=to_datetime(row.created),
+                expires=to_datetime_or_none(row.expires),
+                revoked=to_datetime_or_none(row.revoked),
+            )
+            for row in rows
+        ]
+    )
+
+
+@router.post("/tokens", status_code=201, responses=problems(409))
+async def create_token(
+    service: ServiceDep,
+    caller: OperatorDep,
+    spec: Annotated[TokenRequest, Depends(JsonBody(TokenRequest))],
+) -> NewToken:
+    """Create a token. The response is the only one that contains it."""
+    del caller
+    cluster = service.writing.published.servers.cluster
+    if spec.tenant is not None and cluster.tenants and spec.tenant not in cluster.tenant_index:
+        close = closest(spec.tenant, cluster.tenant_index)
+        hint = f"did you mean {close!r}?" if close else "add it first: PUT /v1/tenants/NAME"
+        raise InputError(Fault("body.tenant", f"unknown tenant {shown(spec.tenant)}", hint))
+    expires = None
+    if spec.expires is not None:
+        expires = service.writing.clock.now() + int(spec.expires.seconds * SECOND)
+    token = new_token()
+    operation = CreateToken(token, Role(spec.role), spec.tenant, spec.note, expires)
+    number = await service.writing.do(operation)
+    service.tokens.made(number, operation)
+    return NewToken(
+        id=number,
+        role=spec.role,
+        tenant=spec.tenant,
+        note=spec.note,
+        expires=to_datetime_or_none(expires),
+        token=token,
+    )
+
+
+@router.delete("/tokens/{number}", status_code=204, responses=problems(404, 409))
+async def revoke_token(number: int, service: ServiceDep, caller: OperatorDep) -> None:
+    """Revoke a token, with immediate effect."""
+    if number == caller.id:
+        raise ProblemError("conflict", "a token can't revoke itself; use another operator's token")
+    if not 0 < number < 2**53:
+        raise ProblemError("not-found", f"no valid token has the id {number}")
+    try:
+        await service.writing.do(RevokeToken(number))
+    except ProblemError as error:
+        if error.code == "not-found":  # the response to an earlier revocation may have been lost
+            service.tokens.revoked(number)
+        raise
+    service.tokens.revoked(number)
