@@ -92,10 +92,31 @@ class Job(ApiRecord):
         return "" if self.reason is None else self.reason.message
 
 
+class PromiseCause(ApiRecord):
+    """One cause of a broken promise, with its share of the delay."""
+
+    cause: str
+    seconds: float
+    share: float
+    detail: str
+
+
+class BrokenPromise(ApiRecord):
+    """Why the first promise of a job was not kept."""
+
+    promised: datetime
+    late_seconds: float
+    causes: list[PromiseCause]
+    line: str = Field(description="one sentence for people")
+
+
 class JobDetail(Job):
     """A job with its submission; values of environment variables are masked."""
 
     spec: dict[str, Any]
+    broken_promise: BrokenPromise | None = Field(
+        default=None, description="null if the first promise was kept, or still may be"
+    )
 
 
 class JobPage(ApiPage):
@@ -187,6 +208,7 @@ class JobHistory(ApiRecord):
     """A job's events and generations. A long history has its first and its newest events."""
 
     job: Job
+    broken_promise: BrokenPromise | None
     events: list[StoredEvent]
     left_out: OmittedEvents | None
     generations: list[Generation]

@@ -33,6 +33,13 @@ class Timespan(ApiRecord):
     ended: bool
 
 
+class ServiceWarning(ApiRecord):
+    """Something that an operator should change; further keys carry its numbers."""
+
+    code: str
+    message: str
+
+
 class ServiceStatus(ApiRecord):
     """The service's configuration and its current slot."""
 
@@ -49,6 +56,8 @@ class ServiceStatus(ApiRecord):
     coming_begins: datetime
     origin: datetime = Field(description="start of slot 0")
     timespan: Timespan
+    start_up_seconds: float | None = Field(description="median time to start a job")
+    warnings: list[ServiceWarning]
     pending: int
     jobs: dict[str, int] = Field(description="number of open jobs by state")
     families: list[str]

@@ -17,6 +17,7 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import shown
 from shadowprice.executors.progress import read_progress
 from shadowprice.rest.jobs import (
+    BrokenPromise,
     GenerationList,
     Job,
     JobDetail,
@@ -46,6 +47,7 @@ from shadowprice.service.auth import Caller, generation_of
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.stories import told_line
 from shadowprice.service.running.modes import user_fault
 from shadowprice.service.service import Service
@@ -270,7 +272,8 @@ async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetai
     view = await get_visible_job(service, caller, name)
     found = await service.read(lambda connection: reading.job(connection, name))
     spec = {} if found is None else redact_environment(found[1])
-    return JobDetail(**dict(view.to_resource()), spec=spec)
+    broken = await _broken_promise(service, view)
+    return JobDetail(**dict(view.to_resource()), broken_promise=broken, spec=spec)
 
 
 def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,10 +320,18 @@ async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHisto
     runs = await service.read(lambda connection: reading.generations(connection, name, 100))
     return JobHistory(
         job=view.to_resource(),
+        broken_promise=await _broken_promise(service, view),
         events=events,
         left_out=gap,
         generations=runs,
         lines=[_line(event) for event in events],
+    )
+
+
+async def _broken_promise(service: Service, view: JobView) -> BrokenPromise | None:
+    servers, now = service.writing.published.servers, service.writing.clock.now()
+    return await service.read(
+        lambda connection: broken_promise(connection, view, servers.cluster, servers.calendar, now)
     )
 
 

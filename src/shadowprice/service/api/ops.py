@@ -13,7 +13,7 @@ import shadowprice
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import StrictSpec
 from shadowprice.policies.registry import policy_names
-from shadowprice.rest.ops import Health, ServiceStatus, Timespan, TokenOwner
+from shadowprice.rest.ops import Health, ServiceStatus, ServiceWarning, Timespan, TokenOwner
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
@@ -26,6 +26,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.settings import NOTHING
 from shadowprice.service.truth.prices import kinds_of, prices
+from shadowprice.service.truth.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.truth import Truth
 
@@ -73,6 +74,8 @@ async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
     servers = driver.published.servers
     service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
     service.metrics.timespan_ended.set(servers.has_ended(driver.clock.now()))
+    service.metrics.start_up.set(servers.start_ups.median or 0.0)
+    service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     text = service.metrics.scrape(
         driver.published.jobs.values(), driver.published.accounts.values(), prices_now
     )
@@ -146,6 +149,8 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         coming_begins=to_datetime(servers.calendar.begins(servers.coming)),
         origin=to_datetime(servers.calendar.origin),
         timespan=servers.timespan(driver.clock.now()),
+        start_up_seconds=servers.start_ups.median,
+        warnings=[ServiceWarning.model_validate(warning) for warning in servers.warnings],
         pending=servers.backlog,
         jobs=states,
         families=sorted(service.families),

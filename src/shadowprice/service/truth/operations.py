@@ -27,6 +27,7 @@ from shadowprice.service.budgets.billing import CannotPayError, price_of, reason
 from shadowprice.service.clock import Calendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.ending import lengthened, without_end_text
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.submission import (
     Submission,
@@ -307,7 +308,9 @@ class Revise:
             batch.revise(self.name, record, one.content)
             if one.spec.family != view.family:
                 batch.change(self.name, family=one.spec.family)
-            batch.tell("revised", self.name, changes=dict(self.changes))
+            after = truth.views.get(self.name) or batch.views[self.name]
+            required = [view.required, after.required]
+            batch.tell("revised", self.name, changes=dict(self.changes), required=required)
         return truth.views.get(self.name) or batch.views[self.name]
 
 
@@ -347,9 +350,16 @@ class Quoted:
         names : bool
             Whether the caller may see the names of displaced jobs, or only their number.
         """
-        quote, reason, points = self.quote, self.reason, None
+        quote, reason, points, message = self.quote, self.reason, None, self.quote.message
         if reason is None and quote.refusal is not None:
             reason = quote.refusal.record()
+        if self.timespan.get("admitted_without"):
+            ends = str(self.timespan["ends"])
+            text = without_end_text(ends)
+            if quote.refusal is None:
+                message = f"{message}; {text}".removeprefix("; ")
+            elif self.reason is None:
+                reason = lengthened(quote.refusal.record(), text, ends)
         if self.held is not None:
             left = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=left)
@@ -365,7 +375,7 @@ class Quoted:
             price=quote.price,
             displaced=list(quote.displaced) if names else len(quote.displaced),
             refusal=None if reason is None else rest.JobReason.model_validate(reason),
-            message=quote.message,
+            message=message,
             points=points,
             timespan=rest.QuoteEnd.model_validate(self.timespan) if self.timespan else None,
         )
