@@ -134,7 +134,7 @@ def _run(client: Client, folder: Path, slot: float, start_up: float) -> Result:
     while list(client.jobs("pending", "admitted", "standby", "running", "resizing")):
         time.sleep(0.5)
     service = client.service()
-    origin = _seconds(str(service["origin"]))
+    origin = service.origin.timestamp()
     held = useful = 0.0
     kept = promised = finished = 0
     for name, seconds in work.items():
@@ -149,9 +149,7 @@ def _run(client: Client, folder: Path, slot: float, start_up: float) -> Result:
                 job["state"] == "finished" and job["completion_slot"] <= job["first_promise_slot"]
             )
     lost = 1.0 - useful / held
-    return Result(
-        lost, kept, promised, finished, service["start_up_seconds"], bool(service["warnings"])
-    )
+    return Result(lost, kept, promised, finished, service.start_up_seconds, bool(service.warnings))
 
 
 def _ended(client: Client, name: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.service_process import Served
+from tests.support.service_process import ServiceProcess
 
 CLUSTER = {"slot": "1s", "horizon": 200, "servers": [{"name": "box", "capacity": {"cpu": 4}}]}
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -43,7 +43,7 @@ def test_each_cause_of_a_late_job_is_told_with_its_share(tmp_path: Path) -> None
             "retries": 1,
         },
     }
-    service = Served(tmp_path / "data", cluster, "-p", "rolling")
+    service = ServiceProcess(tmp_path / "data", cluster, "-p", "rolling")
     try:
         assert service.client.post("/v1/jobs", json=record).json()["promise"]
         assert service.client.get("/v1/jobs/late").json()["broken_promise"] is None

@@ -245,6 +245,8 @@ def quote(
 
 def described(job: Job) -> Iterator[tuple[str, object]]:
     """Yield what is told of one job."""
+    from shadowprice.rest.jobs import JobDetail
+
     yield "state", job.state
     yield "tenant", job.tenant
     yield "submitted", when(job.submitted)
@@ -267,7 +269,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""
     yield "reason", first_line(job.reason_text)
-    broken = getattr(job, "broken_promise", None)  # a listed job has none
+    broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
 
 
