@@ -115,6 +115,14 @@ class Metrics:
         self.timespan_ended = Gauge(
             f"{name}_timespan_ended", "1 after the end of the timespan.", registry=registry
         )
+        self.start_up = Gauge(
+            f"{name}_start_up_seconds",
+            "Median time from the beginning of a slot until a job that starts in it works.",
+            registry=registry,
+        )
+        self.warnings = Gauge(
+            f"{name}_warning", "1 while a warning holds.", ("code",), registry=registry
+        )
         self.clock_steps = Counter(
             f"{name}_clock_steps", "Times that the wall clock was set.", registry=registry
         )

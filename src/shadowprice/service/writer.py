@@ -212,6 +212,10 @@ class Writer:
         published.accounts = outcome.accounts
         self.metrics.sequence.set(outcome.sequence)
         self.metrics.took(outcome.told, outcome.views)
+        for event in outcome.told:
+            if event.kind == "warning":
+                level = logging.WARNING if event.data["active"] else logging.INFO
+                log.log(level, "%s", event.data["message"])
         self.hub.publish(outcome.told)
         for listener in self.listeners:
             listener(outcome)

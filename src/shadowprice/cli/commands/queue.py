@@ -186,6 +186,7 @@ def _print_service(address: str, service: dict[str, Any], output: Output) -> Non
             ("slots", f"{service['slot_seconds']:g} s each, {slot}"),
             ("jobs", jobs or "none are open"),
             ("timespan", end_line(service["timespan"])),
+            *(("warning", warning["message"]) for warning in service["warnings"]),
             ("trouble", service.get("trouble")),
         ]
     )

@@ -24,6 +24,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.settings import NOTHING
 from shadowprice.service.truth.prices import kinds_of, prices
+from shadowprice.service.truth.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.truth import Truth
 
@@ -62,6 +63,8 @@ async def metrics(request: Request, service: Asked, caller: Operator) -> Respons
     servers = driver.published.servers
     service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
     service.metrics.timespan_ended.set(servers.has_ended(driver.clock.now()))
+    service.metrics.start_up.set(servers.start_ups.median or 0.0)
+    service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     text = service.metrics.scrape(
         driver.published.jobs.values(), driver.published.accounts.values(), prices_now
     )
@@ -101,6 +104,8 @@ async def service(request: Request, service: Asked, caller: Anyone) -> JSONRespo
         "coming": servers.coming,
         "coming_begins": stamp(servers.calendar.begins(servers.coming)),
         "origin": stamp(servers.calendar.origin),
+        "start_up_seconds": servers.start_ups.median,
+        "warnings": servers.warnings,
         "timespan": servers.timespan(driver.clock.now()),
         "pending": servers.backlog,
         "jobs": states,

@@ -10,6 +10,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.service.budgets.accounts import Account
 from shadowprice.service.clock import Calendar, stamp
+from shadowprice.service.truth.start_ups import StartUps
 from shadowprice.service.truth.views import JobView
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class Servers:
         First slot in which nothing may run, None without an end of the timespan.
     until_at : int or None
         The end as it was set, in nanoseconds since 1970.
+    start_ups : StartUps
+        How long jobs took to start.
     """
 
     cluster: Cluster
@@ -99,6 +102,13 @@ class Servers:
     backlog: int
     until: int | None = None
     until_at: int | None = None
+    start_ups: StartUps = field(default_factory=StartUps)
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """What an operator should change, with numbers."""
+        warning = self.start_ups.warning(float(self.cluster.slot_seconds))
+        return [] if warning is None else [warning]
 
     @property
     def ends_at(self) -> int | None:

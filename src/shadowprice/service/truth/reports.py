@@ -40,6 +40,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.missing import missing
+from shadowprice.service.truth.start_ups import note_process, note_work, stated_seconds
 from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
@@ -138,6 +139,7 @@ class TakeReports:
         record = batch.engine.open_jobs.get(name)
         if view is None or record is None or report.generation <= view.started:
             return
+        note_process(batch, report)
         batch.change(name, started=report.generation, running_since=at)
         if view.first_start is None:
             batch.change(name, first_start=at)
@@ -314,6 +316,7 @@ class TakeProgress:
         restarts, speeds = batch.truth.restarts, batch.truth.speeds
         running: list[tuple[Progressed, float | None]] = []
         behind: list[str] = []
+        first_reports = self._first_reports()
         for name, report in self.newest.items():
             record = batch.engine.open_jobs.get(name)
             if (
@@ -322,7 +325,9 @@ class TakeProgress:
                 or name not in batch.engine.running
             ):
                 continue
-            running.append((report, _lost_at_start(batch, record, report)))
+            first_report = first_reports.get((name, report.generation), report)
+            running.append((report, _lost_at_start(batch, record, first_report)))
+            note_work(batch, record, first_report)
             # Only a process that exits 0 is done: what is counted stops one short.
             most = record.job.work * MICRO - 1
             micro = min(report.progress, most)
@@ -378,6 +383,14 @@ class TakeProgress:
         batch.tell("repeated", name, generation=report.generation, steps=repeated, saved=saved)
         if not saved and record.job.resumable is not False:
             _set_resumable(batch, record, resumable=False)
+
+    def _first_reports(self) -> dict[tuple[str, int], Progressed]:
+        """Return the first report with progress, by job and generation."""
+        found: dict[tuple[str, int], Progressed] = {}
+        for point in self.points:
+            if point.progress > 0:
+                found.setdefault((point.job, point.generation), point)
+        return found
 
     @staticmethod
     def _follow(batch: Batch, point: Progressed) -> None:
@@ -439,9 +452,7 @@ def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float
         return None
     slot_seconds = float(batch.calendar.slot / SECOND)
     since = report.at - batch.calendar.begins(order.slot) / SECOND
-    placement = order.placement
-    gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
-    worked = record.units(report.progress) / gain * slot_seconds
+    worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
     if since < 0 or worked > TELLING * slot_seconds:
         return None
     return max(0.0, since - worked)

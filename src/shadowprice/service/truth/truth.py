@@ -32,6 +32,7 @@ from shadowprice.service.truth.outcome import Operation, Outcome, Servers
 from shadowprice.service.truth.recovery import Recovered, mark_of, put_policy, recover
 from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.speeds import Speeds
+from shadowprice.service.truth.start_ups import StartUps, read_start_ups
 from shadowprice.service.truth.timespan import TimespanEnd, read_end
 from shadowprice.service.truth.views import JobView
 
@@ -122,6 +123,7 @@ class Truth:
         self.accounts: Accounts = found.accounts
         self.last_at: int = found.last_at
         self.end: TimespanEnd = read_end(self.store)
+        self.start_ups: StartUps = read_start_ups(self.store)
         self._snapshot_sequence: int = found.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # of an engine that is no more
@@ -162,6 +164,7 @@ class Truth:
             len(self.backlog),
             engine.until,
             self.end.at,
+            self.start_ups,
         )
         outcome.accounts = self.accounts.shown()
         return outcome

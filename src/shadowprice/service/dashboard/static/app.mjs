@@ -270,7 +270,7 @@ class App {
       } else {
         wanted = true;
       }
-      if (event.kind === "clock" || (event.kind === "timespan" && !event.job)) this.moved();
+      if (event.kind === "clock" || event.kind === "warning" || (event.kind === "timespan" && !event.job)) this.moved();
       this.view?.heard?.(event);
     }
     if (wanted && !document.hidden) this.soon();
@@ -312,6 +312,7 @@ class App {
     if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
     if (this.service?.trouble) notes.push(note("bad", element("p", {}, `The service is in trouble: ${this.service.trouble}.`)));
     if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
+    for (const warning of this.service?.warnings ?? []) notes.push(note("warn", element("p", {}, `${warning.message[0].toUpperCase()}${warning.message.slice(1)}.`)));
     const ends = this.service?.timespan?.ends;
     if (ends) notes.push(note(this.service.timespan.ended ? "warn" : "info", element("p", {}, this.service.timespan.ended ? "The timespan has ended: nothing runs until an operator moves or removes its end. It ended at " : "The timespan ends, and nothing runs from then on, at ", when(ends), ".")));
     this.banner.hidden = !notes.length;
