@@ -90,10 +90,11 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
         quote = service.client.post("/v1/quote", json=record("long", 60, here)).json()
         assert quote["timespan"]["ends"] == moved["ends"]
         assert quote["timespan"]["admitted_without"] is (policy in PLANNERS)
+        expected = f"without the end of the timespan at {moved['ends']} it would be admitted"
+        assert (expected in str(quote.get("refusal"))) is (policy in PLANNERS)
         long = service.client.post("/v1/jobs", json=record("long", 60, here)).json()
         if policy in PLANNERS:
             assert long["state"] == "refused"
-            expected = f"without the end of the timespan at {moved['ends']} it would be admitted"
             assert expected in long["reason"]["message"]
 
         waits = eventually(

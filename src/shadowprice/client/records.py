@@ -182,6 +182,7 @@ class Story(Told):
     left_out: Json | None = None
     generations: Sequence[Generation] = ()
     lines: Sequence[str] = ()
+    broken_promise: Json | None = None
 
     @classmethod
     def _values(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,9 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
         if left_out is not None and event.id == left_out["after"]:
             between = f"... {left_out['events']:,} more (--full shows them)"
             console.print(f"{'':<9} {between}", soft_wrap=True, markup=False)
+    if story.broken_promise is not None:
+        console.print()
+        console.print(str(story.broken_promise["line"]), soft_wrap=True, markup=False)
 
 
 def _with_log(told: str, why: str) -> list[str]:

@@ -267,6 +267,8 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""
     yield "reason", first_line(job.why)
+    broken = job.record.get("broken_promise")
+    yield "promise broken", broken["line"] if broken else ""
 
 
 def _speed(job: Job) -> str:

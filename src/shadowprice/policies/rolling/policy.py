@@ -58,10 +58,7 @@ _FEW: Final = 16
 """Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
 better keep their slack, and which costs most to lay out."""
 
-_FELL_SHORT: Final = (
-    "less was done than was planned: servers were lost, a start was late or failed, or the work is "
-    "more than was stated"
-)
+_FELL_SHORT: Final = "less was done than was planned"
 
 _REVISED: Final = "it was revised, and would be worth nothing by when it was promised"
 

@@ -30,6 +30,7 @@ from shadowprice.service.auth import Caller, generation_of
 from shadowprice.service.clock import SECOND, stamp
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.stories import told_line
 from shadowprice.service.running.modes import user_fault
 from shadowprice.service.service import Service
@@ -193,7 +194,7 @@ async def get_job(name: str, request: Request, service: Asked, caller: Anyone) -
     known_query(request, ())
     view = await own_job(service, caller, name)
     found = await service.read(lambda connection: reading.job(connection, name))
-    record = view.record()
+    record = view.record() | {"broken_promise": await _broken_promise(service, view)}
     if found is not None:
         record["spec"] = without_secrets(found[1])
     return answer(record)
@@ -243,11 +244,19 @@ async def explain(name: str, request: Request, service: Asked, caller: Anyone) -
     return answer(
         {
             "job": view.record(),
+            "broken_promise": await _broken_promise(service, view),
             "events": story,
             "left_out": left_out,
             "generations": ran,
             "lines": [_line(entry) for entry in story],
         }
+    )
+
+
+async def _broken_promise(service: Service, view: JobView) -> dict[str, Any] | None:
+    servers, now = service.writing.published.servers, service.writing.clock.now()
+    return await service.read(
+        lambda connection: broken_promise(connection, view, servers.cluster, servers.calendar, now)
     )
 
 

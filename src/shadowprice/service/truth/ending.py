@@ -52,11 +52,11 @@ def refusal_reason(engine: Engine, calendar: Calendar, refusal: Refusal) -> dict
     return reason
 
 
-def without_end_text(engine: Engine, calendar: Calendar) -> str:
+def without_end_text(end: str) -> str:
     """Return what is said of a job that only the end of the timespan keeps from admission."""
-    return f"without the end of the timespan at {end_text(engine, calendar)} it would be admitted"
+    return f"without the end of the timespan at {end} it would be admitted"
 
 
-def lengthened(reason: Mapping[str, Any], text: str, end: str | None) -> dict[str, Any]:
+def lengthened(reason: Mapping[str, Any], text: str, end: str) -> dict[str, Any]:
     """Return a reason with another sentence about the end."""
     return {**reason, "message": f"{reason.get('message', '')}; {text}", "timespan_ends": end}

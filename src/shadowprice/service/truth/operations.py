@@ -25,6 +25,7 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.service.budgets.billing import CannotPayError, price_of, reason_of
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.ending import lengthened, without_end_text
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.submission import (
     Submission,
@@ -305,7 +306,9 @@ class Revise:
             batch.revise(self.name, record, one.content)
             if one.spec.family != view.family:
                 batch.change(self.name, family=one.spec.family)
-            batch.tell("revised", self.name, changes=dict(self.changes))
+            after = truth.views.get(self.name) or batch.views[self.name]
+            required = [view.required, after.required]
+            batch.tell("revised", self.name, changes=dict(self.changes), required=required)
         return truth.views.get(self.name) or batch.views[self.name]
 
 
@@ -340,7 +343,15 @@ class Quoted:
     def _of_end(self) -> dict[str, Any]:
         if not self.timespan:
             return {}
-        return {"timespan": dict(self.timespan)}
+        told: dict[str, Any] = {"timespan": dict(self.timespan)}
+        if self.timespan.get("admitted_without"):
+            ends = str(self.timespan["ends"])
+            text = without_end_text(ends)
+            if self.quote.refusal is None:
+                told["message"] = f"{self.quote.message}; {text}".removeprefix("; ")
+            else:
+                told["refusal"] = lengthened(self.quote.refusal.record(), text, ends)
+        return told
 
     def _of_account(self) -> dict[str, Any]:
         if self.held is None:

@@ -142,7 +142,8 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
     if not left_out:
         return
     twin = without_end(engine)
-    end, text = end_text(engine, batch.calendar), without_end_text(engine, batch.calendar)
+    end = str(end_text(engine, batch.calendar))
+    text = without_end_text(end)
     for job in left_out:
         refused = engine.jobs[job.name].status is Status.REFUSED
         if admitted_without_end(twin, job, promised=not refused):

@@ -88,9 +88,14 @@ _EVENT: Final = {
 EXPLAIN: Final = route(
     {
         "type": "object",
-        "required": ["job", "events", "left_out", "generations", "lines"],
+        "required": ["job", "broken_promise", "events", "left_out", "generations", "lines"],
         "properties": {
             "job": VIEW_SCHEMA,
+            "broken_promise": {
+                "type": ["object", "null"],
+                "description": "why the first promise was not kept: seconds and share by cause",
+                "required": ["promised", "late_seconds", "causes", "line"],
+            },
             "events": {"type": "array", "items": {"type": "object"}},
             "left_out": {
                 "type": ["object", "null"],
@@ -102,7 +107,14 @@ EXPLAIN: Final = route(
             "lines": {"type": "array", "items": TEXT, "description": "one an entry"},
         },
     },
-    {"job": VIEW, "events": [_EVENT], "left_out": None, "generations": [], "lines": [_LINE]},
+    {
+        "job": VIEW,
+        "broken_promise": None,
+        "events": [_EVENT],
+        "left_out": None,
+        "generations": [],
+        "lines": [_LINE],
+    },
     problems=OWN,
 )
 JOB_EVENTS: Final = route(

@@ -1,0 +1,192 @@
+"""Broken promises name their causes: each one is provoked on the service in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.executors.virtual import VirtualClock, VirtualExecutor, VirtualJob, run_virtual
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.queries.causes import broken_promise
+from shadowprice.service.truth.operations import Revise
+from shadowprice.service.truth.timespan import ChangeTimespan
+from shadowprice.service.truth.views import State
+from shadowprice.service.virtual import VirtualService
+
+CLUSTER = {
+    "slot": "1min",
+    "horizon": 100,
+    "servers": [{"name": "g", "count": 2, "capacity": {"cpu": 1}}],
+}
+SLOT = 60.0
+Script = Callable[[VirtualService, VirtualExecutor], Awaitable[None]]
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """A job that states ten minutes, and is worth less the later it ends."""
+    return {
+        "name": "job",
+        "chunks": 1,
+        "minibatches": 100,
+        "minibatch_time": "6s",
+        "worker": {"cpu": 1},
+        "utility": {"kind": "linear", "value": 100, "slope": -1},
+        "run": {"command": ["train"], "retries": 2},
+        **changes,
+    }
+
+
+def runs(minutes: float = 10.0, work: float = 100.0, **more: Any) -> VirtualJob:
+    """A job that really takes so many minutes for 100 mini-batches."""
+    return VirtualJob(work, lambda _: 100.0 / (60.0 * minutes), **more)
+
+
+async def until_running(service: VirtualService, generation: int = 1) -> None:
+    while (await service.view("job")).started < generation:
+        await asyncio.sleep(1.0)
+
+
+def told(
+    folder: Path, job: VirtualJob, script: Script | None = None, *, over: bool = True
+) -> dict[str, Any]:
+    """Return why the promise of a job was not kept, after so much of its life."""
+
+    async def main(clock: VirtualClock) -> dict[str, Any]:
+        executor = VirtualExecutor(clock, {"job": job})
+        choice = PolicyChoice("rolling", {"slack": 0.0})
+        service = VirtualService(folder, CLUSTER, choice, clock, executor)
+        await service.start()
+        await service.submit(record())
+        assert (await service.view("job")).first_promise is not None
+        if script is not None:
+            await script(service, executor)
+        if over:
+            assert await service.run_until_over(40 * 3_600.0)
+        view, servers = await service.view("job"), service.driver.published.servers
+        assert not over or view.state is State.FINISHED
+        now = service.driver.clock.now()
+        found = await service.read(
+            lambda connection: broken_promise(
+                connection, view, servers.cluster, servers.calendar, now
+            )
+        )
+        service.check()
+        await service.stop()
+        assert found is not None
+        return found
+
+    found = run_virtual(main)
+    causes = found["causes"]
+    assert sum(cause["share"] for cause in causes) == pytest.approx(1.0, abs=1e-3)
+    assert causes == sorted(causes, key=lambda cause: -cause["seconds"])
+    for cause in causes:
+        assert cause["cause"].replace("-", " ") in found["line"]
+    return found
+
+
+def seconds(found: dict[str, Any]) -> dict[str, float]:
+    return {cause["cause"]: cause["seconds"] for cause in found["causes"]}
+
+
+@pytest.mark.parametrize("report_every", [None, 5.0], ids=["silent", "reports"])
+def test_an_overrun_names_stated_and_measured_time(
+    tmp_path: Path, report_every: float | None
+) -> None:
+    found = told(tmp_path, runs(13.4, report_every=report_every))
+    assert seconds(found) == {"overrun": pytest.approx(204.0, abs=1.5)}
+    assert "600 s stated" in found["causes"][0]["detail"]
+    assert found["late_seconds"] > 0.0
+
+
+def test_a_late_start_is_none_of_the_work(tmp_path: Path) -> None:
+    job = runs(launch_seconds=70.0, start_seconds=(100.0,), report_every=5.0)
+    found = told(tmp_path, job)
+    assert seconds(found)["late-start"] == pytest.approx(170.0, abs=5.0)
+    assert seconds(found).get("overrun", 0.0) < 8.0
+
+
+@pytest.mark.parametrize("report_every", [None, 5.0], ids=["silent", "reports"])
+def test_a_lost_server_is_named(tmp_path: Path, report_every: float | None) -> None:
+    lost: list[str] = []
+
+    async def lose(service: VirtualService, executor: VirtualExecutor) -> None:
+        await until_running(service)
+        await asyncio.sleep(4 * SLOT)
+        lost.append(executor.generations[0].spec.placement[0].server)
+        executor.lose_server(lost[0])
+
+    found = told(tmp_path, runs(report_every=report_every), lose)
+    [cause] = [cause for cause in found["causes"] if cause["cause"] == "lost-server"]
+    assert cause["detail"] == lost[0]
+    assert cause["seconds"] == pytest.approx(4 * SLOT, abs=70.0)  # and the rest of its slot
+    assert cause["share"] > 0.95
+
+
+def test_several_causes_have_a_share_each(tmp_path: Path) -> None:
+    async def lose(service: VirtualService, executor: VirtualExecutor) -> None:
+        await until_running(service)
+        await asyncio.sleep(4 * SLOT)
+        executor.lose_server(executor.generations[0].spec.placement[0].server)
+
+    job = runs(12.0, launch_seconds=20.0, report_every=5.0, save_every=60.0)
+    found = seconds(told(tmp_path, job, lose))
+    assert found["overrun"] == pytest.approx(120.0, abs=8.0)
+    assert found["late-start"] == pytest.approx(20.0, abs=5.0)
+    assert found["lost-server"] > 20.0  # it was launched again, and repeats what was not saved
+
+
+def test_a_failure_costs_what_was_not_saved(tmp_path: Path) -> None:
+    found = seconds(told(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
+    assert found["failure"] >= 235.0
+    assert found.get("overrun", 0.0) < 8.0
+
+
+def test_a_drained_server_is_named(tmp_path: Path) -> None:
+    async def drain(service: VirtualService, executor: VirtualExecutor) -> None:
+        await until_running(service)
+        await asyncio.sleep(4 * SLOT)
+        await service.drain(executor.generations[0].spec.placement[0].server)
+
+    found = told(tmp_path, runs(start_seconds=(0.0, 90.0), report_every=5.0), drain)
+    [cause] = [cause for cause in found["causes"] if cause["cause"] == "drain"]
+    assert cause["detail"].startswith("g-")
+    assert cause["seconds"] > 200.0
+
+
+def test_more_work_is_the_owners(tmp_path: Path) -> None:
+    async def revise(service: VirtualService, executor: VirtualExecutor) -> None:
+        del executor
+        await until_running(service)
+        await service.driver.do(Revise("job", {"minibatches": 150}))
+
+    found = told(tmp_path, runs(work=150.0, report_every=5.0), revise)
+    assert seconds(found)["revision"] == pytest.approx(300.0, abs=1.0)
+    [cause] = [cause for cause in found["causes"] if cause["cause"] == "revision"]
+    assert cause["detail"] == "100 to 150 mini-batches"
+    assert seconds(found).get("overrun", 0.0) < 8.0
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["over", "waits"])
+def test_the_end_of_the_timespan_is_named(tmp_path: Path, *, over: bool) -> None:
+    async def end(service: VirtualService, executor: VirtualExecutor) -> None:
+        del executor
+        await until_running(service)
+        at = service.driver.clock.now() + int(4 * SLOT * 1e9)
+        await service.driver.do(ChangeTimespan(at))
+        await asyncio.sleep(20 * SLOT)
+        if over:
+            await service.driver.do(ChangeTimespan(None))
+
+    job = runs(report_every=5.0, save_seconds=0.0)
+    found = seconds(told(tmp_path, job, end, over=over))
+    assert found["timespan"] == pytest.approx(16 * SLOT, abs=1.1 * SLOT)
+    assert found["timespan"] > 0.9 * sum(found.values())
+
+
+def test_a_kept_promise_has_no_causes(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        told(tmp_path, runs(9.0, report_every=5.0))
