@@ -31,7 +31,7 @@ SAMPLE = EXAMPLES / "policy.py"
 WORKLOAD = ("-c", str(EXAMPLES / "cluster.yaml"), "-j", str(EXAMPLES / "jobs.yaml"), "-q")
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-[IMPORTER] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+[IMPORTER] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 """The importer that the documentation shows."""
 NO_IMPORTER = "\n\ndef no_trace(path, reading):\n    return 3\n"
 
