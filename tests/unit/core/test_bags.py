@@ -85,7 +85,7 @@ def test_durations_measured_in_a_file(tmp_path: Path) -> None:
     assert again.bag == job.bag
     survival = law_of(again.bag.groups[0].law).survival([59.0, 60.0, 100.0, 151.0])
     assert survival.tolist() == pytest.approx([1.0, 0.75, 0.5, 0.0])
-    with pytest.raises(InputError, match=r"tasks\[0\].duration: .*times.csv: there is no"):
+    with pytest.raises(InputError, match=r"tasks\[0\].duration: .*times.csv: no such"):
         read(tmp_path, BAG.replace(old, law))
 
 
