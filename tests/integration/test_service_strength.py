@@ -49,9 +49,9 @@ def the_same_job_again_is_refused(patch: Patch) -> None:
 @fault
 def anybody_cancels_anything(patch: Patch) -> None:
     async def any_job(service: Any, _caller: Any, name: str) -> JobView:
-        return await jobs.job_of(service, name)
+        return await jobs.get_view(service, name)
 
-    patch.setattr(jobs, "own_job", any_job)
+    patch.setattr(jobs, "get_visible_job", any_job)
 
 
 @fault

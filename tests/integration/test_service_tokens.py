@@ -28,6 +28,7 @@ OPERATORS = {
     ("put", "/v1/tenants/{name}"),
     ("delete", "/v1/tenants/{name}"),
     ("post", "/v1/tenants/{name}/grants"),
+    ("put", "/v1/timespan"),
 }
 LOOKING = (
     "jobs",
@@ -40,6 +41,7 @@ LOOKING = (
     "events",
     "servers",
     "tenants",
+    "timespan",
     "service",
 )
 BODIES: dict[tuple[str, str], Any] = {

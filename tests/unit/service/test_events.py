@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from datetime import UTC, datetime
 
+from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.events import ALIVE, Hub
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None:
-    def entry(number: int, tenant: str) -> dict[str, Any]:
-        at = "2026-11-26T00:00:00.000Z"
-        return {"id": number, "at": at, "kind": "a", "job": "a", "tenant": tenant, "data": {}}
+    def entry(number: int, tenant: str) -> StoredEvent:
+        at = datetime(2026, 11, 26, tzinfo=UTC)
+        return StoredEvent(id=number, at=at, kind="a", job="a", tenant=tenant, data={})
 
     entries = [entry(number, "theirs") for number in range(1, 2_001)] + [entry(2_001, "mine")]
     hub = Hub(lambda after, _: entries[after : after + 500])
