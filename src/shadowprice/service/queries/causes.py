@@ -20,8 +20,8 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
-from shadowprice.rest.jobs import BrokenPromise
-from shadowprice.service.clock import SECOND, Calendar, stamp
+from shadowprice.rest.jobs import BrokenPromise, PromiseCause
+from shadowprice.service.clock import SECOND, Calendar, to_datetime
 from shadowprice.service.store import tables
 from shadowprice.service.truth.ending import CODE as TIMESPAN
 from shadowprice.service.truth.start_ups import stated_seconds
@@ -155,33 +155,34 @@ def broken_promise(
 
 
 def record(view: JobView, due: float, late: float, found: Sequence[Cause]) -> BrokenPromise:
-    """Return a broken promise as clients get it; ``line`` is for people."""
+    """Return a broken promise as clients get it."""
     total = sum(cause.seconds for cause in found)
-    rows = [
-        {
-            "cause": cause.kind,
-            "seconds": round(cause.seconds, 3),
-            "share": round(cause.seconds / total, 4),
-            "detail": cause.detail,
-        }
+    late_seconds = round(max(0.0, late), 3)
+    delays = [
+        PromiseCause(
+            cause=cause.kind,
+            seconds=round(cause.seconds, 3),
+            share=round(cause.seconds / total, 4),
+            detail=cause.detail,
+        )
         for cause in sorted(found, key=lambda cause: -cause.seconds)
     ]
-    told = {
-        "promised": stamp(int(due * SECOND)),
-        "late_seconds": round(max(0.0, late), 3),
-        "causes": rows,
-    }
-    return BrokenPromise.model_validate(told | {"line": _line(view, told)})
+    return BrokenPromise(
+        promised=to_datetime(int(due * SECOND)),
+        late_seconds=late_seconds,
+        causes=delays,
+        line=_line(view, late_seconds, delays),
+    )
 
 
-def _line(view: JobView, told: Mapping[str, Any]) -> str:
+def _line(view: JobView, late_seconds: float, delays: Sequence[PromiseCause]) -> str:
     parts = [
-        f"{row['cause'].replace('-', ' ')} {_seconds(row['seconds'])} s ({row['share']:.0%}"
-        + (f"; {row['detail']})" if row["detail"] else ")")
-        for row in told["causes"]
+        f"{delay.cause.replace('-', ' ')} {_seconds(delay.seconds)} s ({delay.share:.0%}"
+        + (f"; {delay.detail})" if delay.detail else ")")
+        for delay in delays
     ]
     if view.state is State.FINISHED:
-        head = f"{_seconds(told['late_seconds'])} s later than promised"
+        head = f"{_seconds(late_seconds)} s later than promised"
     elif view.state.open:
         head = "the first promise does not hold"
     else:
