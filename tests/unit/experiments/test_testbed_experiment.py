@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from shadowprice.experiments.beside import predicted_progress
 from shadowprice.experiments.framework import Settings, find_experiment, run_experiment
 from shadowprice.experiments.live import Lived, Where
 from shadowprice.experiments.oasis.testbed import declared
-from shadowprice.experiments.testbed import measure, starts, virtual
+from shadowprice.experiments.testbed import measure, paced, starts, virtual
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.scenario import record_run
@@ -24,6 +27,7 @@ from shadowprice.simulator.source import Source
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 from tests.support import ideal_service
+from tests.support.waiting import wait_until
 
 
 def _resolved(files: Files) -> tuple[Any, list[Any]]:
@@ -286,3 +290,38 @@ def test_live_in_virtual_time_earns_what_the_simulator_says(
         # Starts that take longer than the stated mean may cost a job its slot.
         assert live == pytest.approx(simulated, rel=0.05)
         assert live > 0.0
+
+
+def test_a_paced_worker_saves_on_sigterm_and_goes_on_from_there(tmp_path: Path) -> None:
+    progress = tmp_path / "progress.json"
+
+    def worker(generation: int, work: int, pace: int) -> subprocess.Popen[bytes]:
+        env = {
+            "PATH": os.environ["PATH"],
+            "SHADOWPRICE_CHECKPOINT_DIR": str(tmp_path),
+            "SHADOWPRICE_PROGRESS_FILE": str(progress),
+            "SHADOWPRICE_ROLE": "worker",
+            "SHADOWPRICE_RANK": "0",
+            "SHADOWPRICE_WORKERS": "2",
+            "SHADOWPRICE_GENERATION": str(generation),
+        }
+        words = ["/bin/sh", "-c", paced.SCRIPT, "paced", str(work), str(pace)]
+        return subprocess.Popen(words, env=env)
+
+    def reported() -> dict[str, Any]:
+        return json.loads(progress.read_text()) if progress.exists() else {}
+
+    with worker(1, 1_000_000, 10) as first:
+        wait_until(lambda: reported().get("minibatches", 0) > 0)
+        first.terminate()
+        assert first.wait() == 143
+    saved = int((tmp_path / "step").read_text())
+    assert 0 < saved == reported()["minibatches"]
+    with worker(2, saved + 1, 10) as second:
+        assert second.wait() == 0
+    assert reported() == {
+        "generation": 2,
+        "minibatches": saved + 1,
+        "metrics": {},
+        "checkpoints": True,
+    }

@@ -1,7 +1,7 @@
 """The testbed of OASiS's section V-B with real jobs: Figs. 7 and 8, measured and predicted."""
 
 from shadowprice.experiments.framework import Experiment
-from shadowprice.experiments.testbed import drawing, measure, starts, virtual
+from shadowprice.experiments.testbed import drawing, measure, paced, starts, virtual
 
 EXPERIMENTS = (
     Experiment(
@@ -32,5 +32,15 @@ EXPERIMENTS = (
         measure=virtual.measure_virtual,
         draw=virtual.draw_virtual,
         size=(15.0, 5.0),
+    ),
+    Experiment(
+        name="testbed-paced",
+        title="One draw in real time on processes that keep the stated pace, and its simulation",
+        source="Bao et al., INFOCOM 2018, Fig. 7",
+        reported="OASiS earns the most.",
+        measure=paced.measure_paced,
+        draw=paced.draw_paced,
+        size=(8.0, 4.5),
+        executors=("local",),
     ),
 )

@@ -1,0 +1,160 @@
+"""Figs. 7 and 8 in real time on processes of this machine that only keep the stated pace.
+
+The jobs wait instead of training, so that a start takes little of a slot of a minute and all
+policies can run beside each other. Beside each run stands the simulation of the same submissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.core.utility import utility_value
+from shadowprice.experiments.beside import as_submitted
+from shadowprice.experiments.live import Lived, Where, live_once
+from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.testbed.files import Files, scaled
+from shadowprice.experiments.testbed.virtual import VARIANTS, Variant, constants
+from shadowprice.simulator.scenario import record_run
+from shadowprice.simulator.source import Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+SECONDS: Final = 60
+"""Length of a slot."""
+
+RESTART: Final = 0.03 * SECONDS
+"""Seconds that jobs state for a start."""
+
+AHEAD: Final = 3.0
+"""Seconds before its slot at which a job is submitted."""
+
+SCRIPT: Final = r"""
+work=$1 pace=$2 dir=$SHADOWPRICE_CHECKPOINT_DIR
+[ "$SHADOWPRICE_ROLE" = ps ] && { sleep 86400 & wait; exit 0; }
+base=0
+[ -f "$dir/step" ] && base=$(cat "$dir/step")
+start=$(date +%s%3N)
+reached() {
+    now=$(date +%s%3N)
+    done=$((base + (now - start) * SHADOWPRICE_WORKERS / pace))
+    [ "$done" -gt "$work" ] && done=$work
+}
+publish() {
+    [ "$SHADOWPRICE_RANK" = 0 ] || return 0
+    printf '%s' "$2" > "$1.new" && mv "$1.new" "$1"
+}
+report() {
+    body="{\"generation\": $SHADOWPRICE_GENERATION, \"minibatches\": $done"
+    publish "$SHADOWPRICE_PROGRESS_FILE" "$body, \"metrics\": {}, \"checkpoints\": true}"
+}
+leave() {
+    reached; publish "$dir/step" "$done"; report; exit 143
+}
+trap leave TERM
+reached
+while [ "$done" -lt "$work" ]; do
+    sleep 1 & wait $!
+    reached; report
+done
+report
+"""
+"""A worker: waits as long as its mini-batches are stated to take, saves on SIGTERM, reports."""
+
+
+def measure_paced(settings: Settings) -> Tables:
+    """Run one draw under every policy at the same time, and simulate it as it was submitted."""
+    shown = {"oasis", "rrh", "drf", "fifo", "dorm", "rolling"}
+    variants = [replace(one, end=False) for one in VARIANTS if one.label in shown]
+    slots = 3 if settings.quick else 10
+    files = scaled(SECONDS, seed=settings.seed, slots=slots, restart=RESTART)
+    where = settings.where or Where()
+    with ThreadPoolExecutor(len(variants)) as threads:
+        lives = list(threads.map(lambda one: _lived(files, one, settings.seed, where), variants))
+    rows = [
+        row
+        for variant, lived in zip(variants, lives, strict=True)
+        for row in _rows(files, variant, settings.seed, lived)
+    ]
+    jobs = pl.DataFrame(rows, infer_schema_length=None)
+    summary = jobs.group_by("policy", maintain_order=True).agg(
+        pl.col("utility", "predicted_utility").sum(),
+        completed=pl.col("completion").is_not_null().sum(),
+        predicted_completed=pl.col("predicted_completion").is_not_null().sum(),
+        start=pl.col("start").mean(),
+        moves=pl.col("moves").sum(),
+    )
+    return {"summary": summary, "jobs": jobs}
+
+
+def _settings(files: Files, variant: Variant, seed: int) -> Variant:
+    if not variant.given:
+        return variant
+    return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
+
+
+def _lived(files: Files, variant: Variant, seed: int, where: Where) -> dict[str, Lived]:
+    jobs = []
+    for job in files.jobs:
+        name = str(job["name"])
+        work = job["epochs"] * job["chunks"] * job["minibatches"]
+        pace = max(1, round(1000 * files.pace[name]))
+        command = ["/bin/sh", "-c", SCRIPT, "paced", str(work), str(pace)]
+        record = {key: value for key, value in job.items() if key != "arrival"}
+        record["run"] = {"command": command, "grace": "10s", "retries": 3}
+        jobs.append((files.seconds * files.arrival(name), record))
+    choice = _settings(files, variant, seed).choice
+    limit = files.seconds * files.slots
+    return live_once(files.cluster, jobs, choice, limit, where, ahead=AHEAD)
+
+
+def _rows(
+    files: Files, variant: Variant, seed: int, lived: Mapping[str, Lived]
+) -> list[dict[str, Any]]:
+    documents = [as_submitted(job, lived[str(job["name"])]) for job in files.jobs]
+    scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario(seed)
+    choice = _settings(files, variant, seed).choice
+    policy = choice.build(PolicyContext(cluster=scenario.cluster))
+    run = record_run(scenario, choice.label, policy, at_once=True)
+    predicted = dict(run.jobs.select("job", "completion").iter_rows())
+    base = next(iter(lived.values())).base
+    on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
+    rows = []
+    for job in files.jobs:
+        one = lived[str(job["name"])]
+        utility = JobSpec.model_validate(job).resolve(on).utility
+        arrival = base + files.arrival(str(job["name"]))
+        real = one.record["completion_slot"] if one.record["state"] == "finished" else None
+        row: dict[str, Any] = {"policy": variant.label, "job": job["name"]}
+        for prefix, slot in (("", real), ("predicted_", predicted[one.record["name"]])):
+            done = slot if slot is not None and slot < base + files.slots else None
+            row[f"{prefix}completion"] = None if done is None else done - base
+            earned = 0.0 if done is None else utility_value(utility, done - arrival)
+            row[f"{prefix}utility"] = earned
+        row["start"] = one.start(files.speeds(job))
+        row["moves"] = max(0, int(one.record["generation"]) - 1)
+        rows.append(row)
+    return rows
+
+
+def draw_paced(tables: Tables, figure: Figure) -> None:
+    """Draw utility of every policy, simulated (pale) and in real time."""
+    panel, summary = figure.subplots(), tables["summary"]
+    policies = summary["policy"].to_list()
+    colours = [POLICY_COLOURS.get(one, PALETTE[1]) for one in policies]
+    places = range(len(policies))
+    panel.bar([at - 0.2 for at in places], summary["predicted_utility"], 0.38, color=colours,
+              alpha=0.35)  # fmt: skip
+    bars = panel.bar([at + 0.2 for at in places], summary["utility"], 0.38, color=colours)
+    panel.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
+    panel.set_xticks(list(places), policies)
+    panel.set(title="Fig. 7: simulated (pale) and in real time", ylabel="total utility of 12 jobs")
