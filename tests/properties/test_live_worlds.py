@@ -1,0 +1,27 @@
+"""The live service in random worlds, under every policy: all that is admitted ends, and is kept.
+
+Jobs take 1 to 50 % longer or shorter than they state, start late, run on servers of unlike speed
+that are lost, drained and return, with and without checkpoints and reports, while the service is
+stopped and killed. Time is virtual; `make test SUITE=properties` plays 10,000 worlds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.support.examples import RUN_ALL
+from tests.support.virtual_worlds import LIVE, draw_world, play, smallest, violations
+
+WORLDS: Final = 10_000 if RUN_ALL else 3 * len(LIVE)
+"""Worlds in all."""
+
+
+@pytest.mark.parametrize("policy", LIVE)
+def test_what_is_admitted_ends_and_nothing_is_stopped_in_vain(policy: str) -> None:
+    for seed in range(LIVE.index(policy), WORLDS, len(LIVE)):
+        broken = violations(play(draw_world(seed), policy))
+        if broken:
+            world = smallest(draw_world(seed), policy)
+            pytest.fail(f"seed {seed}: {broken}\nsmallest world: {world}")

@@ -1,0 +1,47 @@
+"""Jobs that take a little longer than they state, live: each runs to its end at one go."""
+
+from __future__ import annotations
+
+import pytest
+
+from shadowprice.executors.contract import Ending
+from shadowprice.service.truth.views import State
+from tests.support.virtual_worlds import LIVE, LiveJob, LiveWorld, Played, play
+
+
+def _jobs(count: int, most: float, deadline: int) -> tuple[LiveJob, ...]:
+    """Return jobs stated as four slots that take 5 % to ``most`` longer."""
+    utility = {"kind": "deadline", "value": 10, "by": f"{deadline} slots"}
+    return tuple(
+        LiveJob(
+            stated=4,
+            utility=utility,
+            error=0.05 + (most - 0.05) * (number % 4) / 3,
+            tenant=number % 2,
+        )
+        for number in range(count)
+    )
+
+
+def _check(played: Played, *, seconds: float) -> None:
+    assert played.over
+    admitted = [name for name, view in played.views.items() if view.state is not State.REFUSED]
+    assert admitted
+    assert all(played.views[name].state is State.FINISHED for name in admitted)
+    assert all(one.spec.generation == 1 for one in played.generations)
+    assert all(one.ending is Ending.DONE for one in played.generations)
+    assert played.seconds <= seconds
+
+
+@pytest.mark.parametrize("policy", LIVE)
+@pytest.mark.parametrize(("slot", "most"), [(1, 0.125), (5, 0.2)])
+def test_four_jobs_on_two_places_end_in_twelve_slots(policy: str, slot: int, most: float) -> None:
+    played = play(LiveWorld(slot, (1, 1), (1.0, 1.0), _jobs(4, most, 80)), policy)
+    assert all(view.state is State.FINISHED for view in played.views.values())
+    _check(played, seconds=12.0 * slot)
+
+
+@pytest.mark.parametrize("policy", LIVE)
+def test_sixty_jobs_on_twelve_places_run_once_each(policy: str) -> None:
+    world = LiveWorld(1, (3, 3, 3, 3), (1.0,) * 4, _jobs(60, 0.125, 80))
+    _check(play(world, policy), seconds=30.0)
