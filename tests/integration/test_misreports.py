@@ -54,7 +54,7 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
             ({"minibatches": -1}, 422, "progress.minibatches: it is no count; write how many"),
             (b'{"minibatches": NaN}', 400, "NaN is not valid JSON"),
             ({"minibatch": 1}, 422, "did you mean 'minibatches'?"),
-            ({"minibatches": 1, "generation": 2}, 403, "the token is that of generation 1"),
+            ({"minibatches": 1, "generation": 2}, 403, "the token is valid for generation 1 only"),
         ):
             for _ in range(3):
                 assert post(live, "a", content).status_code == status

@@ -145,7 +145,7 @@ def test_an_address_that_leads_to_no_cluster_leaves_nothing(
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
     line = _refused(capsys, cluster, tmp_path / "d", *options, str(tmp_path / "one"))
-    assert "leads to no cluster: no such file" in line
+    assert "leads to no cluster: there is no such file" in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
 

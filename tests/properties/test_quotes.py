@@ -19,6 +19,7 @@ from shadowprice.core.events import (
     Commit,
     Decided,
     Decision,
+    Drop,
     DriverEvent,
     JobsArrived,
     Place,
@@ -218,4 +219,4 @@ def test_the_engine_s_own_refusals_are_quoted() -> None:
     assert quote.answer is Answer.REFUSED
     assert not engine.jobs
     with pytest.raises(TypeError, match="no answer to an arrival"):
-        Quote.of(engine.handle, 0)  # type: ignore[arg-type]
+        Quote.of(Drop("huge", quote.refusal), 0)

@@ -90,7 +90,8 @@ def test_the_last_useful_slot_is_the_last_that_is_worth_something(
 ) -> None:
     on = cluster()
     one = replace(job(on), utility=utility, arrival=arrival)
-    last = Book(on, until, quotas_of(on, wanted=False))._last_slot(one)
+    book = Book(on, until, quotas_of(on, wanted=False))
+    last = book._last_slot(one, book.final)
     shortest = one.fastest_slots - 1
 
     def worth(slot: int) -> bool:

@@ -96,7 +96,8 @@ def test_a_report_is_posted_where_there_is_no_file(
         server.shutdown()
         thread.join(WAIT_LIMIT_SECONDS)
         server.server_close()
-    body = {"generation": 3, "minibatches": 2.5, "metrics": {"loss": 1.0}}
+    metrics = {"loss": 1.0}
+    body = {"generation": 3, "minibatches": 2.5, "metrics": metrics, "checkpoints": False}
     assert got == [("/v1/jobs/j/progress", "Bearer token", body)]
     assert not jobs.report(3)  # nobody listens any more: no harm
 

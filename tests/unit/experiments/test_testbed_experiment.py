@@ -27,7 +27,7 @@ from shadowprice.simulator.source import Source
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 from tests.support import ideal_service
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 
 def _resolved(files: Files) -> tuple[Any, list[Any]]:
@@ -314,11 +314,11 @@ def test_a_paced_worker_saves_on_sigterm_and_goes_on_from_there(tmp_path: Path) 
     with worker(1, 1_000_000, 10) as first:
         wait_until(lambda: reported().get("minibatches", 0) > 0)
         first.terminate()
-        assert first.wait() == 143
+        assert first.wait(WAIT_LIMIT_SECONDS) == 143
     saved = int((tmp_path / "step").read_text())
     assert 0 < saved == reported()["minibatches"]
     with worker(2, saved + 1, 10) as second:
-        assert second.wait() == 0
+        assert second.wait(WAIT_LIMIT_SECONDS) == 0
     assert reported() == {
         "generation": 2,
         "minibatches": saved + 1,

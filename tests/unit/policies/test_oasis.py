@@ -327,7 +327,7 @@ def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
     assert record.status is Status.DROPPED
     refusal = refusal_of(engine)
     assert refusal.reason is Reason.SERVER_LOST
-    assert refusal.message.startswith("gpu-0 was lost and the rest of the job does not fit")
+    assert refusal.message.startswith("gpu-0 was lost, and the rest of the job does not fit")
     assert not engine.ledger.used.any()
 
 

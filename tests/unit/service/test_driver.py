@@ -252,10 +252,10 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
         shown = curve(connection, "job", 100)
     driver._thread.shutdown()
     store.close()
-    young = [point for point in kept if point["minibatches"] <= 4_000]
+    young = [point for point in kept if point.minibatches <= 4_000]
     assert len(young) == 2_000  # two a second of the first thousand
     assert len(kept) < 2_000 * (1 + math.log(5)) + 50  # of five thousand
-    gaps = [b["minibatches"] - a["minibatches"] for a, b in pairwise(kept[-50:])]
+    gaps = [b.minibatches - a.minibatches for a, b in pairwise(kept[-50:])]
     assert max(gaps) == 3  # seconds, a 2,000th of the time
     assert 50 < len(shown) <= 100
     assert shown[-1] == kept[-1]

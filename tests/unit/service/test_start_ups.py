@@ -32,7 +32,7 @@ def starts(bench: Bench, number: int, seconds: float, *, ends: bool = True) -> N
 def told(bench: Bench) -> list[dict[str, Any]]:
     with bench.store.reading() as connection:
         events = list_events(connection, after=0, limit=1_000)
-    return [event["data"] for event in events if event["kind"] == "warning"]
+    return [event.data for event in events if event.kind == "warning"]
 
 
 def warnings(bench: Bench) -> list[dict[str, Any]]:

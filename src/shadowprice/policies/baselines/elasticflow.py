@@ -182,7 +182,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
             ends = deadline < deadline_of(job)
             return Refusal(
                 Reason.TOO_LATE,
-                f"with most workers it takes {shortest} slots, and {max(0, deadline - slot + 1)} "
+                f"with most workers it takes {shortest} slots, and {deadline - slot + 1} "
                 f"are left until {'the timespan ends' if ends else 'its deadline'}",
                 bottleneck="end of the timespan" if ends else None,
             )
@@ -306,9 +306,14 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         return row
 
     def _due(self, job: Job) -> int:
-        """Return the last slot that keeps a job's deadline, and is within the timespan."""
+        """Return the last slot that keeps a job's deadline, and is within a timespan that can move.
+
+        A simulation that ends runs the same jobs up to its end as one that goes on.
+        """
         deadline, until = deadline_of(job), self._context.until
-        return deadline if deadline == NEVER or until is None else min(deadline, until - 1)
+        if deadline == NEVER or until is None or not self._context.end_moves:
+            return deadline
+        return min(deadline, until - 1)
 
     def _grow(self, rows: int, width: int) -> None:
         before = dict(self._rows)
