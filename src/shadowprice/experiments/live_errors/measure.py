@@ -1,0 +1,166 @@
+"""What every policy earns on the live service when stated work is wrong, beside its simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from shadowprice.core.policy import PolicyContext
+from shadowprice.experiments.live_errors.workload import AHEAD, CLUSTER, SLOT, Workload, draw
+from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.experiments.virtual import run_live
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.significance import against, interval
+from shadowprice.simulator.scenario import record_run
+from shadowprice.simulator.source import Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shadowprice.experiments.framework import Settings, Tables
+
+ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
+"""Most share by which a job takes longer or shorter than it states."""
+
+REFERENCE: Final = "rolling"
+"""What all others are compared with."""
+
+DORM: Final = {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}
+
+POLICIES: Final = tuple(
+    PolicyChoice(name, DORM if name == "dorm" else {}, name)
+    for name in (
+        "rolling", "elasticflow", "rrh", "drf", "fifo", "srtf", "las", "backfill", "gandiva_fair",
+        "hived", "oasis", "pdors", "dorm", "astraea", "batchsche",
+    )
+)  # fmt: skip
+"""Every policy that can run without knowing all jobs beforehand."""
+
+
+def measure_errors(settings: Settings) -> Tables:
+    """Run the same draws under every policy and error, and simulate them as stated."""
+    draws, jobs, slots = (2, 16, 16) if settings.quick else (5, 30, 30)
+    choices = [
+        one for one in POLICIES if not settings.quick or one.name in {"rolling", "oasis", "fifo"}
+    ]
+    cases = [
+        (choice, error, settings.seed + number, jobs, slots)
+        for choice in choices
+        for error in (None, *ERRORS)
+        for number in range(draws)
+    ]
+    rows = settings.each(_earned, cases, _label)
+    runs = pl.DataFrame(rows, infer_schema_length=None)
+    return {"summary": _summary(runs), "runs": runs}
+
+
+def _label(choice: PolicyChoice, error: float | None, seed: int, *_: int) -> str:
+    how = "simulated" if error is None else f"live, errors of {error:.0%}"
+    return f"{choice.label}, draw {seed}, {how}"
+
+
+def _earned(
+    choice: PolicyChoice, error: float | None, seed: int, jobs: int, slots: int
+) -> dict[str, Any]:
+    """Return what a policy earned of one draw; simulated as stated if there is no error."""
+    workload = draw(seed, jobs, slots)
+    row: dict[str, Any] = {"policy": choice.label, "error": error, "draw": seed}
+    offer = workload.on_offer()
+    if error is None:
+        return (
+            row
+            | {"value": _simulated(choice, workload) / offer}
+            | dict.fromkeys(("finished", "promised", "kept", "moves", "lost"))
+        )
+    # Long enough for every policy to finish all that it took.
+    outcomes = run_live(
+        CLUSTER, workload.submissions(error), choice, (slots + 100.0) * SLOT
+    ).values()
+    done = sum(one.done for one in outcomes)
+    return row | {
+        "value": sum(one.utility for one in outcomes) / offer,
+        "finished": sum(one.state == "finished" for one in outcomes),
+        "promised": sum(one.kept is not None for one in outcomes),
+        "kept": sum(one.kept is True for one in outcomes),
+        "moves": sum(max(0, one.generations - 1) for one in outcomes),
+        "lost": sum(one.lost for one in outcomes) / done if done else 0.0,
+    }
+
+
+def _simulated(choice: PolicyChoice, workload: Workload) -> float:
+    """Return what the simulator says: jobs take what they state, and every start its restart."""
+    documents = [
+        {**record, "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
+        for record, arrival in zip(workload.records, workload.arrivals, strict=True)
+    ]
+    cluster = {**CLUSTER, "restart_first": True}
+    scenario, _ = Source(cluster=cluster, jobs=documents).scenario()
+    # As a live service decides, which doesn't know the jobs that are to come.
+    policy = choice.build(PolicyContext(cluster=scenario.cluster))
+    run = record_run(scenario, choice.label, policy, at_once=True)
+    return float(run.jobs["utility"].fill_null(0.0).sum())
+
+
+def _summary(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a policy and error: means with their intervals, and how far from `rolling`."""
+    rows: list[dict[str, Any]] = []
+    for error in (None, *ERRORS):
+        same = runs.filter(pl.col("error").is_null() if error is None else pl.col("error") == error)
+        values = {
+            str(policy): same.filter(pl.col("policy") == policy).sort("draw")["value"].to_list()
+            for policy in same["policy"].unique(maintain_order=True)
+        }
+        others = [policy for policy in values if policy != REFERENCE]
+        apart = against(values[REFERENCE], [values[policy] for policy in others])
+        paired = dict(zip(others, apart, strict=True))
+        for policy, earned in values.items():
+            mine = same.filter(pl.col("policy") == policy)
+            mean, difference = interval(earned), paired.get(policy)
+            promised = int(mine["promised"].sum() or 0)
+            rows.append(
+                {
+                    "policy": policy,
+                    "error": error,
+                    "value": mean.mean,
+                    "value_half": mean.half,
+                    "below_reference": None if difference is None else -difference.difference.mean,
+                    "below_half": None if difference is None else difference.difference.half,
+                    "p": None if difference is None else difference.adjusted,
+                    "finished": mine["finished"].mean(),
+                    "promised": promised,
+                    "kept": int(mine["kept"].sum() or 0) / promised if promised else None,
+                    "moves": mine["moves"].mean(),
+                    "lost": mine["lost"].mean(),
+                }
+            )
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def draw_errors(tables: Tables, figure: Figure) -> None:
+    """Draw value, promises, moves and lost work of every policy by the size of errors."""
+    panels = figure.subplots(2, 2).ravel()
+    summary = tables["summary"].filter(pl.col("error").is_not_null())
+    columns = (
+        ("value", "value earned (% of that on offer)", 100.0),
+        ("kept", "first promises that are kept (%)", 100.0),
+        ("moves", "moves (a run)", 1.0),
+        ("lost", "work lost (% of that done)", 100.0),
+    )
+    policies = summary["policy"].unique(maintain_order=True).to_list()
+    for panel, (column, title, scale) in zip(panels, columns, strict=True):
+        for at, policy in enumerate(policies):
+            rows = summary.filter(pl.col("policy") == policy).drop_nulls(column).sort("error")
+            if not len(rows):
+                continue
+            panel.plot(
+                100.0 * rows["error"],
+                scale * rows[column],
+                marker="o^sv"[at // 4 % 4],
+                color=POLICY_COLOURS.get(str(policy), PALETTE[at % len(PALETTE)]),
+                linestyle=("-", "--", ":")[at // len(PALETTE) % 3],
+                label=policy,
+            )
+        panel.set(title=title, xlabel="errors of stated work, at most (%)")
+        panel.set_ylim(bottom=0)
+    panels[0].legend(fontsize=7, ncols=2)

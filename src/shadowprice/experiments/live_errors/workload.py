@@ -1,0 +1,146 @@
+"""Jobs of three tenants that state their work, and do more or less of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from shadowprice.core.job import Job
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.core.utility import utility_value
+from shadowprice.executors.virtual import Rate, VirtualJob, stated_rate
+
+SLOT: Final = 1200
+"""Seconds of a slot: the papers' 20 minutes."""
+
+STEPS: Final = 1200
+"""Mini-batches of a slot on one worker: one a second."""
+
+START: Final = (0.01, 0.05)
+"""Least and most share of a slot that a start takes, drawn for every placement."""
+
+SAVE: Final = 0.01
+"""Share of a slot that a checkpoint takes on SIGTERM."""
+
+RESTART: Final = "1min"
+"""What jobs state of a restart."""
+
+AHEAD: Final = 30.0
+"""Seconds before its slot at which a job is submitted."""
+
+FIRST: Final = 1
+"""Slot in which the first job may arrive."""
+
+TENANTS: Final = ("vision", "speech", "text")
+
+CLUSTER: Final[Mapping[str, Any]] = {
+    "slot": f"{SLOT}s",
+    "horizon": 60,
+    # Places, so that policies that deal in tenants' shares run on the same cluster as all others.
+    "servers": [{"name": "node", "count": 6, "capacity": {"worker": 4, "ps": 4}}],
+    "tenants": [{"name": name, "share": {"worker": 8, "ps": 8}} for name in TENANTS],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One draw.
+
+    Parameters
+    ----------
+    records : tuple of mapping
+        What job files say of the jobs, by arrival.
+    arrivals : tuple of int
+        Their slots of arrival.
+    luck : tuple of float
+        Error of each job's stated work, in [-1, 1] times the size of errors.
+    starts : tuple of tuple of float
+        Seconds that its starts take.
+    """
+
+    records: tuple[Mapping[str, Any], ...]
+    arrivals: tuple[int, ...]
+    luck: tuple[float, ...]
+    starts: tuple[tuple[float, ...], ...]
+
+    def resolved(self) -> list[Job]:
+        """Return the jobs as schedulers see them."""
+        on = ClusterSpec.model_validate(CLUSTER).resolve("live-errors")
+        return [
+            JobSpec.model_validate({**record, "arrival": f"{arrival} slots"}).resolve(on)
+            for record, arrival in zip(self.records, self.arrivals, strict=True)
+        ]
+
+    def on_offer(self) -> float:
+        """Return the value if each job completed as fast as it can."""
+        return sum(utility_value(job.utility, job.fastest_slots - 1) for job in self.resolved())
+
+    def submissions(self, error: float) -> list[tuple[float, Mapping[str, Any], VirtualJob]]:
+        """Return what is submitted when, and how it really runs.
+
+        Parameters
+        ----------
+        error : float
+            Size of errors: a job takes up to that share longer or shorter than stated.
+        """
+        found: list[tuple[float, Mapping[str, Any], VirtualJob]] = []
+        jobs = zip(
+            self.records, self.arrivals, self.luck, self.starts, self.resolved(), strict=True
+        )
+        for record, arrival, luck, starts, job in jobs:
+            rate, factor = stated_rate(job, SLOT), 1.0 + luck * error
+            true = VirtualJob(
+                work=float(job.work),
+                rate=_slowed(rate, factor),
+                start_seconds=starts,
+                save_seconds=SAVE * SLOT,
+                report_every=SLOT / 5,
+            )
+            run = {"command": ["train"], "grace": f"{SLOT // 10}s"}
+            found.append((arrival * SLOT - AHEAD, {**record, "run": run}, true))
+        return found
+
+
+def _slowed(rate: Rate, factor: float) -> Rate:
+    return lambda shares: rate(shares) / factor
+
+
+def draw(seed: int, jobs: int, slots: int) -> Workload:
+    """Return a draw of jobs that arrive over some slots.
+
+    The cluster has 24 workers; the jobs ask for about one and a half times of that.
+    """
+    random_ = random.Random(f"live-errors {seed}")
+    arrivals = sorted(random_.randrange(FIRST, slots) for _ in range(jobs))
+    records: list[Mapping[str, Any]] = []
+    for number, _ in enumerate(arrivals):
+        workers = random_.choice([1, 2, 2, 4, 4, 8])
+        length = random_.choice([2, 3, 4, 6, 8, 12])
+        value = random_.uniform(1.0, 10.0) * workers * length
+        target = round(length * random_.uniform(1.5, 4.0), 1)
+        urgency = random_.choice([0.05, 0.3, 1.0])
+        record: dict[str, Any] = {
+            "name": f"job-{number}",
+            "tenant": random_.choice(TENANTS),
+            "epochs": length,
+            "chunks": workers,
+            "minibatches": STEPS,
+            "minibatch_time": f"{float(Fraction(SLOT, STEPS))}s",
+            "worker": {"worker": 1},
+            "restart": RESTART,
+            "utility": {
+                "kind": "sigmoid",
+                "value": round(value, 3),
+                "decay": urgency,
+                "target": f"{target} slots",
+            },
+        }
+        if random_.random() < 0.5:
+            record["ps"] = {"ps": 1}
+        records.append(record)
+    luck = tuple(random_.uniform(-1.0, 1.0) for _ in records)
+    starts = tuple(tuple(SLOT * random_.uniform(*START) for _ in range(30)) for _ in records)
+    return Workload(tuple(records), tuple(arrivals), luck, starts)
