@@ -63,6 +63,10 @@ class Job(ApiRecord):
     promise: datetime | None = Field(description="promised completion")
     promise_slot: int | None
     first_promise_slot: int | None
+    promise_margin_slots: int = Field(
+        description="slots from the planned completion to the promise; keeps 95 % of the promises"
+    )
+    promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
     completion: datetime | None = Field(description="completion, expected while the job is open")
     completion_slot: int | None
     closed: datetime | None
@@ -266,6 +270,10 @@ class Quote(ApiRecord):
     admitted: bool
     completion: int | None = Field(description="promised completion slot")
     promise: datetime | None
+    promise_margin_slots: int = Field(
+        description="slots from the planned completion to the promise; keeps 95 % of the promises"
+    )
+    promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
     utility: float | None
     price: float | None
     displaced: list[str] | int = Field(

@@ -250,7 +250,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "state", job.state
     yield "tenant", job.tenant
     yield "submitted", when(job.submitted)
-    yield "promise", when(job.promise) if job.promise else ""
+    yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
     yield "finish", when(job.completion) if job.completion else ""
     yield "progress", f"{percent(job)}  ({job.progress:,.0f} of {job.required:,.0f} mini-batches)"
     where = f" on {', '.join(job.servers)}" if job.servers else ""
@@ -271,6 +271,15 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "reason", first_line(job.reason_text)
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
+
+
+def _margin(job: Job) -> str:
+    """Return the margin of a job's promise in words; empty if it has none."""
+    slots = job.promise_margin_slots
+    if not slots:
+        return ""
+    later = "1 slot" if slots == 1 else f"{slots} slots"
+    return f" ({later} after the plan, which kept 95 % of {job.promise_margin_jobs} earlier jobs)"
 
 
 def _speed(job: Job) -> str:

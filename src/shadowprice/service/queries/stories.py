@@ -31,6 +31,8 @@ def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
                 if data.get("utility") is not None and data.get("cost") is not None
                 else ""
             )
+            if data.get("margin"):
+                slot += f" ({data['margin']} after the plan)"
             return f"admitted{f', promised by the end of {slot}' if slot else ''}{worth}"
         case "standby":
             message = str(data.get("message", ""))

@@ -36,7 +36,7 @@ from shadowprice.engine.state import JobRecord
 from shadowprice.service.budgets.billing import CannotPayError
 from shadowprice.service.truth.ending import CODE, has_ended, refusal_reason
 from shadowprice.service.truth.transaction import Transaction
-from shadowprice.service.truth.views import JobView, State, changes_of
+from shadowprice.service.truth.views import JobView, State, changes_of, promise_of
 
 
 class Batch(Transaction):
@@ -289,6 +289,8 @@ class Batch(Transaction):
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name
         before = self.truth.views[name]
+        if before.first_promise is None and record.status.open:
+            before = self._with_margin(record, before)
         changes = changes_of(self.engine, record, before, self.calendar, self.now)
         if not changes["state"].open:
             self.closed.append(name)
@@ -299,6 +301,15 @@ class Batch(Transaction):
         if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
             self.tell("standby", name, message=f"waits: {waits['message']}")
         self.change(name, **changes)
+
+    def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
+        """Return the view of a job that is about to be promised, with its margin."""
+        planned, job = promise_of(record), record.job
+        if planned is None:
+            return view
+        margin = self.truth.margins.margin(view.tenant, view.family, planned, job.arrival)
+        self.change(view.name, margin=margin.slots, margin_jobs=margin.jobs)
+        return self.truth.views[view.name]
 
     def _promised(
         self, name: str, before: JobView, changes: Mapping[str, Any], message: str
@@ -313,6 +324,8 @@ class Batch(Transaction):
                 payoff=view.payoff,
                 utility=view.utility,
                 cost=view.cost,
+                margin=view.margin,
+                margin_jobs=view.margin_jobs,
             )
         else:
             kind = "broken" if promise is None else "moved"

@@ -28,6 +28,7 @@ from shadowprice.service.clock import Calendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.ending import lengthened, without_end_text
+from shadowprice.service.truth.margins import Margin
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.submission import (
     Submission,
@@ -330,6 +331,8 @@ class Quoted:
         Why the job would be refused though the policy would admit it.
     timespan : mapping
         What the end of the timespan means to it; empty where that is far.
+    margin : Margin
+        Of its promise.
     """
 
     quote: Quote
@@ -337,6 +340,7 @@ class Quoted:
     held: int | None = None
     reason: Mapping[str, Any] | None = None
     timespan: Mapping[str, Any] = field(default_factory=dict)
+    margin: Margin = field(default_factory=Margin)
 
     def to_resource(self, job: str, calendar: Calendar, *, names: bool) -> rest.Quote:
         """Return the quote as clients get it.
@@ -363,7 +367,7 @@ class Quoted:
         if self.held is not None:
             left = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=left)
-        completion = quote.completion
+        completion = None if quote.completion is None else quote.completion + self.margin.slots
         return rest.Quote(
             job=job,
             slot=quote.slot,
@@ -372,6 +376,8 @@ class Quoted:
             completion=completion,
             promise=None if completion is None else to_datetime(calendar.ends(completion)),
             utility=quote.utility,
+            promise_margin_slots=self.margin.slots,
+            promise_margin_jobs=self.margin.jobs,
             price=quote.price,
             displaced=list(quote.displaced) if names else len(quote.displaced),
             refusal=None if reason is None else rest.JobReason.model_validate(reason),
@@ -405,12 +411,16 @@ class AskQuote:
         quote = engine.quote(job, explained=True)
         end = end_of_quote(engine, batch.calendar, job, quote)
         price = None if quote.price is None else price_of(quote.price)
+        margin = Margin()
+        if quote.completion is not None:
+            family = self.submission.spec.family
+            margin = truth.margins.margin(job.tenant, family, quote.completion, job.arrival)
         account = truth.accounts.get(job.tenant)
         if account is None:
-            return Quoted(quote, price, timespan=end)
+            return Quoted(quote, price, timespan=end, margin=margin)
         dear = quote.admitted and price is not None and price > account.balance
         reason = reason_of(account, price) if dear and price is not None else None
-        return Quoted(quote, price, account.balance, reason, end)
+        return Quoted(quote, price, account.balance, reason, end, margin)
 
 
 # ------------------------------------------------------------------ servers and tenants

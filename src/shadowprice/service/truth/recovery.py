@@ -40,6 +40,7 @@ from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import Calendar, SteadyClock
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
+from shadowprice.service.truth.margins import Margins, read_margins
 from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
@@ -64,6 +65,7 @@ class Recovered:
     last_at: int
     snapshot_sequence: int
     replayed: int
+    margins: Margins
 
 
 def recover(
@@ -123,6 +125,7 @@ def recover(
             _last_at(connection),
             since,
             replayed,
+            Margins() if virtual else read_margins(connection),
         )
 
 
@@ -143,7 +146,7 @@ def _begin(
         put_policy(store, connection, choice, engine.policy)
         store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(FORMAT))
-    return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0)
+    return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0, Margins())
 
 
 def _packed(engine: Engine) -> bytes:

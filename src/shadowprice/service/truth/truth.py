@@ -27,6 +27,7 @@ from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.clock import SECOND, Calendar, SteadyClock
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.batch import Batch
+from shadowprice.service.truth.margins import Margins
 from shadowprice.service.truth.operations import Submit, submit_together, waiting_together
 from shadowprice.service.truth.outcome import Operation, Outcome, Servers
 from shadowprice.service.truth.recovery import Recovered, mark_of, put_policy, recover
@@ -34,7 +35,7 @@ from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.speeds import Speeds
 from shadowprice.service.truth.start_ups import StartUps, read_start_ups
 from shadowprice.service.truth.timespan import TimespanEnd, read_end
-from shadowprice.service.truth.views import JobView
+from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
 
@@ -124,6 +125,7 @@ class Truth:
         self.last_at: int = found.last_at
         self.end: TimespanEnd = read_end(self.store)
         self.start_ups: StartUps = read_start_ups(self.store)
+        self.margins: Margins = found.margins
         self._snapshot_sequence: int = found.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # of an engine that is no more
@@ -229,7 +231,9 @@ class Truth:
                 del left[: len(answers)]
             batch.write()
         for name in batch.closed:
-            self.views.pop(name, None)
+            view = self.views.pop(name, None)
+            if view is not None and view.state is State.FINISHED and not self.virtual:
+                self.margins.note(view)
             self.specs.pop(name, None)
             self.speeds.forget(name)
             self.furthest.pop(name, None)

@@ -75,6 +75,10 @@ class JobView:
         Slot by whose end it is promised now, and was first.
     promise_at : int or None
         When that slot ends.
+    margin : int
+        Slots from a planned completion to the promise (`truth.margins`).
+    margin_jobs : int
+        Finished jobs that the margin was taken from.
     completion : int or None
         Slot in which it completed, or in which the plan of the moment completes it.
     completion_at : int or None
@@ -138,6 +142,8 @@ class JobView:
     promise: int | None = None
     first_promise: int | None = None
     promise_at: int | None = None
+    margin: int = 0
+    margin_jobs: int = 0
     completion: int | None = None
     completion_at: int | None = None
     progress: float = 0.0
@@ -201,6 +207,8 @@ class JobView:
             promise=to_datetime_or_none(self.promise_at),
             promise_slot=self.promise,
             first_promise_slot=self.first_promise,
+            promise_margin_slots=self.margin,
+            promise_margin_jobs=self.margin_jobs,
             completion=to_datetime_or_none(self.completion_at),
             completion_slot=self.completion,
             closed=to_datetime_or_none(self.closed),
@@ -236,7 +244,7 @@ _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).enc
 
 
 def promise_of(record: JobRecord) -> int | None:
-    """Return the slot by whose end a job is promised; a committed plan is a promise."""
+    """Return the slot in which a policy plans to complete a job; a committed plan is a promise."""
     if record.promise is not None:
         return record.promise
     return record.plan.completion if len(record.plan) else None
@@ -256,6 +264,20 @@ def minibatches(job: Job, units: int) -> float:
     return units if job.bag is not None else units * job.work / job.required
 
 
+def _promise(record: JobRecord, view: JobView) -> int | None:
+    """Return the promise of an open job: its planned completion with its margin.
+
+    A plan that slips within the margin leaves the promise as it is.
+    """
+    planned = promise_of(record)
+    if planned is None:
+        return None
+    promised = planned + view.margin
+    if view.promise is not None and planned <= view.promise < promised:
+        return view.promise
+    return promised
+
+
 def changes_of(
     engine: Engine, record: JobRecord, view: JobView, calendar: Calendar, now: int
 ) -> dict[str, Any]:
@@ -270,13 +292,13 @@ def changes_of(
         "generation": record.generation,
         "failures": record.failures,
     }
-    promise = promise_of(record) if record.status.open else view.promise
+    promise = _promise(record, view) if record.status.open else view.promise
     changes["promise"] = promise
     changes["promise_at"] = None if promise is None else calendar.ends(promise)
     if view.first_promise is None and promise is not None:
         changes["first_promise"] = promise
     if record.status.open:
-        expected = record.plan.completion if len(record.plan) else promise
+        expected = record.plan.completion if len(record.plan) else record.promise
         changes["completion"] = expected
         changes["completion_at"] = None if expected is None else calendar.ends(expected)
     elif record.completion is not None:

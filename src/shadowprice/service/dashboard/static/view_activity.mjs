@@ -48,7 +48,7 @@ export function said({ kind, data }) {
   const worth = data.utility !== null && data.utility !== undefined && data.cost !== null && data.cost !== undefined ? `worth ${number(data.utility)} for ${number(data.cost)}` : "";
   switch (kind) {
     case "submitted": return "submitted";
-    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by the end of slot ${number(data.promise)}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
+    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by the end of slot ${number(data.promise)}${data.margin ? ` (${number(data.margin)} after the plan)` : ""}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
     case "moved": return (data.before ?? null) === null ? `has a promise again, by the end of slot ${number(data.promise)}: ${first || "there is room for what is left of it"}` : `promise moved from slot ${number(data.before)} to ${number(data.promise)}${first ? `: ${first}` : ""}`;
     case "broken": return `promise for slot ${number(data.before)} taken back${first ? `: ${first}` : ""}`;
     case "standby": return `waits: ${data.message ?? ""}`;
