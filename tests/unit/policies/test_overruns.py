@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import pytest
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
     Command,
+    JobEnded,
     JobRevised,
     JobsArrived,
     ProgressMeasured,
@@ -24,6 +26,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
+from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.workloads import cluster, job
 
 ON: Final = cluster(2, 0, gpus=1, horizon=60)
@@ -152,3 +155,49 @@ def test_in_a_simulation_nothing_is_pinned() -> None:
     made.handle(JobsArrived(0, (stated("a"),)))
     assert any(isinstance(one, Start) for one in made.handle(SlotBegan(0)))
     assert not made.pinned("a")
+
+
+def gangs(policy: str, resumable: bool | None) -> Engine:
+    """Return an engine under rounds, with two gangs of four slots and two that come after them."""
+    on = shared_cluster(2, {"a": {"worker": 1, "ps": 1}, "b": {"worker": 1, "ps": 1}}, worker=1)
+    made = Engine(on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True)
+    jobs = [
+        replace(gang(on, f"{tenant}{number}", tenant), resumable=resumable)
+        for number in range(2)
+        for tenant in ("a", "b")
+    ]
+    made.handle(JobsArrived(0, tuple(jobs)))
+    return made
+
+
+def gang(on: Cluster, name: str, tenant: str) -> Job:
+    """Return a job of one worker for four slots."""
+    made = shared_job(on, name, tenant, ps=None, chunks=1, epochs=4, minibatches=1)
+    return replace(made, utility=Deadline(10.0, 60))
+
+
+@pytest.mark.parametrize("policy", ["astraea", "batchsche"])
+@pytest.mark.parametrize("resumable", [None, True])
+def test_a_gang_that_overruns_keeps_its_places_into_the_next_round(
+    policy: str, resumable: bool | None
+) -> None:
+    made = gangs(policy, resumable)
+    slot = 0
+    while not made.running:
+        made.handle(SlotBegan(slot))
+        made.handle(SlotEnded(slot, {}))
+        slot += 1
+    first, begun = set(made.running), made.slot
+    commands = [one for at in range(begun, begun + 4) for one in run(made, at)]
+    assert stops(commands) == []
+    assert set(made.running) == first
+    assert all(made.jobs[name].generation == 1 for name in first)
+    # The market of the next round sees that the places are taken.
+    assert (made.ledger.used <= made.ledger.capacity).all()
+    for name in first:
+        made.handle(JobEnded(made.slot, name, 1))
+    for at in range(made.slot, made.slot + 40):
+        for name in sorted(set(run(made, at) and made.running)):
+            if made.jobs[name].remaining == 1:
+                made.handle(JobEnded(made.slot, name, made.jobs[name].generation))
+    assert all(record.status is Status.FINISHED for record in made.jobs.values())

@@ -14,21 +14,24 @@ from shadowprice.core.events import (
     Charge,
     Commit,
     Decision,
+    Displace,
     Drop,
     JobCancelled,
     JobsArrived,
     JobsDisplaced,
     JobsFinished,
+    PlansFellShort,
     PolicyEvent,
     Queue,
     Reject,
     SlotBegan,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, PolicyContext, Status, View
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Schedule
+from shadowprice.core.utility import utility_value
 from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.guarantees import performance, sigma_of
 from shadowprice.policies.astraea.market import Award, Market
@@ -36,6 +39,7 @@ from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
 from shadowprice.policies.astraea.prices import rounds_of_lemma
 from shadowprice.policies.astraea.reasons import why_not
+from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, extension_of
 from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.tenants.gang_jobs import (
     MICRO,
@@ -83,8 +87,10 @@ class RoundPolicy:
 
     Notes
     -----
-    A round is decided when it begins. A gang is never moved or stopped; one that loses a server
-    returns to its batch with the progress it has made.
+    A round is decided when it begins. A gang is never moved. One that loses a server returns to its
+    batch with the progress it has made. One that takes longer than stated keeps its places, into
+    the next round if it has to, and pays nothing for them; a gang that was to have them returns to
+    its batch.
     """
 
     def __init__(
@@ -250,18 +256,42 @@ class RoundPolicy:
                     yield self._take_in(view, job)
             case JobsDisplaced(_, names):
                 for name in names:
-                    # A plan that fell short of its work has left the books already.
-                    self._running.pop(name, None)
-                    state = view.open_jobs[name]
-                    claim = self.tenancy.claim_of(state.job)
-                    assert isinstance(claim, Claim)
-                    self._waiting[name] = _Waiting(state.job, claim, displaced=True)
+                    self._return_to_batch(view, name)
+            case PlansFellShort(_, names):
+                for name in sorted(names, key=lambda name: not view.pinned(name)):
+                    yield from self._extend(view, view.open_jobs[name])
             case JobsFinished(_, names):
                 for name in names:
                     self._running.pop(name, None)
             case JobCancelled(_, name):
                 self._waiting.pop(name, None)
                 self._running.pop(name, None)
+
+    def _return_to_batch(self, view: View, name: str) -> None:
+        """Let a job that lost its places wait for the next round."""
+        self._running.pop(name, None)
+        job = view.open_jobs[name].job
+        claim = self.tenancy.claim_of(job)
+        assert isinstance(claim, Claim)
+        self._waiting[name] = _Waiting(job, claim, displaced=True)
+
+    def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
+        """Extend a gang that takes longer than stated, if stopping it would lose more."""
+        job = state.job
+        longer = extension_of(view, state, charged=self.capabilities.charges_restarts)
+        if longer is None:
+            return
+        value = utility_value(job.utility, longer.plan.completion - job.arrival)
+        if longer.displaced and not view.pinned(job.name):
+            again = self._next_round(view.slot).start - view.slot
+            stopped = utility_value(job.utility, longer.plan.completion + again - job.arrival)
+            if longer.loss > value - stopped:
+                return
+        for other in longer.displaced:
+            yield Displace(other, OVERRUN)
+            self._return_to_batch(view, other)
+        charged = 0.0 if self.capabilities.charges else None
+        yield Commit(job.name, longer.plan, value, value, 0.0, charged=charged, message=SHORT)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would join a batch; the batch's round decides about the rest."""
@@ -309,6 +339,17 @@ class RoundPolicy:
             if turn.collected > slot and turn.start >= slot:
                 return turn
 
+    def _next_round(self, slot: int) -> Round:
+        """Return the first round that begins in a slot or later."""
+        for turn in self._ahead:
+            if turn.start >= slot:
+                return turn
+        while True:
+            turn = next(self._calendar)
+            self._ahead.append(turn)
+            if turn.start >= slot:
+                return turn
+
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
         while not self._ahead or self._ahead[0].start < slot:
             if self._ahead:
@@ -333,6 +374,8 @@ class RoundPolicy:
         self._markets = [
             (pool, pool.open(slots, lost, pack_in_time=pack), turn) for pool in self.pools
         ]
+        for state in view.open_jobs.values():
+            self._reserve_extension(state, turn)
         mine: dict[TenantPool, list[GangJob]] = {}
         for waiting in self._waiting.values():
             if waiting.job.arrival < turn.collected:
@@ -346,6 +389,25 @@ class RoundPolicy:
             scheduled = {award.job.name for award in awards}
             left = [gang for gang in gangs if gang.name not in scheduled]
             yield from self._postpone(view, turn, market, left)
+
+    def _reserve_extension(self, state: JobState, turn: Round) -> None:
+        """Take what a gang still holds out of a round's market."""
+        plan = state.plan.from_slot(turn.start)
+        claim = self.tenancy.claim_of(state.job) if len(plan) else None
+        if not isinstance(claim, Claim):
+            return
+        pool = self._pool_of[claim.tenant]
+        market = next(market for mine, market, _ in self._markets if mine is pool)
+        tenant = pool.position(claim.tenant)
+        for slot, server, workers, ps in zip(
+            plan.slots.tolist(), plan.servers, plan.workers, plan.ps, strict=True
+        ):
+            at, here = slot - turn.start, pool.servers == server
+            if at >= market.slots:
+                return
+            market.workers[claim.worker_type].take(tenant, at, at + 1, here * workers)
+            if claim.ps_type is not None:
+                market.ps[claim.ps_type].take(tenant, at, at + 1, here * ps)
 
     def _as_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim

@@ -44,15 +44,13 @@ from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import Offer, PricedPlanner, Quote
-from shadowprice.policies.pricing.overruns import Extension, extension_of
+from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, extension_of
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import explain
 from shadowprice.policies.pricing.restarts import restarts
 from shadowprice.policies.pricing.terms import Shortfall, Terms
 
-SHORT: Final = "its plan falls short of the work that remains"
 TIMESPAN: Final = "the end of the timespan changed"
-OVERRUN: Final = "a running job takes longer than stated and keeps its place"
 
 _NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
 

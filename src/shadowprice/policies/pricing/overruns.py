@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from shadowprice.core.schedule import EMPTY, Placement, Schedule
 from shadowprice.core.utility import utility_value
 
 Integers = NDArray[np.int64]
+
+SHORT: Final = "its plan falls short of the work that remains"
+OVERRUN: Final = "a running job takes longer than stated and keeps its place"
 
 
 @dataclass(frozen=True, eq=False)
