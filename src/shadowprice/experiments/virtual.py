@@ -50,6 +50,8 @@ class VirtualOutcome:
         Mini-batches that it computed, and those of them that no checkpoint kept.
     reason : str
         Why it didn't complete, for people.
+    margin_jobs : int
+        Finished jobs that the margin of its first promise was learnt from.
     """
 
     state: str
@@ -61,6 +63,7 @@ class VirtualOutcome:
     done: float
     lost: float
     reason: str = ""
+    margin_jobs: int = 0
 
     @property
     def kept(self) -> bool | None:
@@ -136,6 +139,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str
         sum(_done(one, now) for one in ran),
         sum(one.lost for one in ran),
         "" if view.reason is None else str(view.reason.get("message", "")),
+        view.margin_jobs,
     )
 
 

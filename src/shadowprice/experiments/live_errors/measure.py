@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
 """Most share by which a job takes longer or shorter than it states."""
 
+ENOUGH: Final = 19
+"""Finished jobs from which on a promise has a margin that is meant to keep 95 % (`truth.margins`)."""
+
 REFERENCE: Final = "rolling"
 """What all others are compared with."""
 
@@ -40,7 +43,7 @@ POLICIES: Final = tuple(
 
 def measure_errors(settings: Settings) -> Tables:
     """Run the same draws under every policy and error, and simulate them as stated."""
-    draws, jobs, slots = (2, 16, 16) if settings.quick else (5, 30, 30)
+    draws, jobs, slots = (2, 16, 16) if settings.quick else (5, 60, 60)
     choices = [
         one for one in POLICIES if not settings.quick or one.name in {"rolling", "oasis", "fifo"}
     ]
@@ -71,7 +74,9 @@ def _earned(
         return (
             row
             | {"value": _simulated(choice, workload) / offer}
-            | dict.fromkeys(("finished", "promised", "kept", "moves", "lost"))
+            | dict.fromkeys(
+                ("finished", "promised", "kept", "learnt", "learnt_kept", "moves", "lost")
+            )
         )
     # Long enough for every policy to finish all that it took.
     outcomes = run_live(
@@ -83,6 +88,8 @@ def _earned(
         "finished": sum(one.state == "finished" for one in outcomes),
         "promised": sum(one.kept is not None for one in outcomes),
         "kept": sum(one.kept is True for one in outcomes),
+        "learnt": sum(one.kept is not None and one.margin_jobs >= ENOUGH for one in outcomes),
+        "learnt_kept": sum(one.kept is True and one.margin_jobs >= ENOUGH for one in outcomes),
         "moves": sum(max(0, one.generations - 1) for one in outcomes),
         "lost": sum(one.lost for one in outcomes) / done if done else 0.0,
     }
@@ -117,7 +124,7 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
         for policy, earned in values.items():
             mine = same.filter(pl.col("policy") == policy)
             mean, difference = interval(earned), paired.get(policy)
-            promised = int(mine["promised"].sum() or 0)
+            promised, learnt = (int(mine[name].sum() or 0) for name in ("promised", "learnt"))
             rows.append(
                 {
                     "policy": policy,
@@ -130,6 +137,8 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
                     "finished": mine["finished"].mean(),
                     "promised": promised,
                     "kept": int(mine["kept"].sum() or 0) / promised if promised else None,
+                    "learnt": learnt,
+                    "learnt_kept": int(mine["learnt_kept"].sum() or 0) / learnt if learnt else None,
                     "moves": mine["moves"].mean(),
                     "lost": mine["lost"].mean(),
                 }
