@@ -24,7 +24,7 @@ ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
 """Most share by which a job takes longer or shorter than it states."""
 
 ENOUGH: Final = 19
-"""Finished jobs from which on a promise has a margin that is meant to keep 95 % (`truth.margins`)."""
+"""Finished jobs from which on the margin of a promise is meant to keep 95 % (`truth.margins`)."""
 
 REFERENCE: Final = "rolling"
 """What all others are compared with."""
@@ -39,6 +39,9 @@ POLICIES: Final = tuple(
     )
 )  # fmt: skip
 """Every policy that can run without knowing all jobs beforehand."""
+
+
+_LIVE_COLUMNS: Final = ("finished", "promised", "kept", "learnt", "learnt_kept", "moves", "lost")
 
 
 def measure_errors(settings: Settings) -> Tables:
