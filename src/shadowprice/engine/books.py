@@ -114,7 +114,10 @@ class Books:
         record = self.jobs[name]
         if record.job.bag is not None:
             return False
-        return record.job.resumable is not True or 0 < record.measured <= record.resumed_at
+        # Where checkpoints are rare, a stop loses work. As much new work as was lost before, beyond
+        # what is repeated, makes a new checkpoint likely: such stops are few (logarithmic).
+        unsaved = record.measured <= record.resumed_at + record.lost
+        return record.job.resumable is not True or (record.measured > 0 and unsaved)
 
     def has_capacity(self, name: str, placement: Placement) -> bool:
         """Return whether a job can have a placement from now on, in place of its present one."""

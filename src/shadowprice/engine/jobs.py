@@ -155,7 +155,12 @@ class JobEvents(ServerEvents):
     def _measure(self, event: ProgressMeasured) -> list[Command]:
         for name, (generation, measured) in event.progress.items():
             record = self._newest(name, generation)
-            if record is None or measured < record.measured:
+            if record is None:
+                continue
+            if measured < record.measured:
+                if record.measured <= record.resumed_at:
+                    lost = max(record.lost, record.measured - measured)
+                    self._touch(record).lost = lost
                 continue
             before = self._touch(record).measured
             record.measured = measured

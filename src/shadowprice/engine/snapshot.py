@@ -270,6 +270,7 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
         "following": record.following,
         "resumed_at": record.resumed_at,
         "resumed_before": record.resumed_before,
+        "lost": record.lost,
     }
     if len(record.plan) and record.status.open:
         told["plan"] = schedule_record(record.plan, names)
@@ -300,6 +301,7 @@ def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record.following = told["following"]
     record.resumed_at = told["resumed_at"]
     record.resumed_before = told["resumed_before"]
+    record.lost = told["lost"]
     if "plan" in told:
         record.plan = schedule_of(told["plan"], index)
     if "placement" in told:

@@ -61,6 +61,8 @@ class JobRecord:
         ``measured`` when the newest generation began; -1 once that generation ended by itself.
     resumed_before : int
         ``resumed_at`` of the generation before, if an order stopped that one; otherwise -1.
+    lost : int
+        The most of ``measured`` that a generation had to repeat.
     """
 
     job: Job
@@ -85,6 +87,7 @@ class JobRecord:
     following: int = 0
     resumed_at: int = 0
     resumed_before: int = -1
+    lost: int = 0
 
     @property
     def tasks_left(self) -> tuple[int, ...]:

@@ -396,6 +396,8 @@ class Rolling(Reactive[RollingParameters]):
             state = view.open_jobs[name]
             if self._context.end_moves and book.ends_first(state.job, first):
                 continue
+            if view.pinned(name):
+                continue  # it keeps its servers until it ends
             refusal = worthless(state.job, slot)
             self._forget(name)
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)

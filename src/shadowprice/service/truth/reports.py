@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -316,15 +316,10 @@ class TakeProgress:
         restarts, speeds = batch.truth.restarts, batch.truth.speeds
         running: list[tuple[Progressed, float | None]] = []
         behind: list[str] = []
+        repeating: dict[str, Progressed] = {}
         first_reports = self._first_reports()
-        for name, report in self.newest.items():
-            record = batch.engine.open_jobs.get(name)
-            if (
-                record is None
-                or record.generation != report.generation
-                or name not in batch.engine.running
-            ):
-                continue
+        for record, report in self._of_running(batch):
+            name = report.job
             first_report = first_reports.get((name, report.generation), report)
             running.append((report, _lost_at_start(batch, record, first_report)))
             note_work(batch, record, first_report)
@@ -339,12 +334,15 @@ class TakeProgress:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
                 behind.append(name)
+            if first_report.progress < record.measured and self._is_first(batch, report):
+                repeating[name] = first_report
+        for name, report in repeating.items():
+            self._went_back(batch, name, report)
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
         # Last: what was measured is remembered beside the batch, which could not take it back.
-        for name in behind:
+        for name in {*behind, *repeating}:
             speeds.unknown(name)
-            self._went_back(batch, name)
         for report, _ in running:
             record = batch.engine.jobs[report.job]
             if report.checkpoints and record.job.resumable is None:
@@ -369,18 +367,34 @@ class TakeProgress:
                 ],
             )
 
-    def _went_back(self, batch: Batch, name: str) -> None:
+    def _of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
+        """Yield the newest report of each running generation, with its job."""
+        engine = batch.engine
+        for name, report in self.newest.items():
+            record = engine.open_jobs.get(name)
+            if record is None or name not in engine.running:
+                continue
+            if record.generation == report.generation:
+                yield record, report
+
+    @staticmethod
+    def _is_first(batch: Batch, report: Progressed) -> bool:
+        """Return whether no report of a generation was taken before."""
+        generation, _ = batch.truth.furthest.get(report.job, (0, 0))
+        return generation < report.generation
+
+    @staticmethod
+    def _went_back(batch: Batch, name: str, report: Progressed) -> None:
         """Record that a generation repeats work; one that saved nothing makes its job unmovable.
 
-        Called with each report that is behind; the first one of a generation counts.
+        Called with the first report of a generation.
         """
-        record, report = batch.engine.jobs[name], self.newest[name]
-        generation, _ = batch.truth.furthest.get(name, (0, 0))
-        if generation >= report.generation:
-            return
+        record = batch.engine.jobs[name]
         repeated = (record.measured - report.progress) / MICRO
         saved = record.resumed_before < 0 or report.progress > record.resumed_before
         batch.tell("repeated", name, generation=report.generation, steps=repeated, saved=saved)
+        measured = {name: (report.generation, report.progress)}
+        batch.take(ProgressMeasured(batch.truth.coming, measured))
         if not saved and record.job.resumable is not False:
             _set_resumable(batch, record, resumable=False)
 
