@@ -52,6 +52,8 @@ class VirtualOutcome:
         Why it didn't complete, for people.
     margin_jobs : int
         Finished jobs that the margin of its first promise was learnt from.
+    is_due : bool
+        Whether its first promise ended before the run did.
     """
 
     state: str
@@ -64,11 +66,12 @@ class VirtualOutcome:
     lost: float
     reason: str = ""
     margin_jobs: int = 0
+    is_due: bool = True
 
     @property
     def kept(self) -> bool | None:
-        """Whether its first promise was kept; None if it had none."""
-        if self.first_promise is None:
+        """Whether its first promise was kept; None if it had none, or was still to be kept."""
+        if self.first_promise is None or not (self.is_due or self.state == "finished"):
             return None
         return self.state == "finished" and (self.completion or 0) <= self.first_promise
 
@@ -140,6 +143,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str
         sum(one.lost for one in ran),
         "" if view.reason is None else str(view.reason.get("message", "")),
         view.margin_jobs,
+        view.first_promise is None or view.first_promise < service.driver.published.servers.coming,
     )
 
 
