@@ -1,4 +1,4 @@
-"""The experiment ``testbed`` on nine real nodes: ``python -m tools.testbed.papers [--quick]``.
+"""Experiments on nine real nodes: ``python -m tools.testbed.papers [NAME] [--quick]``.
 
 It starts a testbed whose nodes have the names of the experiment's servers, lets pods use this
 machine's interpreter and packages, read-only, and runs the same command as anywhere else. In the
@@ -59,10 +59,12 @@ def audited(log: Path) -> bool:
 def main() -> int:
     """Run the experiment on a testbed; return 1 if its audit log has violations."""
     parser = argparse.ArgumentParser(prog="python -m tools.testbed.papers", description=__doc__)
+    parser.add_argument("name", nargs="?", default="testbed", choices=["testbed", "testbed-paced"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("experiments/testbed-kubernetes"))
+    parser.add_argument("--out", type=Path)
     told = parser.parse_args()
+    out = told.out or Path(f"experiments/{told.name}-kubernetes")
     capacity = nodes()
     try:
         with (
@@ -73,7 +75,7 @@ def main() -> int:
             template.write_text(yaml.safe_dump(pod()))
             shared = Path(folder, "jobs")
             shared.mkdir()
-            words = [sys.executable, "-c", _RUN, "experiment", "testbed", "--out", str(told.out)]
+            words = [sys.executable, "-c", _RUN, "experiment", told.name, "--out", str(out)]
             words += ["--seed", str(told.seed), *(["--quick"] if told.quick else [])]
             words += ["--executor", "kubernetes", "--address", str(bed.kubeconfig)]
             words += ["--listen", f"{bed.gateway}:0"]

@@ -175,4 +175,4 @@ def draw_errors(tables: Tables, figure: Figure) -> None:
             )
         panel.set(title=title, xlabel="errors of stated work, at most (%)")
         panel.set_ylim(bottom=0)
-    panels[0].legend(fontsize=7, ncols=2)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=8)

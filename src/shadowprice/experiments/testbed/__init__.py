@@ -35,12 +35,12 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="testbed-paced",
-        title="One draw in real time on processes that keep the stated pace, and its simulation",
+        title="One draw in real time with jobs that keep the stated pace, and its simulation",
         source="Bao et al., INFOCOM 2018, Fig. 7",
         reported="OASiS earns the most.",
         measure=paced.measure_paced,
         draw=paced.draw_paced,
         size=(8.0, 4.5),
-        executors=("local",),
+        executors=("local", "kubernetes", "ray"),
     ),
 )

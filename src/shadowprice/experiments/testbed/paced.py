@@ -1,7 +1,8 @@
-"""Figs. 7 and 8 in real time on processes of this machine that only keep the stated pace.
+"""Figs. 7 and 8 in real time with jobs that only keep the stated pace.
 
-The jobs wait instead of training, so that a start takes little of a slot of a minute and all
-policies can run beside each other. Beside each run stands the simulation of the same submissions.
+The jobs wait instead of training, so that a start takes little of a slot of a minute. As processes
+of this machine, all policies run at the same time. On Kubernetes and Ray they need the same nodes,
+so three of them run one after the other. Each run is simulated with the same submissions.
 """
 
 from __future__ import annotations
@@ -71,14 +72,22 @@ report
 """A worker: waits as long as its mini-batches are stated to take, saves on SIGTERM, reports."""
 
 
+AT_ONCE: Final = frozenset({"oasis", "rrh", "drf", "fifo", "dorm", "rolling"})
+"""Policies that run at the same time, as processes of this machine."""
+
+IN_TURN: Final = frozenset({"oasis", "rrh", "fifo"})
+"""Policies that run one after the other on nodes: eleven minutes each."""
+
+
 def measure_paced(settings: Settings) -> Tables:
-    """Run one draw under every policy at the same time, and simulate it as it was submitted."""
-    shown = {"oasis", "rrh", "drf", "fifo", "dorm", "rolling"}
+    """Run one draw under several policies, and simulate it as it was submitted."""
+    where = settings.where or Where()
+    shown = AT_ONCE if where.executor == "local" else IN_TURN
     variants = [replace(one, end=False) for one in VARIANTS if one.label in shown]
+    at_once = len(variants) if where.executor == "local" else 1
     slots = 3 if settings.quick else 10
     files = scaled(SECONDS, seed=settings.seed, slots=slots, restart=RESTART)
-    where = settings.where or Where()
-    with ThreadPoolExecutor(len(variants)) as threads:
+    with ThreadPoolExecutor(at_once) as threads:
         lives = list(threads.map(lambda one: _lived(files, one, settings.seed, where), variants))
     rows = [
         row
