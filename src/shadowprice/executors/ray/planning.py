@@ -128,6 +128,7 @@ def part_plan(
             }
         ],
         "grace": spec.program.grace,
+        "tolerates_workers": False,  # of one process: the service judges them together
         "secrets": [spec.progress_token],
         "log_bytes": log_bytes,
         "bell": "",
