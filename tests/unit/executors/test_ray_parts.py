@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.program import Program
+from shadowprice.executors.contract import GenerationSpec, Share
+from shadowprice.executors.environment import processes_of
+from shadowprice.executors.generations.generation import ACCEPTED, ENDED, OVER, Generation
 from shadowprice.executors.generations.parts import PartEnd, verdict_of
 from shadowprice.executors.generations.placing import NoPlaceError
 from shadowprice.executors.generations.verdict import verdict
+from shadowprice.executors.ray import part
 from shadowprice.executors.ray.nodes import Node, asked_of, check_room, nodes_of
+from shadowprice.executors.ray.planning import part_plan
 from shadowprice.executors.ray.reach import endpoint, reached
 from shadowprice.executors.ray.settings import read_settings
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
+PART: Final = Path(part.__file__)
 CODES = st.sampled_from([0, 0, 1, 137, 143])
 
 
@@ -179,3 +191,45 @@ def test_addresses() -> None:
     assert endpoint("head:99999") is None
     assert reached("auto") == ""
     assert reached("ray://127.0.0.1:1") != ""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's process control")
+def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
+    program = Program(command=("/bin/sh", "-c", "echo done"), grace=5.0)
+    spec = GenerationSpec(
+        command=1,
+        job="job",
+        generation=1,
+        placement=(Share("one", 1),),
+        program=program,
+        worker={"cpu": 1000},
+        ps=None,
+        progress_url="",
+        progress_token="token",
+        slot_end=0.0,
+    )
+    [process] = processes_of(spec)
+    plan = part_plan(
+        spec,
+        process,
+        actor="actor",
+        master=("127.0.0.1", 1),
+        checkpoints=str(tmp_path),
+        work=str(tmp_path),
+        inherited=dict(os.environ),
+        gpus=None,
+        log_bytes=10_000,
+        limit_memory=False,
+    )
+    state = {"phase": ACCEPTED, "command": 0, "agent": os.getpid(), "accepted": 0.0, "at": 0.0}
+    made = Generation.create(tmp_path / "part", plan, state)
+    reading, writing = os.pipe()
+    words = [sys.executable, "-I", "-S", str(PART), str(tmp_path / "part"), str(reading)]
+    try:
+        subprocess.run(words, pass_fds=[reading], timeout=WAIT_LIMIT_SECONDS, check=True)
+        wait_until(lambda: made.state()["phase"] in OVER)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert made.state()["phase"] == ENDED, made.state()
+    assert made.state()["ending"] == "done"
