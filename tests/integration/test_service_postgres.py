@@ -195,5 +195,5 @@ def test_a_null_character_is_refused_before_the_server_sees_it(
         for path in ("/v1/jobs?tenant=a%00", "/v1/jobs/a%00", "/v1/decisions?job=%00"):
             answer = live.client.get(path)
             assert answer.status_code == 422, answer.text
-            assert "holds a null character" in answer.json()["detail"]
+            assert "null character" in answer.json()["detail"]
         assert live.client.get("/readyz").status_code == 200
