@@ -64,7 +64,7 @@ class Job(ApiRecord):
     promise_slot: int | None
     first_promise_slot: int | None
     promise_margin_slots: int = Field(
-        description="slots from the planned completion to the promise; keeps 95 % of the promises"
+        description="slots from the planned completion to the promise, learnt from earlier jobs"
     )
     promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
     completion: datetime | None = Field(description="completion, expected while the job is open")
@@ -271,7 +271,7 @@ class Quote(ApiRecord):
     completion: int | None = Field(description="promised completion slot")
     promise: datetime | None
     promise_margin_slots: int = Field(
-        description="slots from the planned completion to the promise; keeps 95 % of the promises"
+        description="slots from the planned completion to the promise, learnt from earlier jobs"
     )
     promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
     utility: float | None

@@ -13,6 +13,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.margins import MAX_GROUPS, NEWEST, Margins
 from shadowprice.service.truth.operations import AskQuote
 from shadowprice.service.truth.reports import TakeReports
+from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.views import JobView, State
 from tests.unit.service.test_truth import Bench
 
@@ -59,12 +60,12 @@ def test_the_narrowest_group_with_enough_jobs_decides() -> None:
     for _ in range(19):
         margins.note(finished(1))
     found = margins.margin("a", "resnet", 9, 0)
-    assert (found.slots, found.jobs, found.group) == (1, 19, "jobs of a")
+    assert (found.slots, found.jobs) == (1, 19)
     for _ in range(19):
         margins.note(finished(3, family="resnet"))
     found = margins.margin("a", "resnet", 19, 0)
-    assert (found.slots, found.group) == (6, "jobs of a in the family resnet")
-    assert margins.margin(None, None, 9, 0).group == "all jobs"
+    assert (found.slots, found.jobs) == (6, 19)
+    assert margins.margin(None, None, 9, 0).jobs == 3 + 2 * 19
 
 
 def test_old_jobs_and_surplus_groups_are_forgotten() -> None:
@@ -138,10 +139,31 @@ def test_a_quote_has_the_margin_too(bench: _Bench) -> None:
     for _ in range(3):
         bench.run(12)
     bench.submit("first", minibatches=100)
-    [asked] = bench.asked("second").submissions
-    [told] = bench.do(AskQuote(asked)).answers
-    assert told.margin.slots > 0
-    resource = told.to_resource("second", bench.truth.calendar, names=True)
-    assert resource.completion == told.quote.completion + told.margin.slots
+    [submission] = bench.asked("second").submissions
+    [quoted] = bench.do(AskQuote(submission)).answers
+    assert quoted.margin.slots > 0
+    resource = quoted.to_resource("second", bench.truth.calendar, names=True)
+    assert resource.completion == quoted.quote.completion + quoted.margin.slots
     bench.do(bench.asked("second"))
     assert bench.truth.views["second"].promise == resource.completion
+
+
+def test_no_promise_reaches_past_the_end_of_the_timespan(bench: _Bench) -> None:
+    for _ in range(3):
+        bench.run(14)
+    calendar, first = bench.truth.calendar, bench.truth.coming
+    bench.do(ChangeTimespan(int(calendar.begins(first + 12))))
+    until = bench.truth.engine.until
+    assert until is not None
+    bench.submit("first", minibatches=100)
+    view = bench.truth.views["first"]
+    assert view.completion is not None
+    assert view.margin == until - 1 - view.completion
+    assert view.promise == until - 1
+    [submission] = bench.asked("second", minibatches=110).submissions
+    [quoted] = bench.do(AskQuote(submission)).answers
+    assert quoted.quote.completion + quoted.margin.slots == until - 1
+    # The end comes earlier: the margin gives way before the plan does.
+    bench.do(ChangeTimespan(int(calendar.begins(view.completion + 1))))
+    view = bench.truth.views["first"]
+    assert view.promise == view.completion == bench.truth.engine.until - 1

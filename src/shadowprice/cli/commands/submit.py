@@ -279,7 +279,7 @@ def _margin(job: Job) -> str:
     if not slots:
         return ""
     later = "1 slot" if slots == 1 else f"{slots} slots"
-    return f" ({later} after the plan, which kept 95 % of {job.promise_margin_jobs} earlier jobs)"
+    return f" ({later} after the plan, learnt from {job.promise_margin_jobs} earlier jobs)"
 
 
 def _speed(job: Job) -> str:

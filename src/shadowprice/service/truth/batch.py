@@ -307,7 +307,9 @@ class Batch(Transaction):
         planned, job = promise_of(record), record.job
         if planned is None:
             return view
-        margin = self.truth.margins.margin(view.tenant, view.family, planned, job.arrival)
+        margin = self.truth.margins.margin(
+            view.tenant, view.family, planned, job.arrival, self.engine.until
+        )
         self.change(view.name, margin=margin.slots, margin_jobs=margin.jobs)
         return self.truth.views[view.name]
 

@@ -51,13 +51,10 @@ class Margin:
         How many.
     jobs : int
         Finished jobs that it was taken from, 0 if there are too few.
-    group : str
-        Whose jobs these are, in words.
     """
 
     slots: int = 0
     jobs: int = 0
-    group: str = ""
 
 
 class Margins:
@@ -80,7 +77,14 @@ class Margins:
         while len(self._delays) > MAX_GROUPS:
             del self._delays[next(iter(self._delays))]
 
-    def margin(self, tenant: str | None, family: str | None, planned: int, arrival: int) -> Margin:
+    def margin(
+        self,
+        tenant: str | None,
+        family: str | None,
+        planned: int,
+        arrival: int,
+        until: int | None = None,
+    ) -> Margin:
         """Return the margin of a job.
 
         The narrowest group decides that has enough finished jobs: those of its tenant and family,
@@ -94,6 +98,8 @@ class Margins:
             The slot in which its plan completes it.
         arrival : int
             Its arrival slot.
+        until : int, optional
+            First slot in which nothing may run: no promise reaches past it.
         """
         for group in _groups(tenant, family):
             delays = self._delays.get(group, ())
@@ -101,7 +107,9 @@ class Margins:
                 continue
             rank = min(len(delays), math.ceil(KEPT_SHARE * (len(delays) + 1)))
             slots = math.ceil(sorted(delays)[rank - 1] * _slots(planned, arrival) - 1e-9)
-            return Margin(slots, len(delays), _words(group))
+            if until is not None:
+                slots = min(slots, max(0, until - 1 - planned))
+            return Margin(slots, len(delays))
         return Margin()
 
 
@@ -128,10 +136,3 @@ def _groups(tenant: str | None, family: str | None) -> list[_Group]:
     """Return the groups of a job, the narrowest first; the empty one is all jobs."""
     groups: list[_Group] = [] if family is None else [(tenant, family)]
     return [*groups, (tenant,), ()]
-
-
-def _words(group: _Group) -> str:
-    if not group:
-        return "all jobs"
-    whose = "jobs without a tenant" if group[0] is None else f"jobs of {group[0]}"
-    return whose if len(group) == 1 else f"{whose} in the family {group[1]}"

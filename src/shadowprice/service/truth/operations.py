@@ -414,7 +414,9 @@ class AskQuote:
         margin = Margin()
         if quote.completion is not None:
             family = self.submission.spec.family
-            margin = truth.margins.margin(job.tenant, family, quote.completion, job.arrival)
+            margin = truth.margins.margin(
+                job.tenant, family, quote.completion, job.arrival, engine.until
+            )
         account = truth.accounts.get(job.tenant)
         if account is None:
             return Quoted(quote, price, timespan=end, margin=margin)

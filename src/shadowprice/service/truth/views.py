@@ -264,15 +264,17 @@ def minibatches(job: Job, units: int) -> float:
     return units if job.bag is not None else units * job.work / job.required
 
 
-def _promise(record: JobRecord, view: JobView) -> int | None:
+def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     """Return the promise of an open job: its planned completion with its margin.
 
-    A plan that slips within the margin leaves the promise as it is.
+    A plan that slips within the margin leaves the promise as it is. A margin ends with the timespan.
     """
     planned = promise_of(record)
     if planned is None:
         return None
     promised = planned + view.margin
+    if until is not None:
+        promised = max(planned, min(promised, until - 1))
     if view.promise is not None and planned <= view.promise < promised:
         return view.promise
     return promised
@@ -292,7 +294,7 @@ def changes_of(
         "generation": record.generation,
         "failures": record.failures,
     }
-    promise = _promise(record, view) if record.status.open else view.promise
+    promise = _promise(record, view, engine.until) if record.status.open else view.promise
     changes["promise"] = promise
     changes["promise_at"] = None if promise is None else calendar.ends(promise)
     if view.first_promise is None and promise is not None:

@@ -79,7 +79,7 @@ export class JobView {
     const paced = Number.isFinite(ends) && ends < where.last ? new Date(new Date(where.origin).getTime() + ends * where.slot_seconds * 1000).toISOString() : null;
     const expected = isOpen(job) ? paced ?? job.completion : null;
     swap(this.tiles,
-      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan: so 95 % of ${number(job.promise_margin_jobs)} earlier jobs were in time` : ""}`] : isOpen(job) ? "it is told when there is one" : ""),
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? "it is told when there is one" : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
       tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
