@@ -205,7 +205,7 @@ class LiveWorld:
 
 @dataclass
 class Played:
-    """What became of a world."""
+    """The outcome of a world."""
 
     world: LiveWorld
     policy: str
@@ -237,7 +237,7 @@ _template: list[bytes] = []
 
 
 def _prepare(folder: Path) -> None:
-    """Put a store with its tables into a folder, so that none has to make them anew."""
+    """Put a store with its tables into a folder, so that no test has to make them again."""
     data = folder / "data"
     if not _template:
         store = Store(str(data))

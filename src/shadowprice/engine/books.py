@@ -114,8 +114,9 @@ class Books:
         record = self.jobs[name]
         if record.job.bag is not None:
             return False
-        # Where checkpoints are rare, a stop loses work. As much new work as was lost before, beyond
-        # what is repeated, makes a new checkpoint likely: such stops are few (logarithmic).
+        # A stop loses work if checkpoints are rare. The next generation must first repeat that work
+        # and then do as much again: a checkpoint in between is likely. The required work at least
+        # doubles with each such loss, so their number is logarithmic.
         unsaved = record.measured <= record.resumed_at + record.lost
         return record.job.resumable is not True or (record.measured > 0 and unsaved)
 

@@ -50,10 +50,10 @@ class VirtualOutcome:
         Mini-batches that it computed, and those of them that no checkpoint kept.
     reason : str
         Why it didn't complete, for people.
-    margin_jobs : int
-        Finished jobs that the margin of its first promise was learnt from.
+    has_learnt_margin : bool
+        Enough jobs had finished to learn the margin of its first promise.
     is_due : bool
-        Whether its first promise ended before the run did.
+        Its first promise ended before the run did.
     """
 
     state: str
@@ -65,12 +65,12 @@ class VirtualOutcome:
     done: float
     lost: float
     reason: str = ""
-    margin_jobs: int = 0
+    has_learnt_margin: bool = False
     is_due: bool = True
 
     @property
     def kept(self) -> bool | None:
-        """Whether its first promise was kept; None if it had none, or was still to be kept."""
+        """True if its first promise was kept; None if it had none, or it wasn't due yet."""
         if self.first_promise is None or not (self.is_due or self.state == "finished"):
             return None
         return self.state == "finished" and (self.completion or 0) <= self.first_promise
@@ -124,6 +124,8 @@ def run_live(
 
 
 async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str) -> VirtualOutcome:
+    from shadowprice.service.truth.margins import ENOUGH  # noqa: PLC0415  # the web's libraries
+
     view = await service.view(name)
     now = asyncio.get_running_loop().time()
     ran = [
@@ -142,7 +144,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str
         sum(_done(one, now) for one in ran),
         sum(one.lost for one in ran),
         "" if view.reason is None else str(view.reason.get("message", "")),
-        view.margin_jobs,
+        view.margin_jobs >= ENOUGH,
         view.first_promise is None or view.first_promise < service.driver.published.servers.coming,
     )
 

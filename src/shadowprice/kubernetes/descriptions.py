@@ -35,8 +35,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "run.command": "A line for the shell, or a list of words.",
     "run.env": "Variables to set. Whoever may read the resource reads them: no place for secrets.",
     "run.workdir": "Absolute path of the directory it runs in.",
-    "run.checkpoints": "Whether it saves its progress and continues from there; by default, its "
-    "reports tell.",
+    "run.checkpoints": "Whether it saves its progress and continues from there; learnt from its "
+    "reports if left out.",
     "run.retries": "Failures that it is allowed.",
     "run.grace": "Time to save a checkpoint in after SIGTERM, such as 30s.",
     "run.tolerates": "Whether a worker that dies ends the generation.",

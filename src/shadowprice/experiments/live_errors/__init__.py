@@ -7,7 +7,7 @@ EXPERIMENTS = (
     Experiment(
         name="live-errors",
         title="Value, promises, moves and lost work on the live service, by error of stated work",
-        source="this project (issue: the papers' planners, live)",
+        source="this project",
         reported="Aim: OASiS with errors of 5 % earns 95 % of what it earns simulated; rolling is "
         "first at every error.",
         measure=measure.measure_errors,

@@ -1,4 +1,4 @@
-"""What every policy earns on the live service when stated work is wrong, beside its simulation."""
+"""The value that every policy earns live when stated work is wrong, and that it earns simulated."""
 
 from __future__ import annotations
 
@@ -23,25 +23,23 @@ if TYPE_CHECKING:
 ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
 """Most share by which a job takes longer or shorter than it states."""
 
-ENOUGH: Final = 19
-"""Finished jobs from which on the margin of a promise is meant to keep 95 % (`truth.margins`)."""
-
 REFERENCE: Final = "rolling"
-"""What all others are compared with."""
+"""The policy that all others are compared with."""
 
-DORM: Final = {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}
+_DORM: Final = {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}
+"""Settings with which Dorm's program is solved within seconds."""
 
 POLICIES: Final = tuple(
-    PolicyChoice(name, DORM if name == "dorm" else {}, name)
+    PolicyChoice(name, _DORM if name == "dorm" else {}, name)
     for name in (
         "rolling", "elasticflow", "rrh", "drf", "fifo", "srtf", "las", "backfill", "gandiva_fair",
         "hived", "oasis", "pdors", "dorm", "astraea", "batchsche",
     )
 )  # fmt: skip
-"""Every policy that can run without knowing all jobs beforehand."""
-
+"""Every policy that runs without knowing future jobs."""
 
 _LIVE_COLUMNS: Final = ("finished", "promised", "kept", "learnt", "learnt_kept", "moves", "lost")
+"""Columns that a simulation leaves empty; ``learnt`` counts promises with a learnt margin."""
 
 
 def measure_errors(settings: Settings) -> Tables:
@@ -74,13 +72,7 @@ def _earned(
     row: dict[str, Any] = {"policy": choice.label, "error": error, "draw": seed}
     offer = workload.on_offer()
     if error is None:
-        return (
-            row
-            | {"value": _simulated(choice, workload) / offer}
-            | dict.fromkeys(
-                ("finished", "promised", "kept", "learnt", "learnt_kept", "moves", "lost")
-            )
-        )
+        return row | {"value": _simulated(choice, workload) / offer} | dict.fromkeys(_LIVE_COLUMNS)
     # Long enough for every policy to finish all that it took.
     outcomes = run_live(
         CLUSTER, workload.submissions(error), choice, (slots + 100.0) * SLOT
@@ -91,8 +83,8 @@ def _earned(
         "finished": sum(one.state == "finished" for one in outcomes),
         "promised": sum(one.kept is not None for one in outcomes),
         "kept": sum(one.kept is True for one in outcomes),
-        "learnt": sum(one.kept is not None and one.margin_jobs >= ENOUGH for one in outcomes),
-        "learnt_kept": sum(one.kept is True and one.margin_jobs >= ENOUGH for one in outcomes),
+        "learnt": sum(one.kept is not None and one.has_learnt_margin for one in outcomes),
+        "learnt_kept": sum(one.kept is True and one.has_learnt_margin for one in outcomes),
         "moves": sum(max(0, one.generations - 1) for one in outcomes),
         "lost": sum(one.lost for one in outcomes) / done if done else 0.0,
     }
@@ -106,7 +98,7 @@ def _simulated(choice: PolicyChoice, workload: Workload) -> float:
     ]
     cluster = {**CLUSTER, "restart_first": True}
     scenario, _ = Source(cluster=cluster, jobs=documents).scenario()
-    # As a live service decides, which doesn't know the jobs that are to come.
+    # Without known jobs, as a live service decides.
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)
     return float(run.jobs["utility"].fill_null(0.0).sum())

@@ -88,9 +88,9 @@ class RoundPolicy:
     Notes
     -----
     A round is decided when it begins. A gang is never moved. One that loses a server returns to its
-    batch with the progress it has made. One that takes longer than stated keeps its places, into
-    the next round if it has to, and pays nothing for them; a gang that was to have them returns to
-    its batch.
+    batch with the progress it has made. One that takes longer than stated keeps its places,
+    even into the next round, and pays nothing for them. A gang that was to have these places
+    returns to its batch.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class RoundPolicy:
                 self._running.pop(name, None)
 
     def _return_to_batch(self, view: View, name: str) -> None:
-        """Let a job that lost its places wait for the next round."""
+        """Return a job that lost its places to its batch; the next round plans it again."""
         self._running.pop(name, None)
         job = view.open_jobs[name].job
         claim = self.tenancy.claim_of(job)
@@ -283,7 +283,7 @@ class RoundPolicy:
             return
         value = utility_value(job.utility, longer.plan.completion - job.arrival)
         if longer.displaced and not view.pinned(job.name):
-            again = self._next_round(view.slot).start - view.slot
+            again = next(self._rounds_from(view.slot)).start - view.slot
             stopped = utility_value(job.utility, longer.plan.completion + again - job.arrival)
             if longer.loss > value - stopped:
                 return
@@ -330,25 +330,15 @@ class RoundPolicy:
 
     def _turn_of(self, slot: int) -> Round:
         """Return the first round still to come that takes in jobs of a slot."""
-        for turn in self._ahead:
-            if turn.collected > slot and turn.start >= slot:
-                return turn
-        while True:
-            turn = next(self._calendar)
-            self._ahead.append(turn)
-            if turn.collected > slot and turn.start >= slot:
-                return turn
+        return next(turn for turn in self._rounds_from(slot) if turn.collected > slot)
 
-    def _next_round(self, slot: int) -> Round:
-        """Return the first round that begins in a slot or later."""
-        for turn in self._ahead:
-            if turn.start >= slot:
-                return turn
-        while True:
-            turn = next(self._calendar)
+    def _rounds_from(self, slot: int) -> Iterator[Round]:
+        """Yield the rounds that begin in a slot or later, without end."""
+        yield from (turn for turn in self._ahead if turn.start >= slot)
+        for turn in self._calendar:
             self._ahead.append(turn)
             if turn.start >= slot:
-                return turn
+                yield turn
 
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
         while not self._ahead or self._ahead[0].start < slot:
@@ -391,7 +381,7 @@ class RoundPolicy:
             yield from self._postpone(view, turn, market, left)
 
     def _reserve_extension(self, state: JobState, turn: Round) -> None:
-        """Take what a gang still holds out of a round's market."""
+        """Reserve the places that an overrunning gang still holds in a round's market."""
         plan = state.plan.from_slot(turn.start)
         claim = self.tenancy.claim_of(state.job) if len(plan) else None
         if not isinstance(claim, Claim):

@@ -267,7 +267,8 @@ def minibatches(job: Job, units: int) -> float:
 def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     """Return the promise of an open job: its planned completion with its margin.
 
-    A plan that slips within the margin leaves the promise as it is. A margin ends with the timespan.
+    A plan that slips within the margin leaves the promise as it is. No margin reaches past the end
+    of the timespan.
     """
     planned = promise_of(record)
     if planned is None:
