@@ -38,6 +38,9 @@ POLICIES: Final = tuple(
 )  # fmt: skip
 """Every policy that runs without knowing future jobs."""
 
+PLANNERS: Final = frozenset({"oasis", "pdors", "rolling"})
+"""Policies whose promises are counted in longer runs."""
+
 _LIVE_COLUMNS: Final = ("finished", "promised", "kept", "learnt", "learnt_kept", "moves", "lost")
 """Columns that a simulation leaves empty; ``learnt`` counts promises with a learnt margin."""
 
@@ -56,7 +59,21 @@ def measure_errors(settings: Settings) -> Tables:
     ]
     rows = settings.each(_earned, cases, _label)
     runs = pl.DataFrame(rows, infer_schema_length=None)
-    return {"summary": _summary(runs), "runs": runs}
+    return {"summary": _summary(runs), "runs": runs, "promises": _promises(settings)}
+
+
+def _promises(settings: Settings) -> pl.DataFrame:
+    """Run planners with many jobs, so that most promises have a learnt margin."""
+    draws, jobs = (1, 40) if settings.quick else (2, 300)
+    cases = [
+        (choice, error, settings.seed + number, jobs, jobs)
+        for choice in POLICIES
+        if choice.name in PLANNERS
+        for error in ERRORS[1:]
+        for number in range(draws)
+    ]
+    columns = ["policy", "error", "draw", "promised", "kept", "learnt", "learnt_kept"]
+    return pl.DataFrame(settings.each(_earned, cases, _label)).select(columns)
 
 
 def _label(choice: PolicyChoice, error: float | None, seed: int, *_: int) -> str:

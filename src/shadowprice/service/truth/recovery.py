@@ -125,7 +125,7 @@ def recover(
             _last_at(connection),
             since,
             replayed,
-            Margins() if virtual else read_margins(connection),
+            Margins() if virtual else read_margins(connection, views.values()),
         )
 
 

@@ -35,7 +35,7 @@ from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.speeds import Speeds
 from shadowprice.service.truth.start_ups import StartUps, read_start_ups
 from shadowprice.service.truth.timespan import TimespanEnd, read_end
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.truth.views import JobView
 
 log = logging.getLogger("shadowprice.service")
 
@@ -230,10 +230,11 @@ class Truth:
                 outcome.answers += answers
                 del left[: len(answers)]
             batch.write()
+        if not self.virtual:
+            for view in batch.views.values():
+                self.margins.follow(view)
         for name in batch.closed:
-            view = self.views.pop(name, None)
-            if view is not None and view.state is State.FINISHED and not self.virtual:
-                self.margins.note(view)
+            self.views.pop(name, None)
             self.specs.pop(name, None)
             self.speeds.forget(name)
             self.furthest.pop(name, None)
