@@ -64,6 +64,11 @@ class JobState(Protocol):
         ...
 
     @property
+    def generation_slot(self) -> int:
+        """Slot in which its newest placement began."""
+        ...
+
+    @property
     def tasks_left(self) -> tuple[int, ...]:
         """Tasks of a bag that are not finished, by group; empty for other jobs."""
         ...

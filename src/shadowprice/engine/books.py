@@ -406,6 +406,7 @@ class Books:
         record.resumed_before = record.resumed_at if record.generation else -1
         record.resumed_at = record.measured
         record.generation = record.generation + 1
+        record.generation_slot = slot
         record.following = plan
         undo.put(self.running, name, placement)
         if kind is Start:

@@ -271,6 +271,7 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
         "resumed_at": record.resumed_at,
         "resumed_before": record.resumed_before,
         "lost": record.lost,
+        "generation_slot": record.generation_slot,
     }
     if len(record.plan) and record.status.open:
         told["plan"] = schedule_record(record.plan, names)
@@ -302,6 +303,7 @@ def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record.resumed_at = told["resumed_at"]
     record.resumed_before = told["resumed_before"]
     record.lost = told["lost"]
+    record.generation_slot = told["generation_slot"]
     if "plan" in told:
         record.plan = schedule_of(told["plan"], index)
     if "placement" in told:

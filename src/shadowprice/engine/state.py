@@ -63,6 +63,8 @@ class JobRecord:
         ``resumed_at`` of the generation before, if an order stopped that one; otherwise -1.
     lost : int
         The most of ``measured`` that a generation had to repeat.
+    generation_slot : int
+        Slot in which the newest generation began.
     """
 
     job: Job
@@ -88,6 +90,7 @@ class JobRecord:
     resumed_at: int = 0
     resumed_before: int = -1
     lost: int = 0
+    generation_slot: int = 0
 
     @property
     def tasks_left(self) -> tuple[int, ...]:

@@ -10,7 +10,9 @@ import pytest
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import (
+    Charge,
     Command,
+    Decided,
     JobEnded,
     JobRevised,
     JobsArrived,
@@ -201,3 +203,47 @@ def test_a_gang_that_overruns_keeps_its_places_into_the_next_round(
             if made.jobs[name].remaining == 1:
                 made.handle(JobEnded(made.slot, name, made.jobs[name].generation))
     assert all(record.status is Status.FINISHED for record in made.jobs.values())
+
+
+def test_a_borrowing_gang_that_overruns_pays_for_each_slot_that_it_runs() -> None:
+    on = shared_cluster(2, {"a": {"worker": 1, "ps": 0}, "b": {"worker": 3, "ps": 0}}, ps=0)
+    parameters = {"theta": {"worker": "16", "ps": "16"}, "workers": "rigid", "lambda": "1"}
+    made = Engine(
+        on, make_policy("astraea", PolicyContext(on, None, None, 0), parameters), acknowledges=True
+    )
+    wide = shared_job(on, "wide", "a", ps=None, chunks=2, epochs=2, minibatches=1)
+    other = shared_job(on, "other", "b", ps=None, chunks=1, epochs=2, minibatches=1)
+    # The price of a place is above zero because the other job has one.
+    jobs = [replace(stated_job, utility=Deadline(100.0, 60)) for stated_job in (wide, other)]
+    made.handle(JobsArrived(0, tuple(jobs)))
+    paid: dict[int, int] = {}
+    ran: list[int] = []
+    for slot in range(12):
+        commands = made.handle(SlotBegan(slot))
+        if "wide" in made.running:
+            ran.append(slot)
+        for command in commands:
+            if isinstance(command, Decided) and isinstance(command.decision, Charge):
+                paid[slot] = paid.get(slot, 0) + sum(command.decision.amounts.values())
+        left = {name: made.jobs[name].remaining - 1 for name in made.running}
+        gains = {name: made.jobs[name].job.gain(2 if name == "wide" else 1) for name in left}
+        made.handle(SlotEnded(slot, {name: min(gains[name], left[name]) for name in left}))
+        if len(ran) == 7 and "wide" in made.running:
+            made.handle(JobEnded(slot + 1, "wide", 1))
+    assert len(ran) == 7  # stated as 2
+    assert list(paid) == ran
+    assert len(set(paid.values())) == 1
+    assert paid[ran[0]] > 0
+
+
+def test_rolling_gives_up_a_worthless_job_only_if_it_seems_to_never_end() -> None:
+    made = engine("rolling", [stated("endless", slots=2, by=3)])
+    slot = 0
+    while made.running or not slot:
+        assert slot < 20
+        run(made, slot)
+        slot += 1
+    # It is worth nothing from slot 4 on, and has saved nothing.
+    assert slot - 1 >= 6
+    assert made.jobs["endless"].status is not Status.FINISHED
+    assert made.jobs["endless"].refusal is not None

@@ -89,8 +89,8 @@ class RoundPolicy:
     -----
     A round is decided when it begins. A gang is never moved. One that loses a server returns to its
     batch with the progress it has made. One that takes longer than stated keeps its places,
-    even into the next round, and pays nothing for them. A gang that was to have these places
-    returns to its batch.
+    even into the next round, and pays for each further slot what it paid for its last one. So it
+    does not pay to understate work. A gang that was to have these places returns to its batch.
     """
 
     def __init__(
@@ -290,8 +290,22 @@ class RoundPolicy:
         for other in longer.displaced:
             yield Displace(other, OVERRUN)
             self._return_to_batch(view, other)
-        charged = 0.0 if self.capabilities.charges else None
-        yield Commit(job.name, longer.plan, value, value, 0.0, charged=charged, message=SHORT)
+        cost = self._cost_of(job.name, longer.plan)
+        charged = cost if self.capabilities.charges else None
+        payoff = value - cost
+        yield Commit(job.name, longer.plan, payoff, value, cost, charged=charged, message=SHORT)
+
+    def _cost_of(self, name: str, plan: Schedule) -> float:
+        """Return what a gang pays for the slots of an extended plan."""
+        running = self._running.get(name)
+        if running is None or running.award.lenders is None:
+            return 0.0
+        award = running.award
+        assert award.worker_income is not None
+        assert award.ps_income is not None
+        by_slot = (award.worker_income + award.ps_income).sum(axis=1)
+        slots = np.unique(plan.slots) - running.begin
+        return float(by_slot[np.minimum(slots, len(by_slot) - 1)].sum()) / MICRO
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would join a batch; the batch's round decides about the rest."""
@@ -352,7 +366,7 @@ class RoundPolicy:
             if view.until is None or slot < view.until:
                 yield from self._hold(view, turn)
         if self.capabilities.charges:
-            yield from self._charges(slot)
+            yield from self._charges(view, slot)
 
     # ---------------------------------------------------------------- rounds
 
@@ -360,7 +374,11 @@ class RoundPolicy:
         slots = min(turn.end, view.end) - turn.start
         lost = [view.lost(server) for server in range(view.cluster.servers)]
         pack = self.parameters.ties == "pack"
-        self._running.clear()
+        self._running = {
+            name: running
+            for name, running in self._running.items()
+            if name in view.open_jobs and len(view.open_jobs[name].plan.from_slot(turn.start))
+        }
         self._markets = [
             (pool, pool.open(slots, lost, pack_in_time=pack), turn) for pool in self.pools
         ]
@@ -435,14 +453,19 @@ class RoundPolicy:
         charged = cost if award.lenders is not None and self.capabilities.charges else 0.0
         return Commit(name, plan, gang.payoff / MICRO, value, cost, charged=charged)
 
-    def _charges(self, slot: int) -> Iterator[Charge]:
+    def _charges(self, view: View, slot: int) -> Iterator[Charge]:
         """Charge what runs in a slot, when it begins: a gang that lost its server pays no more."""
         tenancy = self.tenancy
         for name, running in self._running.items():
             award = running.award
-            at = slot - running.begin
-            if award.lenders is None or not 0 <= at < award.gang.end - award.gang.start:
+            at, last = slot - running.begin, award.gang.end - award.gang.start - 1
+            if award.lenders is None or at < 0:
                 continue
+            if at > last:
+                state = view.open_jobs.get(name)
+                if state is None or not len(state.plan) or state.plan.completion < slot:
+                    continue
+                at = last  # its plan was extended
             assert award.worker_income is not None
             assert award.ps_income is not None
             kinds = {tenancy.worker_types[award.job.worker_type]: award.worker_income[at]}

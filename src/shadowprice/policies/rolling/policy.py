@@ -54,6 +54,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+_ENDLESS: Final = 3
+"""A generation that has run this many times as long as its job states seems to never end."""
+
 _FEW: Final = 16
 """Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
 better keep their slack, and which costs most to lay out."""
@@ -396,8 +399,8 @@ class Rolling(Reactive[RollingParameters]):
             state = view.open_jobs[name]
             if self._context.end_moves and book.ends_first(state.job, first):
                 continue
-            if view.pinned(name):
-                continue  # it keeps its servers until it ends
+            if view.pinned(name) and not _seems_endless(view, state, slot):
+                continue
             refusal = worthless(state.job, slot)
             self._forget(name)
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
@@ -569,3 +572,13 @@ def build(context: PolicyContext, parameters: RollingParameters) -> Rolling:
     if parameters.quota:
         check_shares(context.cluster)
     return Rolling(context, parameters)
+
+
+def _seems_endless(view: View, state: JobState, slot: int) -> bool:
+    """Return whether a running job has overrun so far that it may never end by itself."""
+    placement = view.running(state.job.name)
+    if placement is None:
+        return False
+    gain = state.job.gain(placement.total_workers, colocated=placement.colocated)
+    stated = -(-state.job.required // gain)
+    return slot - state.generation_slot >= _ENDLESS * stated
