@@ -124,8 +124,6 @@ def run_live(
 
 
 async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str) -> VirtualOutcome:
-    from shadowprice.service.truth.margins import ENOUGH  # noqa: PLC0415  # the web's libraries
-
     view = await service.view(name)
     now = asyncio.get_running_loop().time()
     ran = [
@@ -144,7 +142,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str
         sum(_done(one, now) for one in ran),
         sum(one.lost for one in ran),
         "" if view.reason is None else str(view.reason.get("message", "")),
-        view.margin_jobs >= ENOUGH,
+        service.has_learnt_margin(view),
         view.first_promise is None or view.first_promise < service.driver.published.servers.coming,
     )
 

@@ -26,7 +26,7 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.running.servers import slices
 from shadowprice.service.service import Service
 from shadowprice.service.settings import Settings
-from shadowprice.service.truth import reading
+from shadowprice.service.truth import margins, reading
 from shadowprice.service.truth.operations import Cancel, ChangeServers, Submit
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.views import JobView
@@ -187,6 +187,11 @@ class VirtualService:
     def open_jobs(self) -> Mapping[str, JobView]:
         """Jobs that are not over."""
         return self.driver.published.jobs
+
+    @staticmethod
+    def has_learnt_margin(view: JobView) -> bool:
+        """Return whether enough jobs had finished for the margin of a job's promise."""
+        return view.margin_jobs >= margins.ENOUGH
 
     async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:
         """Let time pass until every job is over; return False if some are not after ``seconds``.
