@@ -187,11 +187,11 @@ def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
         monkeypatch.setattr(Drive, step, failing)
         await executor.start(spec("job", 1, "true"))
         said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
-        await eventually(lambda: executor.trouble == said)
+        await eventually(lambda: executor.health_error == said)
         ended = await told.one(Ended, "job")
         # What was asked for and never told to go is not begun anew.
         assert ended.ending is (Ending.LOST if step == "_prepare" else Ending.DONE), ended
-        await eventually(lambda: executor.trouble is None)
+        await eventually(lambda: executor.health_error is None)
 
     harness.run(scenario)
 
@@ -209,7 +209,7 @@ def test_the_nodes_are_looked_at_again(
         with monkeypatch.context() as patch:
             patch.setattr(RayExecutor, "_tidy", failing)
             said = "looking at the nodes of Ray failed: KeyError: 'a bug'"
-            await eventually(lambda: executor.trouble == said)
-        await eventually(lambda: executor.trouble is None)
+            await eventually(lambda: executor.health_error == said)
+        await eventually(lambda: executor.health_error is None)
 
     harness.run(scenario)

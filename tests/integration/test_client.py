@@ -64,7 +64,7 @@ def test_every_call_of_python(client: Client) -> None:
     assert taken.promise.utcoffset() is not None
     batch = client.submit_many([job("py-2"), job("py-1", chunks=5)], wait=10)
     assert [one.name for one in batch.jobs] == ["py-2"]
-    assert batch.problems["py-1"].code == "name-taken"
+    assert batch.problems["py-1"].code == "name-conflict"
     assert client.job("py-1").spec["name"] == "py-1"
     assert {"py-1", "py-2"} <= {one.name for one in client.jobs("admitted", "running", "refused")}
     assert client.quote(job("py-3")).admitted
@@ -304,7 +304,7 @@ def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
     client.submit(job("long-story"))
     began = [event.kind for event in client.explain("long-story").events]
     assert began[:2] == ["submitted", "admitted"]
-    assert client.explain("long-story").left_out is None
+    assert client.explain("long-story").omitted is None
     database = sqlite3.connect(Path(live.service.settings.data) / "shadowprice.db")
     columns = "at, kind, job, tenant, decision, data"
     with database:
@@ -321,10 +321,10 @@ def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
     assert len(story.events) == len(story.lines) == 1_000
     assert [event.kind for event in story.events][: len(began)] == began
     assert story.events[-1].data == {"changes": {"priority": 2_499}}
-    assert story.left_out is not None
-    at = [event.id for event in story.events].index(story.left_out.after)
+    assert story.omitted is not None
+    at = [event.id for event in story.events].index(story.omitted.after)
     assert at == 9
-    assert story.left_out.events == count - 1_000
+    assert story.omitted.events == count - 1_000
     skipped = 10_000_000 + 2_499 - 990  # the last that is left out
     assert story.events[at + 1].id == skipped + 1
 

@@ -52,7 +52,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
         def played() -> bool:
             told = live.client.get("/v1/comparison").json()
-            return bool(told["would"]["finished"] == len(names))
+            return bool(told["simulated"]["finished"] == len(names))
 
         wait_until(played)
         yield live
@@ -71,12 +71,12 @@ def test_both_sides_are_drawn(
         assert page.evaluate(BLANK) == 0
         told = watched.client.get("/v1/comparison").json()
         earned = page.locator(".tile", has_text="Would have earned").locator("b").inner_text()
-        assert float(earned.replace(",", "")) == pytest.approx(told["would"]["utility"], abs=1)
+        assert float(earned.replace(",", "")) == pytest.approx(told["simulated"]["utility"], abs=1)
         row = page.locator("tbody tr[data-key='a']")
         assert row.get_by_text("ended").count() == 1
         assert page.locator("tbody tr[data-key='b']").get_by_text("running").count() == 1
         assert page.get_by_text("not known", exact=True).count() == len(HOSTILE)
-        assert page.get_by_text("were never submitted here: what").count() == 1
+        assert page.get_by_text("ran without being submitted here: their").count() == 1
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
 

@@ -106,7 +106,7 @@ def test_what_could_not_be_told_is_told_later(
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
         driver = live.service.writing
-        monkeypatch.setattr(driver, "trouble", str(StoreError("the disk is full")))
+        monkeypatch.setattr(driver, "health_error", str(StoreError("the disk is full")))
         assert post(live, "a", {"minibatches": -1}).status_code == 422
         monkeypatch.undo()
         assert told(live, "a") == []

@@ -183,7 +183,7 @@ def test_real_processes_are_followed_over_a_restart(
     mine, gone, stranger = (f"{name} {tmp_path}" for name in ("mine", "gone", "stranger"))
 
     def real(live: RunningService, name: str) -> dict[str, Any]:
-        return dict(_compared(live)[name]["real"])
+        return dict(_compared(live)[name]["observed"])
 
     with (
         elsewhere(mine, "red") as process,
@@ -194,7 +194,7 @@ def test_real_processes_are_followed_over_a_restart(
             live.client.post("/v1/jobs", json=short(mine, tenant="red"))
             live.client.post("/v1/jobs", json=short(gone, tenant="blue"))
             wait_until(lambda: real(live, mine)["state"] == real(live, gone)["state"] == "running")
-            wait_until(lambda: _compared(live)[mine]["would"]["state"] == "finished")
+            wait_until(lambda: _compared(live)[mine]["simulated"]["state"] == "finished")
         leaving.kill()
         leaving.wait(WAIT_LIMIT_SECONDS)  # while the service is away
         with watching(tmp_path) as live:
@@ -207,10 +207,10 @@ def test_real_processes_are_followed_over_a_restart(
             told = real(live, mine)
             assert 0 < told["utility"] < 50
             assert _compared(live)[mine]["gain"] == pytest.approx(
-                _compared(live)[mine]["would"]["utility"] - told["utility"]
+                _compared(live)[mine]["simulated"]["utility"] - told["utility"]
             )
             assert set(_compared(live, live.token("red"))) == {mine}
-            wait_until(lambda: _compared(live)[gone]["would"]["state"] == "finished")
+            wait_until(lambda: _compared(live)[gone]["simulated"]["state"] == "finished")
             _look_at_it(live, capsys, monkeypatch, mine, stranger)
 
 
@@ -223,16 +223,16 @@ def _look_at_it(
 ) -> None:
     """The sums, the past as bars, the command, and Python."""
     told = live.client.get("/v1/comparison?days=1").json()
-    assert told["jobs"] == told["would"]["finished"] == told["real"]["finished"] == 2
-    assert told["real"]["taken_for_done"] == 2
-    assert stranger in {one["name"] for one in told["only_seen"]["newest"]}
-    assert told["would"]["utility"] > 50
-    assert told["real"]["utility"] > 50
-    bars = live.client.get("/v1/timeline?real=true&back=1000").json()
+    assert told["jobs"] == told["simulated"]["finished"] == told["observed"]["finished"] == 2
+    assert told["observed"]["assumed_completed"] == 2
+    assert stranger in {one["name"] for one in told["unmanaged_jobs"]["newest"]}
+    assert told["simulated"]["utility"] > 50
+    assert told["observed"]["utility"] > 50
+    bars = live.client.get("/v1/timeline?observed=true&past_slots=1000").json()
     assert {mine, stranger} <= {one["job"] for one in bars["jobs"]}
-    assert set(bars["bars"]["what"]) == {0}
+    assert set(bars["bars"]["kind"]) == {0}
     assert live.client.get("/v1/comparison?days=nan").status_code == 422
-    assert live.client.get("/v1/timeline?real=maybe").status_code == 422
+    assert live.client.get("/v1/timeline?observed=maybe").status_code == 422
     assert live.client.get("/v1/comparison/jobs?limit=1").json()["next"] is not None
     monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
     token = live.service.token_file.read_text().strip()
@@ -240,7 +240,7 @@ def _look_at_it(
     assert main(["observed", "--days", "1"]) == 0
     shown = capsys.readouterr()
     assert "utility earned" in shown.out
-    assert "never submitted" in shown.err
+    assert "without being submitted here" in shown.err
     assert main(["observed", "-o", "json"]) == 0
     assert {one["name"] for one in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
     address = Address(live.address, token)
@@ -268,6 +268,6 @@ def test_a_look_that_fails_is_told_and_repeated(tmp_path: Path) -> None:
     witness.sees = (Observed("a", (Share("g-0", 1),), time.time()),)
     with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=True) as live:
         live.client.post("/v1/jobs", json=short("a"))
-        assert _compared(live)["a"]["real"]["state"] == "not seen"
+        assert _compared(live)["a"]["observed"]["state"] == "not seen"
         witness.fails = False
-        wait_until(lambda: _compared(live)["a"]["real"]["state"] == "running")
+        wait_until(lambda: _compared(live)["a"]["observed"]["state"] == "running")

@@ -194,7 +194,7 @@ def test_who_may_not_is_told_so(
                 answer = client.post("/v1/jobs", json=body)
                 assert answer.status_code == 422, answer.text
                 [fault] = answer.json()["errors"]
-                assert fault["place"].endswith("run.user")
+                assert fault["location"].endswith("run.user")
                 assert told in f"{fault['message']}; {fault['mend']}"
         assert live.client.get("/v1/jobs").json()["jobs"] == []
 

@@ -32,7 +32,7 @@ def test_a_job_is_decided_at_once_and_again_is_the_same(live: RunningService) ->
     assert told["promise_slot"] == told["first_promise_slot"]
     assert again.json()["id"] == told["id"]
     assert other.status_code == 409
-    assert other.json()["code"] == "name-taken"
+    assert other.json()["code"] == "name-conflict"
 
 
 def test_several_are_accepted_and_decided(live: RunningService) -> None:
@@ -51,8 +51,8 @@ def test_a_batch_is_taken_as_a_whole_or_not(live: RunningService) -> None:
     answer = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
-    assert fault["place"] == "jobs[1].utilty"
-    assert fault["mend"] == "did you mean 'utility'?"
+    assert fault["location"] == "jobs[1].utilty"
+    assert fault["hint"] == "did you mean 'utility'?"
     assert live.client.get("/v1/jobs/whole-1").status_code == 404
 
 
@@ -67,7 +67,7 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
         assert quoted.json()["admitted"], quoted.text
         first = live.client.post("/v1/jobs", json=one).json()
         assert first["state"] == "admitted"
-        assert first["speed"]["from"] == "family"
+        assert first["speed"]["source"] == "family"
         spec = live.client.get("/v1/jobs/new").json()["spec"]
         assert spec["throughput"] == {"1": 0.005, "2": 0.009}  # no more workers than chunks
         assert spec["restart"] == "9s"
@@ -77,9 +77,9 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
         assert wrong.status_code == 422
         [fault] = wrong.json()["errors"]
         assert fault == {
-            "place": "job.family",
+            "location": "job.family",
             "message": "unknown family 'nett'",
-            "mend": "did you mean 'net'?",
+            "hint": "did you mean 'net'?",
         }
         same = live.client.patch("/v1/jobs/new", json={"utility": one["utility"]})
         assert same.status_code == 200, same.text
@@ -292,17 +292,17 @@ def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> No
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [
-        ("POST", "/v1/jobs", b"{", 400, "unparsable"),
-        ("POST", "/v1/jobs", b'{"a":1,"a":2}', 400, "unparsable"),
-        ("POST", "/v1/jobs", b'{"a":NaN}', 400, "unparsable"),
-        ("POST", "/v1/jobs", b'{"a":1e999}', 400, "unparsable"),
-        ("POST", "/v1/jobs", b'{"name":"\\ud800"}', 400, "unparsable"),
-        ("POST", "/v1/jobs", b"[" * 100_000, 400, "unparsable"),
+        ("POST", "/v1/jobs", b"{", 400, "malformed"),
+        ("POST", "/v1/jobs", b'{"a":1,"a":2}', 400, "malformed"),
+        ("POST", "/v1/jobs", b'{"a":NaN}', 400, "malformed"),
+        ("POST", "/v1/jobs", b'{"a":1e999}', 400, "malformed"),
+        ("POST", "/v1/jobs", b'{"name":"\\ud800"}', 400, "malformed"),
+        ("POST", "/v1/jobs", b"[" * 100_000, 400, "malformed"),
         ("POST", "/v1/jobs", b"[]", 422, "input"),
         ("POST", "/v1/jobs", b'{"jobs":[]}', 422, "input"),
         ("POST", "/v1/jobs", b" " * (9 << 20), 413, "too-large"),
         ("PATCH", "/v1/jobs/nothing", b'{"deadline":"1h"}', 404, "not-found"),
-        ("PUT", "/v1/jobs", b"{}", 405, "method"),
+        ("PUT", "/v1/jobs", b"{}", 405, "method-not-allowed"),
         ("GET", "/v1/jobs?stat=running", None, 422, "input"),
         ("GET", "/v1/jobs?state=asleep", None, 422, "input"),
         ("GET", "/v1/jobs?limit=0", None, 422, "input"),
@@ -324,7 +324,7 @@ def test_wrong_requests_are_problems(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "place", "message", "mend"),
+    ("method", "path", "body", "status", "location", "message", "hint"),
     [
         (
             "POST",
@@ -415,14 +415,14 @@ def test_what_is_no_text_and_no_number_is_named_by_its_place(
     path: str,
     body: bytes | None,
     status: int,
-    place: str,
+    location: str,
     message: str,
-    mend: str,
+    hint: str,
 ) -> None:
     answer = live.client.request(method, path, content=body)
     assert answer.status_code == status, answer.text
-    assert answer.json()["errors"] == [{"place": place, "message": message, "mend": mend}]
-    assert answer.json()["detail"] == f"{place}: {message}; {mend}"
+    assert answer.json()["errors"] == [{"location": location, "message": message, "hint": hint}]
+    assert answer.json()["detail"] == f"{location}: {message}; {hint}"
 
 
 def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
@@ -434,14 +434,14 @@ def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
 def test_a_body_that_is_nested_too_deeply_names_where(live: RunningService) -> None:
     content = b'{"jobs":' + b"[" * 60 + b"]" * 60 + b"}"
     [fault] = live.client.post("/v1/jobs", content=content).json()["errors"]
-    assert fault["place"].startswith("body.jobs[0][0]")
+    assert fault["location"].startswith("body.jobs[0][0]")
     assert fault["message"] == "nested too deeply"
-    assert fault["mend"] == "nest at most 50 levels"
+    assert fault["hint"] == "nest at most 50 levels"
 
 
 def test_another_media_type_is_refused(live: RunningService) -> None:
     answer = live.client.post("/v1/jobs", data={"a": "b"})
-    assert answer.json()["code"] == "media-type"
+    assert answer.json()["code"] == "unsupported-media-type"
 
 
 def test_the_openapi_document_names_every_route(live: RunningService) -> None:
@@ -454,13 +454,18 @@ def test_the_openapi_document_names_every_route(live: RunningService) -> None:
 
 def test_metrics_are_told(live: RunningService) -> None:
     text = live.client.get("/metrics").text
-    for name in ("jobs", "admission_wait_seconds", "decision_seconds", "journal_lag_seconds"):
+    for name in (
+        "jobs",
+        "admission_wait_seconds",
+        "policy_decision_seconds",
+        "journal_lag_seconds",
+    ):
         assert f"shadowprice_{name}" in text
 
 
 def test_no_price_is_told_of_servers_that_are_gone(live: RunningService) -> None:
     def priced() -> bool:
-        return 'shadowprice_price{kind="other' in live.client.get("/metrics").text
+        return 'server_class="other' in live.client.get("/metrics").text
 
     server = {"name": "other", "capacity": {"gpu": 3, "cpu": 5}}
     assert live.client.post("/v1/servers", json=server).status_code == 201
@@ -595,7 +600,7 @@ def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: 
         answer = live.client.post(path, json=body)
         assert answer.status_code == 422, path
         [fault] = answer.json()["errors"]
-        assert fault["place"] == place
+        assert fault["location"] == place
         assert why in fault["message"]
     # As no client asks, which resolves the steps.
     connection = http.client.HTTPConnection(live.address.removeprefix("http://"))

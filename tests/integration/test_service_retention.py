@@ -89,7 +89,7 @@ def test_nothing_is_left_behind_and_nothing_young_goes(tmp_path: Path, kind: int
             except Crash:
                 struck += 1
             done = left[0] >= 0
-            struck += hour.driver.trouble is not None or hour.runner.trouble is not None
+            struck += hour.driver.health_error is not None or hour.runner.health_error is not None
             hour.fault = hour.store.fault = lambda _: None
             hour.end()
             await hour.open()

@@ -145,7 +145,7 @@ class Api(RuleBasedStateMachine):
             assert told["id"] == known.id
         else:
             assert status == 409, told
-            assert told["code"] == "name-taken"
+            assert told["code"] == "name-conflict"
 
     @rule(
         many=st.lists(st.tuples(names, contents), min_size=1, max_size=4, unique_by=lambda x: x[0]),

@@ -196,4 +196,4 @@ def test_how_long_a_token_is_valid_is_refused_with_its_place(
     answer = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
-    assert "expires" in fault["place"] + fault["message"]
+    assert "expires" in fault["location"] + fault["message"]

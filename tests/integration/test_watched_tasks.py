@@ -84,7 +84,7 @@ FAULTS: dict[str, tuple[Patch, str, str]] = {
     "watch": (_watching, "following what the executor tells", "watch"),
     "reports": (_method(Runner, "take_in"), "taking reports in", "runner"),
     "orders": (_method(Runner, "order"), "giving orders", "runner"),
-    "patrol": (_method(LocalExecutor, "_care"), "looking at what runs", "patrol"),
+    "patrol": (_method(LocalExecutor, "_care"), "looking at what runs", "resync"),
     "events": (_encoding, "delivering events", "events"),
 }
 
@@ -168,10 +168,10 @@ def test_a_part_that_fails_goes_on_and_is_told_of(
             assert client.post("/v1/jobs", json=record).is_success
             wait_until(lambda: client.get("/readyz").status_code == 503)
             wait_until(lambda: fault.met > 2 or where == "events")
-            trouble = client.get("/v1/service").json()["trouble"]
-            assert trouble == f"{said} failed: KeyError: 'a bug'"
+            health_error = client.get("/v1/service").json()["health_error"]
+            assert health_error == f"{said} failed: KeyError: 'a bug'"
             registry = one.service.metrics.registry
-            count = registry.get_sample_value("shadowprice_failures_total", {"what": counted})
+            count = registry.get_sample_value("shadowprice_failures_total", {"component": counted})
             assert count is not None
             assert count >= (1 if where == "events" else 3)
             if mended:
@@ -179,7 +179,7 @@ def test_a_part_that_fails_goes_on_and_is_told_of(
                 wait_until(lambda: client.get("/readyz").status_code == 200)
                 (tmp_path / "end").touch()
                 wait_until(lambda: client.get("/v1/jobs/job").json()["state"] == "finished")
-                assert client.get("/v1/service").json()["trouble"] is None
+                assert client.get("/v1/service").json()["health_error"] is None
                 last = client.get("/v1/service").json()["last_event"]
                 wait_until(lambda: f"id: {last}" in seen)
                 assert len(seen) == len(set(seen))
@@ -197,8 +197,8 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
     with run_service(tmp_path, cluster=CLUSTER, executor=executor, observe=True) as live:
         fault.on = True
         wait_until(lambda: live.client.get("/readyz").status_code == 503)
-        trouble = live.client.get("/v1/service").json()["trouble"]
-        assert trouble == "looking at what runs failed: KeyError: 'a bug'"
+        health_error = live.client.get("/v1/service").json()["health_error"]
+        assert health_error == "looking at what runs failed: KeyError: 'a bug'"
         fault.on = False
         wait_until(lambda: live.client.get("/readyz").status_code == 200)
     free(tmp_path)

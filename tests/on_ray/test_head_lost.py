@@ -36,8 +36,8 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         told = "Ray cannot be reached, and is asked again: no Ray answers at"
         until(lambda: told in (tmp_path / "log").read_text())
         assert client.get("/readyz").status_code == 503
-        trouble = client.get("/v1/service").json()["trouble"]
-        assert trouble.startswith("Ray cannot be reached: no Ray answers at"), trouble
+        health_error = client.get("/v1/service").json()["health_error"]
+        assert health_error.startswith("Ray cannot be reached: no Ray answers at"), health_error
         forgetful.kill()
         forgetful.begin_head(forgetful.address.rpartition(":")[2])
         forgetful.join_node()

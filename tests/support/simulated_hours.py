@@ -75,7 +75,7 @@ class SteppedDriver(Driver):
     snapshot_seconds = 0.0
 
     async def do(self, operation: Operation) -> Any:
-        if self.trouble is not None:
+        if self.health_error is not None:
             await self._mend()
         task = asyncio.ensure_future(super().do(operation))
         try:
@@ -88,14 +88,14 @@ class SteppedDriver(Driver):
 
     async def turn(self) -> None:
         """Perform what is due."""
-        if self.trouble is not None:
+        if self.health_error is not None:
             await self._mend()
             return
         self._second = self._edge_failed = 0.0  # a turn is later by a second and more
         await self._tick()
         await self._step()
         await self._snapshot()
-        while self.published.servers.backlog and self.trouble is None:
+        while self.published.servers.backlog and self.health_error is None:
             await self._step()
 
 

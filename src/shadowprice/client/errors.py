@@ -23,7 +23,7 @@ class ServiceError(ShadowpriceError):
     status : int
         The same.
     code : str
-        Machine-readable kind: ``not-found``, ``name-taken``, ``forbidden``, ...
+        Machine-readable kind: ``not-found``, ``name-conflict``, ``forbidden``, ...
     faults : tuple of Fault
         Everything found wrong with what was sent, where there are places to name.
     """
@@ -35,7 +35,7 @@ class ServiceError(ShadowpriceError):
         self.exit_code = 2 if 400 <= status < 500 else 1
         errors = record.get("errors")
         self.faults = tuple(
-            Fault(*(str(one.get(key) or "") for key in ("place", "message", "mend")))
+            Fault(*(str(one.get(key) or "") for key in ("location", "message", "hint")))
             for one in (errors if isinstance(errors, list) else ())
             if isinstance(one, Mapping)
         )

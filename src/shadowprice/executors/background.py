@@ -1,8 +1,8 @@
 """Tasks that nobody waits for: what one dies of is logged and told, and no other ends with it.
 
-An unforeseen error would end such a task for good, and be seen by nobody. Here it costs one step:
-it is logged with its traceback, told as trouble for as long as it lasts, and the step is made
-again.
+An unforeseen error would end such a task for good, and nobody would see it. Here it costs one step.
+The error is logged with its traceback and reported as a health error while it lasts, and the step
+is repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def monotonic() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trouble:
+class _Failure:
     """What fails just now; ``logged`` is when that was last logged, on the monotonic clock."""
 
     text: str
@@ -66,19 +66,19 @@ class Background:
         self._log = log
         self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
-        self._troubles: dict[str, _Trouble] = {}
+        self._failures: dict[str, _Failure] = {}
 
     @property
-    def trouble(self) -> str | None:
+    def health_error(self) -> str | None:
         """What fails just now, for people; None where all goes on."""
-        return next((one.text for one in self._troubles.values() if one.vital), None)
+        return next((one.text for one in self._failures.values() if one.vital), None)
 
     # ------------------------------------------------------------------ beginning
 
     def spawn(
         self, what: str, work: Coroutine[Any, Any, None], said: str, *, vital: bool = True
     ) -> asyncio.Task[None]:
-        """Begin a task that comes to an end; should it die, that is trouble from then on.
+        """Begin a task that comes to an end; if it dies, that is a health error from then on.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class Background:
                     return
                 wait = pause if over is not None else max(pause, RETRY)
         finally:
-            self._troubles.pop(said, None)
+            self._failures.pop(said, None)
 
     async def attempt(
         self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
@@ -152,7 +152,7 @@ class Background:
     ) -> bool | None:
         """Make a step; whether it was the last, None where it failed."""
         lasting = None
-        if said in self._troubles:
+        if said in self._failures:
             lasting = asyncio.get_running_loop().call_later(LASTING, self._well, said)
         try:
             over = bool(await step())
@@ -188,19 +188,19 @@ class Background:
     ) -> None:
         told = escaped(f"{type(error).__name__}: {error}")[:LONGEST]
         text, now = f"{how}: {told}", monotonic()
-        known = self._troubles.get(said)
+        known = self._failures.get(said)
         logged = now if known is None else known.logged
         if known is None or known.text != text or now - logged > REMIND:
             logged = now  # said once, and not at every try
             self._log.error("%s", text, exc_info=error)
-        self._troubles[said] = _Trouble(text, logged, vital)
+        self._failures[said] = _Failure(text, logged, vital)
         try:
             self._failed(what)
         except Exception:  # who counts is not to end what is watched
             self._log.exception("what failed could not be counted")
 
     def _well(self, said: str) -> None:
-        if self._troubles.pop(said, None) is not None:
+        if self._failures.pop(said, None) is not None:
             self._log.warning("%s goes on", said)
 
     # ------------------------------------------------------------------ ending
@@ -211,7 +211,7 @@ class Background:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._troubles.clear()
+        self._failures.clear()
 
 
 async def all_of(*steps: Callable[[], Awaitable[None] | None]) -> None:

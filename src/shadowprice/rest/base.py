@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 class ApiRecord(BaseModel):
     """A value that the service sends. Keys that this version doesn't know are kept."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True, validate_by_name=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     @property
     def record(self) -> dict[str, Any]:
         """The value as plain JSON types, with its unknown keys."""
-        return self.model_dump(mode="json", by_alias=True)
+        return self.model_dump(mode="json")
 
 
 class ApiPage(ApiRecord):
@@ -27,9 +27,9 @@ class ApiPage(ApiRecord):
 class Diagnostic(ApiRecord):
     """One problem of a request: its location, and a hint."""
 
-    place: str
+    location: str
     message: str
-    mend: str
+    hint: str
 
 
 class Problem(ApiRecord):

@@ -32,23 +32,23 @@ class ObservedTotals(ApiRecord):
     running: int
     waiting: int
     failed: int
-    taken_for_done: int = Field(description="ended jobs with an unknown exit status")
-    worth_unknown: int = Field(description="ended jobs with an unknown utility")
+    assumed_completed: int = Field(description="ended jobs with an unknown exit status")
+    unknown_utility: int = Field(description="ended jobs with an unknown utility")
 
 
 class CompletedInBoth(ApiRecord):
     """Jobs that completed on both sides, and their mean completion times."""
 
     jobs: int
-    would_seconds: float | None
-    real_seconds: float | None
+    simulated_seconds: float | None
+    observed_seconds: float | None
 
 
 class ComparedPromises(ApiRecord):
     """Promised jobs, and those that really completed in time."""
 
     jobs: int
-    real_in_time: int
+    observed_in_time: int
 
 
 class UnmanagedJob(ApiRecord):
@@ -65,16 +65,16 @@ class UnmanagedJob(ApiRecord):
 class UnmanagedJobs(ApiRecord):
     """Jobs that ran and were never submitted."""
 
-    jobs: int
+    count: int
     newest: list[UnmanagedJob]
 
 
-class ComparedUse(ApiRecord):
+class ComparedUtilization(ApiRecord):
     """Used share of the cluster in every slot from ``first`` on."""
 
     first: int
-    would: list[float]
-    real: list[float]
+    simulated: list[float]
+    observed: list[float]
     unknown_jobs: int
     unknown_servers: list[str]
     incomplete: bool
@@ -85,8 +85,8 @@ class ComparisonTotals(ApiRecord):
 
     jobs: int
     withdrawn: int
-    would: SimulatedTotals
-    real: ObservedTotals
+    simulated: SimulatedTotals
+    observed: ObservedTotals
     both: CompletedInBoth
     promises: ComparedPromises
 
@@ -95,10 +95,10 @@ class Comparison(ComparisonTotals):
     """The jobs of the last days on both sides."""
 
     days: float
-    looked: datetime | None = Field(description="time of the last observation")
+    last_observation: datetime | None = Field(description="time of the last observation")
     incomplete: bool
-    only_seen: UnmanagedJobs
-    use: ComparedUse
+    unmanaged_jobs: UnmanagedJobs
+    utilization: ComparedUtilization
 
 
 class SimulatedJob(ApiRecord):
@@ -128,8 +128,8 @@ class ComparedJob(ApiRecord):
     name: str
     tenant: str | None
     submitted: datetime
-    would: SimulatedJob
-    real: ObservedJob
+    simulated: SimulatedJob
+    observed: ObservedJob
     gain: float | None
 
 

@@ -35,7 +35,7 @@ class JobReason(ApiRecord):
 class JobSpeed(ApiRecord):
     """The origin of a job's throughput curve."""
 
-    source: Literal["stated", "family"] = Field(alias="from")
+    source: Literal["stated", "family"]
     family: str | None
     measured: tuple[int, ...] = Field(description="worker counts with a measured speed")
 
@@ -214,7 +214,7 @@ class JobHistory(ApiRecord):
     job: Job
     broken_promise: BrokenPromise | None
     events: list[StoredEvent]
-    left_out: OmittedEvents | None
+    omitted: OmittedEvents | None
     generations: list[Generation]
     lines: list[str] = Field(description="one sentence for people an event")
 

@@ -63,11 +63,11 @@ class TimelineBars(ApiRecord):
 
     job: list[int] = Field(description="index into `jobs`")
     server: list[str]
-    start: list[float] = Field(alias="from")
-    end: list[float] = Field(alias="to")
+    start: list[float]
+    end: list[float]
     workers: list[int]
     ps: list[int]
-    what: list[int] = Field(description="0 ran, 1 planned, 2 continues if nothing moves")
+    kind: list[int] = Field(description="0 ran, 1 planned, 2 continues if nothing moves")
     share: list[float] = Field(description="share of the server's scarcest resource")
 
 

@@ -65,5 +65,5 @@ class ServiceStatus(ApiRecord):
     sequence: int
     last_event: int
     caller: TokenOwner
-    trouble: str | None = Field(default=None, description="why the service is not ready")
+    health_error: str | None = Field(default=None, description="why the service is not ready")
     data: str | None = Field(default=None, description="data directory or database")

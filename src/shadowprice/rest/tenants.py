@@ -23,7 +23,7 @@ class Account(ApiRecord):
     """The points of a tenant in the current period."""
 
     held: float = Field(description="points that can be spent")
-    in_jobs: float = Field(description="points paid for open jobs and not used yet")
+    reserved_points: float = Field(description="points paid for open jobs and not used yet")
     spent: float
     begins: datetime
     ends: datetime

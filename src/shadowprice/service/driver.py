@@ -176,7 +176,7 @@ class Driver(Writer):
         try:
             while not (self._stopping and not self._queue):
                 await self._pause()
-                if self.trouble is not None:
+                if self.health_error is not None:
                     await self._mend()
                     continue
                 await self._tick()
@@ -202,11 +202,11 @@ class Driver(Writer):
         shares the next one, so that there is more in it the busier the service is.
         """
         goes_on = self.published.servers.backlog or self._truth.snapshotting
-        if self._queue or (goes_on and self.trouble is None):
+        if self._queue or (goes_on and self.health_error is None):
             await asyncio.sleep(0)  # what has arrived by now is in the queue then
             return
         wait = min(self.tick_seconds, self._until_edge())
-        if self.trouble is not None:
+        if self.health_error is not None:
             wait = 1.0
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, wait)):
@@ -249,7 +249,9 @@ class Driver(Writer):
             self._heard = {job: at for job, at in self._heard.items() if job in self.published.jobs}
             if self._sweeping is None or self._sweeping.done():
                 said = "letting go of what is old"
-                self._sweeping = self._background.spawn("sweep", self.sweep(), said, vital=False)
+                self._sweeping = self._background.spawn(
+                    "retention", self.sweep(), said, vital=False
+                )
         self._snapshot_due = self._truth.snapshot_due()
         if self._sampler.due:
             await self._in_thread(self._sampler.take)
@@ -257,7 +259,7 @@ class Driver(Writer):
     async def _snapshot(self) -> None:
         """Write a piece of a snapshot where one is due: nobody waits for the whole of it."""
         truth = self._truth
-        if (self._snapshot_due or truth.snapshotting) and self.trouble is None:
+        if (self._snapshot_due or truth.snapshotting) and self.health_error is None:
             self._snapshot_due = False
             await self._in_thread(lambda: truth.snapshot_piece(self.snapshot_seconds))
 
@@ -416,4 +418,4 @@ class Driver(Writer):
         """What is wrong where slots do not begin, or a task fails; None where all is well."""
         if self._edge_failed:
             return "a slot could not begin; the log tells why"
-        return self._background.trouble
+        return self._background.health_error

@@ -39,35 +39,35 @@ class Metrics:
             registry=registry,
         )
         self.price = Gauge(
-            f"{name}_price",
-            "Price of all of a server's resource in the coming slot, by kind of server.",
-            ("kind", "resource"),
+            f"{name}_shadow_price",
+            "Price of all of a server's resource in the coming slot, in utility.",
+            ("server_class", "resource"),
             registry=registry,
         )
         self.promises = Counter(
             f"{name}_promises", "Promises by what became of them.", ("outcome",), registry=registry
         )
         self.orders = Counter(
-            f"{name}_orders",
-            "Orders given.",
+            f"{name}_executor_commands",
+            "Commands issued to the executor.",
             ("kind", "cause"),
             registry=registry,
         )
         self.decision = Histogram(
-            f"{name}_decision_seconds",
+            f"{name}_policy_decision_seconds",
             "Time to decide on an event.",
             buckets=_FAST,
             registry=registry,
         )
         self.commit = Histogram(
-            f"{name}_commit_seconds",
-            "Time to take a batch in and write it.",
+            f"{name}_store_commit_seconds",
+            "Time to apply a batch of operations and commit it.",
             buckets=_FAST,
             registry=registry,
         )
         self.reconciled = Histogram(
-            f"{name}_trainingjob_seconds",
-            "Time to look at a TrainingJob and make the next step, requests included.",
+            f"{name}_trainingjob_reconcile_seconds",
+            "Time to reconcile a TrainingJob once, requests included.",
             buckets=_FAST,
             registry=registry,
         )
@@ -83,18 +83,21 @@ class Metrics:
             f"{name}_events", "Entries of the event stream.", ("kind",), registry=registry
         )
         self.viewers = Gauge(
-            f"{name}_event_viewers", "Viewers of the event stream.", registry=registry
+            f"{name}_event_subscribers", "Subscribers of the event stream.", registry=registry
         )
         self.sequence = Gauge(
             f"{name}_journal_sequence", "Number of the last event.", registry=registry
         )
         self.failures = Counter(
-            f"{name}_failures", "What failed in the service itself.", ("what",), registry=registry
+            f"{name}_failures",
+            "Errors of the service, by component.",
+            ("component",),
+            registry=registry,
         )
         self.executor_errors = Counter(
             f"{name}_executor_errors", "Orders that an executor did not take.", registry=registry
         )
-        self.writer = Gauge(f"{name}_writer", "1 where this instance writes.", registry=registry)
+        self.writer = Gauge(f"{name}_leader", "1 if this instance leads.", registry=registry)
         self.points_held = Gauge(
             f"{name}_points_held",
             "Points that a tenant holds and may spend.",

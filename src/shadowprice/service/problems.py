@@ -1,4 +1,4 @@
-"""What went wrong with a request, as RFC 9457 problem details."""
+"""Problem details (RFC 9457): codes, titles, and the problem of an error."""
 
 from __future__ import annotations
 
@@ -11,42 +11,30 @@ from shadowprice.rest.base import Diagnostic, Problem
 MEDIA_TYPE: Final = "application/problem+json"
 
 TITLES: Final[Mapping[str, tuple[int, str]]] = {
-    "input": (422, "The request is wrong"),
-    "unparsable": (400, "The request cannot be read"),
-    "too-large": (413, "The request is too large"),
-    "media-type": (415, "The body is not JSON"),
-    "unauthenticated": (401, "A valid token is needed"),
-    "forbidden": (403, "The token does not allow this"),
-    "not-found": (404, "There is no such thing"),
-    "method": (405, "This cannot be done here"),
-    "conflict": (409, "The state does not allow this"),
-    "budget": (409, "The tenant does not hold the points"),
-    "name-taken": (409, "The name is taken by another job"),
-    "unsupported": (409, "The policy or the executor cannot do this"),
-    "too-many": (429, "Too much is waiting"),
-    "internal": (500, "The service failed"),
-    "policy": (500, "The policy failed"),
-    "storage": (503, "The store cannot be written"),
-    "standby": (503, "This instance stands by"),
-    "stopping": (503, "The service is stopping"),
+    "input": (422, "Invalid request"),
+    "malformed": (400, "Malformed request"),
+    "too-large": (413, "Content too large"),
+    "unsupported-media-type": (415, "Unsupported media type"),
+    "unauthenticated": (401, "Unauthorized"),
+    "forbidden": (403, "Forbidden"),
+    "not-found": (404, "Not found"),
+    "method-not-allowed": (405, "Method not allowed"),
+    "conflict": (409, "Conflict"),
+    "budget": (409, "Insufficient points"),
+    "name-conflict": (409, "Name conflict"),
+    "unsupported": (409, "Not supported by the policy or the executor"),
+    "overloaded": (429, "Service overloaded; retry later"),
+    "internal": (500, "Internal error"),
+    "policy": (500, "Policy error"),
+    "storage": (503, "Store unavailable"),
+    "standby": (503, "Standby instance"),
+    "stopping": (503, "Service stopping"),
 }
 """Status and title by code."""
 
 
 class ProblemError(ShadowpriceError):
-    """A request that cannot be answered as asked.
-
-    Parameters
-    ----------
-    code : str
-        One of `TITLES`.
-    detail : str
-        One sentence for a person.
-    faults : sequence of Fault
-        Everything found wrong, where there are places to name.
-    headers : mapping of str to str
-        Headers of the answer.
-    """
+    """A request that the service refuses, with the code and the headers of the response."""
 
     def __init__(
         self,
@@ -63,7 +51,7 @@ class ProblemError(ShadowpriceError):
 
     @property
     def status(self) -> int:
-        """Status of the answer."""
+        """HTTP status of the response."""
         return TITLES[self.code][0]
 
     def to_resource(self) -> Problem:
@@ -76,14 +64,14 @@ class ProblemError(ShadowpriceError):
             detail=str(self),
             code=self.code,
             errors=[
-                Diagnostic(place=fault.place, message=fault.message, mend=fault.mend)
+                Diagnostic(location=fault.place, message=fault.message, hint=fault.mend)
                 for fault in self.faults
             ],
         )
 
 
 def problem_of(error: BaseException) -> ProblemError:
-    """Return what a client is told of an error."""
+    """Return the problem of an error; unexpected errors give no details."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, InputError):
@@ -91,4 +79,4 @@ def problem_of(error: BaseException) -> ProblemError:
     if isinstance(error, ShadowpriceError):
         code = error.code if error.code in {"policy", "storage"} else "conflict"
         return ProblemError(code, str(error))
-    return ProblemError("internal", "an unforeseen error; the service's log tells more")
+    return ProblemError("internal", "unexpected error; see the log of the service")

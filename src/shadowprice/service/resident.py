@@ -45,10 +45,10 @@ class Resident:
         self.controller: Controller | None = None
 
     @property
-    def trouble(self) -> str | None:
+    def health_error(self) -> str | None:
         """Which of its tasks fails just now; None where none does."""
         controller = None if self.controller is None else self.controller.failing
-        return self._background.trouble or controller
+        return self._background.health_error or controller
 
     async def check(self) -> None:
         """Make sure that what it was started with leads to a cluster; nothing is asked there.

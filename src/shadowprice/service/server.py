@@ -106,7 +106,7 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
             settings.host,
         )
     made = bind(settings)
-    trouble: list[BaseException] = []
+    failures: list[BaseException] = []
     try:
         service = service or Service(settings)
         service.address = address_of(made)
@@ -116,7 +116,7 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
             service.store.close()
             raise
         app = create_app(service)
-        app.router.lifespan_context = _lifespan(service, writes, trouble, told)
+        app.router.lifespan_context = _lifespan(service, writes, failures, told)
         config = uvicorn.Config(
             app,
             http=partial(Connection, most=most_connections()),  # type: ignore[arg-type]
@@ -138,8 +138,8 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
             server.run(sockets=[made])
     finally:
         made.close()
-    if trouble:
-        raise trouble[0]
+    if failures:
+        raise failures[0]
     if service.failed:
         raise ShadowpriceError("the service could not go on; its log tells why")
 
@@ -177,7 +177,7 @@ async def _collect() -> None:
 def _lifespan(
     service: Service,
     writes: bool,
-    trouble: list[BaseException],
+    failures: list[BaseException],
     told: Callable[[str], None],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
@@ -193,7 +193,7 @@ def _lifespan(
             # The socket listens already: whoever connects from here on is answered.
             loop.call_later(0, told, service.address)
         except BaseException as error:
-            trouble.append(error)
+            failures.append(error)
             await service.stop()
             service.end()  # raised here, it would be logged as a failure of the web server
             yield

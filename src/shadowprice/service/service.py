@@ -397,13 +397,13 @@ class Service:
         """Return why the service cannot do its work, None where it can."""
         if self.driver is None:
             return "this instance stands by"
-        if self.driver.trouble is not None:
-            return self.driver.trouble
+        if self.driver.health_error is not None:
+            return self.driver.health_error
         if self.driver.stuck is not None:
             return self.driver.stuck
         parts = (self.runner, self.follower, self._resident)
-        told = (part.trouble for part in parts if part is not None)
-        return next((trouble for trouble in told if trouble is not None), None)
+        told = (part.health_error for part in parts if part is not None)
+        return next((health_error for health_error in told if health_error is not None), None)
 
 
 class _FollowFile:

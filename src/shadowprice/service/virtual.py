@@ -125,7 +125,7 @@ class VirtualService:
         return self.service.driver
 
     def check(self) -> None:
-        """Raise if a part of the service is in trouble.
+        """Raise if a part of the service reports a health error.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class VirtualService:
         """
         reason = "it failed" if self.service.failed else self.service.ready()
         if reason is not None:
-            raise ShadowpriceError(f"the service is in trouble: {reason}")
+            raise ShadowpriceError(f"the service reports: {reason}")
 
     # ---------------------------------------------------------------- requests
 

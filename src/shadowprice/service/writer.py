@@ -45,7 +45,7 @@ class Waiting:
 class Writer:
     """Lets operations happen in a thread of its own, and readers see what they came to.
 
-    A store that cannot be written is told as `trouble`, and tried again.
+    A store that cannot be written is told as `health_error`, and tried again.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Writer:
         self._wake = asyncio.Event()
         self._asking = asyncio.Lock()
         self._stopping = False
-        self.trouble: str | None = None
+        self.health_error: str | None = None
         self.hub = Hub(self._missed)
         self.listeners: list[Callable[[Outcome], None]] = []
         truth.decided = self.metrics.decision.observe
@@ -94,10 +94,10 @@ class Writer:
         """
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
-        if self.trouble is not None:
-            raise ProblemError("storage", self.trouble, headers={"Retry-After": "2"})
+        if self.health_error is not None:
+            raise ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
         if len(self._queue) >= WAITING:
-            raise ProblemError("too-many", f"{WAITING} requests wait already")
+            raise ProblemError("overloaded", f"{WAITING} requests wait already")
         waiting = Waiting(operation, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._wake.set()
@@ -226,21 +226,21 @@ class Writer:
         await all_of(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
 
     async def _last_snapshot(self) -> None:
-        if self.trouble is None:
+        if self.health_error is None:
             loop = asyncio.get_running_loop()
             try:
                 await loop.run_in_executor(self._thread, self._truth.write_snapshot)
             except ShadowpriceError as error:
                 log.warning("no snapshot at the end: %s", error)
 
-    # ---------------------------------------------------------------- trouble
+    # ---------------------------------------------------------------- health
 
     def _failed(self, error: Exception) -> None:
         """Take note that the store cannot be written; from now on it is tried again."""
         self.metrics.failures.labels("store").inc()
-        self.trouble = f"the store cannot be written: {error}"
-        log.error("%s", self.trouble)
-        problem = ProblemError("storage", self.trouble, headers={"Retry-After": "2"})
+        self.health_error = f"the store cannot be written: {error}"
+        log.error("%s", self.health_error)
+        problem = ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
         while self._queue:
             answer = self._queue.popleft().answer
             if not answer.done():
@@ -252,15 +252,15 @@ class Writer:
         try:
             mine = await loop.run_in_executor(self._thread, self._store.reopen)
             if not mine:
-                self.trouble = "another instance writes now; restart this one to stand by"
+                self.health_error = "another instance writes now; restart this one to stand by"
                 self.metrics.writer.set(0)
                 return
             await loop.run_in_executor(self._thread, self._truth.recover)
         except ShadowpriceError as error:
-            self.trouble = f"the store cannot be written: {error}"
+            self.health_error = f"the store cannot be written: {error}"
             return
         log.warning("the store can be written again")
-        self.trouble = None
+        self.health_error = None
         self._truth.damaged = False
         outcome = self._truth.outcome()
         self.published.jobs.clear()

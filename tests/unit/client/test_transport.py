@@ -50,7 +50,11 @@ def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
 
     def handler(request: httpx.Request) -> httpx.Response:
         asked.append(request)
-        fault = {"place": "job.utilty", "message": "unknown key", "mend": "did you mean 'utility'?"}
+        fault = {
+            "location": "job.utilty",
+            "message": "unknown key",
+            "hint": "did you mean 'utility'?",
+        }
         told = {"detail": "wrong", "code": "input", "errors": [fault]}
         return httpx.Response(422, json=told, headers={"content-type": "application/problem+json"})
 

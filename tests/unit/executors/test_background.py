@@ -39,10 +39,10 @@ def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
         background = Background(log, counted.append)
         task = background.again("patrol", step, "looking")
         await wait_until_async(lambda: made > 5)
-        assert background.trouble == "looking failed: KeyError: 'a bug'"
+        assert background.health_error == "looking failed: KeyError: 'a bug'"
         assert not task.done()
         broken = False
-        await wait_until_async(lambda: background.trouble is None)
+        await wait_until_async(lambda: background.health_error is None)
         await background.end()
         assert task.cancelled()
 
@@ -68,8 +68,8 @@ def test_a_step_that_lasts_goes_well(caplog: pytest.LogCaptureFixture) -> None:
         background = Background(log)
         background.again("watch", step, "following")
         await wait_until_async(lambda: made == 2)
-        assert background.trouble is not None
-        await wait_until_async(lambda: background.trouble is None)
+        assert background.health_error is not None
+        await wait_until_async(lambda: background.health_error is None)
         assert made == 2
         await background.end()
 
@@ -91,7 +91,7 @@ def test_what_a_step_waits_for_may_be_ended_and_it_goes_on() -> None:
     async def play() -> None:
         background = Background(log)
         await background.again("drive", step, "driving")
-        assert background.trouble is None
+        assert background.health_error is None
 
     asyncio.run(play())
     assert made == 2
@@ -106,9 +106,9 @@ def test_the_death_of_one_that_is_not_made_again_is_told_from_then_on(
     async def play() -> None:
         background = Background(log)
         await background.spawn("sweep", dies(), "sweeping", vital=False)
-        assert background.trouble is None
+        assert background.health_error is None
         await background.spawn("mark", dies(), "marking the pod")
-        assert background.trouble == "marking the pod ended: KeyError: 'a bug'"
+        assert background.health_error == "marking the pod ended: KeyError: 'a bug'"
 
     asyncio.run(play())
     assert [one.getMessage() for one in caplog.records] == [

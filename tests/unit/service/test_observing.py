@@ -99,17 +99,17 @@ def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None
     bench.look()
     slot = bench.truth.calendar.slot_at(int(ended * SECOND))
     told = bench.pair("a")
-    assert told["real"]["state"] == "ended"
-    assert told["real"]["completion"] == told_time(ended)
+    assert told["observed"]["state"] == "ended"
+    assert told["observed"]["completion"] == told_time(ended)
     # value / (1 + exp(decay (d - target))), from the slot in which it arrived
     with bench.store.reading() as connection:
         [one] = pairs(connection, bench.published())
     assert one.view.arrival is not None
     duration = slot - one.view.arrival
     assert one.utility == pytest.approx(20 / (1 + 2.718281828459045 ** (0.1 * (duration - 20))))
-    assert told["would"]["state"] == "finished"
-    assert told["gain"] == pytest.approx(told["would"]["utility"] - told["real"]["utility"])
-    assert bench.compared()["real"]["utility"] == told["real"]["utility"]
+    assert told["simulated"]["state"] == "finished"
+    assert told["gain"] == pytest.approx(told["simulated"]["utility"] - told["observed"]["utility"])
+    assert bench.compared()["observed"]["utility"] == told["observed"]["utility"]
 
 
 def told_time(moment: float) -> str:
@@ -126,14 +126,14 @@ def test_what_nobody_submitted_has_no_known_worth(bench: Watched) -> None:
     bench.look()
     told = bench.compared()
     assert told["jobs"] == 1
-    assert told["real"]["utility"] == 0
-    [stranger] = told["only_seen"]["newest"]
+    assert told["observed"]["utility"] == 0
+    [stranger] = told["unmanaged_jobs"]["newest"]
     assert stranger["name"] == "stranger"
     assert stranger["utility"] is None
     assert stranger["state"] == "ended"
-    assert told["use"]["unknown_jobs"] == 1
-    assert bench.compared("blue")["only_seen"]["jobs"] == 0
-    assert bench.compared("red")["only_seen"]["jobs"] == 1
+    assert told["utilization"]["unknown_jobs"] == 1
+    assert bench.compared("blue")["unmanaged_jobs"]["count"] == 0
+    assert bench.compared("red")["unmanaged_jobs"]["count"] == 1
 
 
 def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> None:
@@ -148,15 +148,15 @@ def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> No
     for _ in range(3):  # it may be told again and again
         bench.look(over, well)
         bench.slot()
-    assert bench.pair("a")["real"] == {
+    assert bench.pair("a")["observed"] == {
         "state": "failed",
         "started": told_time(began),
         "completion": told_time(ended),
         "utility": 0.0,
         "runs": 1,
     }
-    told = bench.compared()["real"]
-    assert (told["failed"], told["finished"], told["taken_for_done"]) == (1, 1, 0)
+    told = bench.compared()["observed"]
+    assert (told["failed"], told["finished"], told["assumed_completed"]) == (1, 1, 0)
     kinds = [event.kind for event in _events(bench) if event.kind.startswith("real")]
     assert kinds == ["real-started", "real-started", "real-ended", "real-ended"]
 
@@ -174,7 +174,7 @@ def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) 
     bench.look(over)
     bench.look(over)
     assert len(bench.rows("a")) == 1
-    assert bench.pair("a")["real"]["state"] == "ended"
+    assert bench.pair("a")["observed"]["state"] == "ended"
     assert bench.outcome("a").runs == 1
 
 
@@ -220,7 +220,7 @@ def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
     bench.do(Cancel("a"))
     bench.look()
     told = bench.compared()
-    assert (told["jobs"], told["withdrawn"], told["real"]["utility"]) == (0, 1, 0)
+    assert (told["jobs"], told["withdrawn"], told["observed"]["utility"]) == (0, 1, 0)
 
 
 def test_what_was_over_before_the_job_was_submitted_is_another_one(bench: Watched) -> None:
@@ -229,10 +229,10 @@ def test_what_was_over_before_the_job_was_submitted_is_another_one(bench: Watche
     bench.look()
     bench.slot()
     bench.submit("a")
-    assert bench.pair("a")["real"]["state"] == "not seen"
+    assert bench.pair("a")["observed"]["state"] == "not seen"
     began = bench.now
     bench.look(Observed("a", on("gpu-1"), began))
-    assert bench.pair("a")["real"]["started"] == told_time(began)
+    assert bench.pair("a")["observed"]["started"] == told_time(began)
 
 
 def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
@@ -246,9 +246,9 @@ def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
         found = pairs(connection, bench.published())
     told = totals(found)
     jobs = [one.to_resource() for one in found]
-    assert told.would.utility == sum(job.would.utility or 0 for job in jobs)
-    assert told.real.utility == sum(job.real.utility or 0 for job in jobs)
-    assert (told.real.running, told.real.waiting) == (1, 1)
+    assert told.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
+    assert told.observed.utility == sum(job.observed.utility or 0 for job in jobs)
+    assert (told.observed.running, told.observed.waiting) == (1, 1)
     assert told.both.jobs == 2
 
 

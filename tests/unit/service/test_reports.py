@@ -74,7 +74,7 @@ class Played(SimulatedHour):
     @property
     def failures(self) -> float:
         registry = self.driver.metrics.registry
-        found = registry.get_sample_value("shadowprice_failures_total", {"what": "report"})
+        found = registry.get_sample_value("shadowprice_failures_total", {"component": "report"})
         return found or 0.0
 
 
@@ -118,7 +118,7 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
         assert hour.state("bad") == "running"
         assert hour.world.forgotten == {(name, 1) for name in others}
         said = "what was reported of generation 1 of 'bad' cannot be recorded: "
-        assert hour.runner.trouble == f"{said}{type(error).__name__}: {error}"
+        assert hour.runner.health_error == f"{said}{type(error).__name__}: {error}"
         await hour.hear()  # its pause is not over
         assert hour.failures == 1
         await hour.hear(later=True)
@@ -126,7 +126,7 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
         bug.mended = True
         await hour.hear(later=True)
         assert hour.state("bad") == "finished"
-        assert hour.runner.trouble is None
+        assert hour.runner.health_error is None
         assert ("bad", 1) in hour.world.forgotten
 
     play(tmp_path, scenario)
@@ -145,10 +145,10 @@ def test_what_the_truth_leaves_out_stays(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(hour.driver, "do", leaving_out)
         await hour.hear(hour.end("one"), hour.end("bad"))
         assert hour.world.forgotten == {("one", 1)}
-        assert hour.runner.trouble is not None
+        assert hour.runner.health_error is not None
         await hour.hear(later=True)
         assert hour.world.forgotten == {("one", 1), ("bad", 1)}
-        assert hour.runner.trouble is None
+        assert hour.runner.health_error is None
 
     play(tmp_path, scenario)
     assert taken == [2, 1]
@@ -161,11 +161,11 @@ def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
         await hour.begin("job")
         bug = Bug(monkeypatch, "job", PolicyError("a passing bug"))
         await hour.hear(Started(1, "job", 1, hour.world.now))
-        assert hour.runner.trouble is not None
+        assert hour.runner.health_error is not None
         bug.mended = True
         await hour.hear(hour.end("job"))
         assert hour.state("job") == "finished"
-        assert hour.runner.trouble is None
+        assert hour.runner.health_error is None
         assert not hour.runner.inbox.kept
 
     play(tmp_path, scenario)
@@ -188,11 +188,11 @@ def test_a_server_that_cannot_be_recorded_costs_no_other_report(
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
         said = "what was reported of server 'g-1' cannot be recorded: KeyError: 'a bug'"
-        assert hour.runner.trouble == said
+        assert hour.runner.health_error == said
         monkeypatch.setattr(FoundServers, "take", server)
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}
-        assert hour.runner.trouble is None
+        assert hour.runner.health_error is None
 
     play(tmp_path, scenario)
 
@@ -212,12 +212,12 @@ def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
         await hour.begin("job")
         monkeypatch.setattr(FoundServers, "take", failing)
         await hour.hear(seen)
-        assert hour.runner.trouble is not None
+        assert hour.runner.health_error is not None
         await hour.hear(ServerGone("g-1", hour.world.now))
         monkeypatch.setattr(FoundServers, "take", server)
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}
-        assert hour.runner.trouble is None
+        assert hour.runner.health_error is None
 
     play(tmp_path, scenario)
 
@@ -240,11 +240,11 @@ def test_a_server_that_went_while_nothing_could_be_written_is_lost_later(
             else:
                 patch.setattr(LoseServer, "perform", _raising(error))
                 await hour.hear(gone)
-                assert hour.runner.trouble is not None
+                assert hour.runner.health_error is not None
         assert not hour.driver.published.servers.lost
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}
-        assert hour.runner.trouble is None
+        assert hour.runner.health_error is None
 
     play(tmp_path, scenario)
 

@@ -33,7 +33,7 @@ def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
 
 
 def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
-    told = live.client.get("/v1/timeline", params={"back": 3, "slots": 40}).json()
+    told = live.client.get("/v1/timeline", params={"past_slots": 3, "future_slots": 40}).json()
     engine = live.service.writing._truth.engine
     capacity = engine.cluster.capacity
     limited = (capacity > 0) & (capacity < UNLIMITED)
@@ -51,12 +51,12 @@ def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
 
 
 def test_bars_to_come_are_the_plans(live: RunningService) -> None:
-    told = live.client.get("/v1/timeline", params={"back": 0, "slots": 60}).json()
+    told = live.client.get("/v1/timeline", params={"past_slots": 0, "future_slots": 60}).json()
     bars = told["bars"]
     found = set()
     for at, number in enumerate(bars["job"]):
-        assert bars["what"][at] == PLANNED
-        for slot in range(int(bars["from"][at]), int(bars["to"][at])):
+        assert bars["kind"][at] == PLANNED
+        for slot in range(int(bars["start"][at]), int(bars["end"][at])):
             name = told["jobs"][number]["job"]
             found.add((name, slot, bars["server"][at], bars["workers"][at], bars["ps"][at]))
     engine = live.service.writing._truth.engine
@@ -72,23 +72,23 @@ def test_bars_to_come_are_the_plans(live: RunningService) -> None:
 
 
 def test_one_server_and_one_job_are_parts_of_the_whole(live: RunningService) -> None:
-    whole = live.client.get("/v1/timeline", params={"slots": 30}).json()
-    one = live.client.get("/v1/timeline", params={"slots": 30, "server": "g-1"}).json()
+    whole = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
+    one = live.client.get("/v1/timeline", params={"future_slots": 30, "server": "g-1"}).json()
     assert one["servers"] == ["g-1"]
     assert levels_of(one).tolist() == [levels_of(whole)[1].tolist()]
     assert set(one["bars"]["server"]) <= {"g-1"}
-    mine = live.client.get("/v1/timeline", params={"slots": 30, "job": "job-0"}).json()
+    mine = live.client.get("/v1/timeline", params={"future_slots": 30, "job": "job-0"}).json()
     assert [entry["job"] for entry in mine["jobs"]] == ["job-0"]
     assert mine["levels"] is None
     assert live.client.get("/v1/timeline", params={"server": "h"}).status_code == 404
     assert live.client.get("/v1/timeline", params={"job": "nobody"}).status_code == 404
-    assert live.client.get("/v1/timeline", params={"slots": 0}).status_code == 422
+    assert live.client.get("/v1/timeline", params={"future_slots": 0}).status_code == 422
 
 
 def test_tenants_see_others_without_their_names(live: RunningService) -> None:
     with live.as_(live.token("red")) as red:
-        told = red.get("/v1/timeline", params={"slots": 30}).json()
-        whole = live.client.get("/v1/timeline", params={"slots": 30}).json()
+        told = red.get("/v1/timeline", params={"future_slots": 30}).json()
+        whole = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
         assert told["bars"]["share"] == whole["bars"]["share"]
         hidden = [entry for entry in told["jobs"] if entry["tenant"] != "red"]
         assert hidden
@@ -105,13 +105,13 @@ def test_what_was_planned_is_what_ran(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis", cluster=cluster) as live:
         told = live.client.post("/v1/jobs", json=quick).json()
         assert told["state"] == "admitted"
-        before = live.client.get("/v1/timeline", params={"slots": 30, "job": "quick"}).json()
+        before = live.client.get("/v1/timeline", params={"future_slots": 30, "job": "quick"}).json()
         planned = slots_of(before)
         wait_until(lambda: live.client.get("/v1/jobs/quick").json()["state"] == "finished")
-        after = live.client.get("/v1/timeline", params={"back": 60, "job": "quick"}).json()
-        assert set(after["bars"]["what"]) == {RAN}
+        after = live.client.get("/v1/timeline", params={"past_slots": 60, "job": "quick"}).json()
+        assert set(after["bars"]["kind"]) == {RAN}
         assert slots_of(after) == planned
-        history = live.client.get("/v1/prices/history", params={"back": 60}).json()["slots"]
+        history = live.client.get("/v1/prices/history", params={"past_slots": 60}).json()["slots"]
         assert history
         now = live.client.get("/v1/prices", params={"slots": 1}).json()["slots"][0]
         assert history[0].keys() == now.keys()
@@ -123,7 +123,7 @@ def slots_of(told: dict[str, Any]) -> set[tuple[str, int, int]]:
     return {
         (server, slot, workers)
         for server, begins, ends, workers in zip(
-            bars["server"], bars["from"], bars["to"], bars["workers"], strict=True
+            bars["server"], bars["start"], bars["end"], bars["workers"], strict=True
         )
         for slot in range(round(begins), round(ends))
     }
@@ -135,8 +135,8 @@ def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path:
     with run_service(tmp_path, policy="fifo", cluster=cluster) as live:
         live.client.post("/v1/jobs", json=long)
         wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
-        told = live.client.get("/v1/timeline", params={"slots": 100, "job": "long"}).json()
+        told = live.client.get("/v1/timeline", params={"future_slots": 100, "job": "long"}).json()
         record = live.service.writing._truth.engine.open_jobs["long"]
-        [at] = [at for at, what in enumerate(told["bars"]["what"]) if what == EXPECTED]
+        [at] = [at for at, what in enumerate(told["bars"]["kind"]) if what == EXPECTED]
         # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
-        assert told["bars"]["to"][at] == record.started + 50
+        assert told["bars"]["end"][at] == record.started + 50

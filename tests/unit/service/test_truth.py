@@ -544,7 +544,7 @@ def test_submissions_that_wait_share_an_event_and_are_answered_one_by_one(bench:
     assert bench.truth.engine.sequence == before + 1
     assert outcome.answers[:4] == [[("a", None)], [("b", None)], [("a", None)], [("first", None)]]
     [[(name, problem)]] = outcome.answers[4:]
-    assert (name, problem.code) == ("b", "name-taken")
+    assert (name, problem.code) == ("b", "name-conflict")
     for name in ("a", "b"):
         assert bench.kinds(name) == ["submitted", "admitted"]
 
@@ -806,7 +806,7 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
     family = {"throughput": {1: 1 / 6}, "family": "resnet50", "minibatch_time": None}
     bench.submit("new", **family)
     assert bench.truth.views["new"].to_resource().speed.record == {
-        "from": "family",
+        "source": "family",
         "family": "resnet50",
         "measured": [],
     }

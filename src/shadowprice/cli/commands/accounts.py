@@ -129,7 +129,7 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     return [
         ("budget", f"{budget.points:,.6g} points every {budget.period}, {kept}"),
         ("holds", f"{account.held:,.6g} until {when(account.ends)}"),
-        ("in jobs", f"{account.in_jobs:,.6g}" if account.in_jobs else ""),
+        ("in jobs", f"{account.reserved_points:,.6g}" if account.reserved_points else ""),
         ("spent", f"{account.spent:,.6g} since {when(account.begins)}"),
     ]
 
@@ -138,7 +138,7 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
     if output is Listing.JSON:
         print_json([one.record for one in tenants])
         return
-    names = ("tenant", "points", "period", "carry", "held", "in_jobs", "spent", "ends")
+    names = ("tenant", "points", "period", "carry", "held", "reserved_points", "spent", "ends")
     rows: list[dict[str, Any]] = [
         {
             "tenant": one.name,

@@ -85,14 +85,14 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
     with connected(server) as client:
         story = client.explain(job)
         events: Sequence[StoredEvent] = story.events
-        lines, left_out = story.lines, story.left_out
-        if full and left_out is not None:
+        lines, omitted = story.lines, story.omitted
+        if full and omitted is not None:
             listed = [*client.job_events(job)][::-1]
-            events, lines, left_out = listed, [event.line for event in listed], None
+            events, lines, omitted = listed, [event.line for event in listed], None
     if output is Output.JSON:
-        gap = None if left_out is None else left_out.record
+        gap = None if omitted is None else omitted.record
         told_events = [event.record for event in events]
-        print_json({**story.record, "events": told_events, "lines": lines, "left_out": gap})
+        print_json({**story.record, "events": told_events, "lines": lines, "omitted": gap})
         return
     print_job(story.job, log=False)  # its end has these lines
     console = stdout()
@@ -104,8 +104,8 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
         console.print(f"{when(event.at):<9} {told}", soft_wrap=True, markup=False)
         for one in log:
             console.print(f"{'':<9} | {one}", soft_wrap=True, markup=False)
-        if left_out is not None and event.id == left_out.after:
-            between = f"... {left_out.events:,} more (--full shows them)"
+        if omitted is not None and event.id == omitted.after:
+            between = f"... {omitted.events:,} more (--full shows them)"
             console.print(f"{'':<9} {between}", soft_wrap=True, markup=False)
     if story.broken_promise is not None:
         console.print()

@@ -54,41 +54,42 @@ def observed(
 
 
 def _summary(told: Comparison) -> list[Sequence[object]]:
-    would, real, both = told.would, told.real, told.both
-    promises, use = told.promises, told.use
+    simulated, observed, both = told.simulated, told.observed, told.both
+    promises, use = told.promises, told.utilization
     rows: list[Sequence[object]] = [
-        ("utility earned", number(would.utility), number(real.utility)),
-        (f"finished of {told.jobs}", would.finished, real.finished),
-        ("running now", would.running, real.running),
-        ("waiting now", would.waiting, real.waiting),
-        ("refused", would.refused, "-"),
-        ("failed", would.failed, real.failed),
+        ("utility earned", number(simulated.utility), number(observed.utility)),
+        (f"finished of {told.jobs}", simulated.finished, observed.finished),
+        ("running now", simulated.running, observed.running),
+        ("waiting now", simulated.waiting, observed.waiting),
+        ("refused", simulated.refused, "-"),
+        ("failed", simulated.failed, observed.failed),
     ]
     if both.jobs:
-        means = (both.would_seconds, both.real_seconds)
+        means = (both.simulated_seconds, both.observed_seconds)
         took = [span(timedelta(seconds=seconds or 0.0)) for seconds in means]
         rows.append((f"mean time of {both.jobs} that both finished", *took))
     if promises.jobs:
-        rows.append((f"by the first promise, of {promises.jobs}", "-", promises.real_in_time))
-    if use.would:
-        shares = [f"{100 * sum(side) / len(side):.0f}%" for side in (use.would, use.real)]
+        rows.append((f"by the first promise, of {promises.jobs}", "-", promises.observed_in_time))
+    if use.simulated:
+        shares = [f"{100 * sum(side) / len(side):.0f}%" for side in (use.simulated, use.observed)]
         rows.append(("servers in use", *shares))
     return rows
 
 
 def _remarks(told: Comparison) -> list[str]:
-    real, strangers = told.real, told.only_seen.jobs
+    observed, strangers = told.observed, told.unmanaged_jobs.count
     remarks = []
-    if told.looked is None:
+    if told.last_observation is None:
         remarks.append("nothing was looked at yet: only what would have been is known")
-    if real.taken_for_done:
+    if observed.assumed_completed:
         remarks.append(
-            f"{real.taken_for_done} jobs ended, and nobody could tell how: they count as done"
+            f"{observed.assumed_completed} jobs ended with unknown exit status; "
+            "counted as completed"
         )
     if strangers:
         remarks.append(
-            f"{strangers} jobs ran that were never submitted: what they are worth is not known, "
-            "and the decisions did not count with them"
+            f"{strangers} jobs ran without being submitted here; their utility is unknown and the "
+            "policy did not account for them"
         )
     if told.incomplete:
         remarks.append("older jobs of these days are left out: there are too many")
@@ -96,15 +97,15 @@ def _remarks(told: Comparison) -> list[str]:
 
 
 def _row(job: ComparedJob) -> Sequence[object]:
-    would, real = job.would, job.real
+    simulated, observed = job.simulated, job.observed
     return (
         job.name,
         job.tenant,
-        would.state,
-        when(would.completion),
-        number(would.utility),
-        real.state,
-        when(real.completion),
-        number(real.utility),
+        simulated.state,
+        when(simulated.completion),
+        number(simulated.utility),
+        observed.state,
+        when(observed.completion),
+        number(observed.utility),
         number(job.gain),
     )

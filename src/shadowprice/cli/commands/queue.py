@@ -186,7 +186,7 @@ def _print_service(address: str, service: ServiceStatus, output: Output) -> None
             ("jobs", jobs or "none are open"),
             ("timespan", end_line(service.timespan)),
             *(("warning", warning.message) for warning in service.warnings),
-            ("trouble", service.trouble),
+            ("health", service.health_error),
         ]
     )
 

@@ -31,7 +31,7 @@ it is made with. All of it is imported from here.
 from shadowprice.executors.contract.answers import Held, LogChunk, Observed, Phase
 from shadowprice.executors.contract.errors import ExecutorError
 from shadowprice.executors.contract.executor import Capabilities, Executor
-from shadowprice.executors.contract.optional import Fresh, Reaching, Remembering, Troubled
+from shadowprice.executors.contract.optional import Fresh, Reaching, Remembering, ReportsHealth
 from shadowprice.executors.contract.options import Election, ExecutorOptions, unheeded
 from shadowprice.executors.contract.orders import UNASKED, GenerationSpec, Receipt, Share
 from shadowprice.executors.contract.reports import (
@@ -67,11 +67,11 @@ __all__ = [
     "Refused",
     "Remembering",
     "Report",
+    "ReportsHealth",
     "ServerGone",
     "ServerSeen",
     "ServerSlice",
     "Share",
     "Started",
-    "Troubled",
     "unheeded",
 ]

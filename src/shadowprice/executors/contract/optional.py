@@ -36,11 +36,11 @@ class Remembering(Executor, Protocol):
 
 
 @runtime_checkable
-class Troubled(Protocol):
+class ReportsHealth(Protocol):
     """An executor that knows when it is cut off from where its jobs run, or fails itself."""
 
     @property
-    def trouble(self) -> str | None:
+    def health_error(self) -> str | None:
         """Why not all can be started, stopped or heard just now; None where it can."""
 
 

@@ -119,9 +119,9 @@ class KubernetesExecutor:
         return Capabilities(discovers_servers=True, several_machines=True, observes=True)
 
     @property
-    def trouble(self) -> str | None:
-        """What fails in it just now; see `Troubled`."""
-        return self.background.trouble
+    def health_error(self) -> str | None:
+        """What fails in it just now; see `ReportsHealth`."""
+        return self.background.health_error
 
     # ------------------------------------------------------------------ what it stands on
 
@@ -243,7 +243,7 @@ class KubernetesExecutor:
             for record in await self._records.load():
                 for number, state in record.generations.items():
                     self._hold(record.job, number, state)
-        self.background.again("patrol", self._patrol, "looking at the cluster", PATROL)
+        self.background.again("resync", self._patrol, "looking at the cluster", PATROL)
 
     async def _take_again(self) -> None:
         """Give orders again after nobody answered for long, and look what is other since."""

@@ -105,9 +105,9 @@ class LocalExecutor:
         return self._path
 
     @property
-    def trouble(self) -> str | None:
-        """What fails in it just now; see `Troubled`."""
-        return self._background.trouble
+    def health_error(self) -> str | None:
+        """What fails in it just now; see `ReportsHealth`."""
+        return self._background.health_error
 
     # ------------------------------------------------------------------ coming and going
 
@@ -128,7 +128,7 @@ class LocalExecutor:
             await self.close()
             raise
         asyncio.get_running_loop().add_reader(self._bell, self._ring)
-        patrol = ("patrol", self._patrol, "looking at what runs")
+        patrol = ("resync", self._patrol, "looking at what runs")
         await self._background.attempt(*patrol)
         self._background.again(*patrol, PATROL)
 
@@ -297,7 +297,7 @@ class LocalExecutor:
             if f"{entry.key} {entry.number}" in rung:
                 # The patrol looks again, and tells what is wrong for as long as it is.
                 said = "looking at what has something new"
-                self._background.spawn("look", self._look(entry), said, vital=False)
+                self._background.spawn("poll", self._look(entry), said, vital=False)
 
     async def _look(self, entry: Entry) -> None:
         """Report what is new of a generation, and tell its supervisor of an order to stop."""

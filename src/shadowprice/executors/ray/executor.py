@@ -98,7 +98,7 @@ class RayExecutor:
         self._lock: Lock | None = None
         self.link: Link | None = None
         self._by_client = False
-        self._trouble = ""
+        self._health_error = ""
         self.background = Background(log, options.failed)
         self._looks = Looks(self._desk.tell)
         self.token = ""
@@ -116,10 +116,10 @@ class RayExecutor:
         return self.path
 
     @property
-    def trouble(self) -> str | None:
-        """Why Ray cannot be reached, or what fails here; see `Troubled`."""
-        away = f"Ray cannot be reached: {self._trouble}" if self._trouble else None
-        return away or self.background.trouble
+    def health_error(self) -> str | None:
+        """Why Ray cannot be reached, or what fails here; see `ReportsHealth`."""
+        away = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
+        return away or self.background.health_error
 
     # ------------------------------------------------------------------ coming and going
 
@@ -154,7 +154,7 @@ class RayExecutor:
             raise
         for entry in self._desk.live:
             self._drive(entry)
-        self.background.again("patrol", self._patrol, "looking at the nodes of Ray", PATROL)
+        self.background.again("resync", self._patrol, "looking at the nodes of Ray", PATROL)
 
     def _open(self) -> None:
         self._desk.open()
@@ -336,14 +336,14 @@ class RayExecutor:
                         part.attached = part.asking = False
                 await self._connect()
             await self._look_at_nodes()
-            if self._trouble:
+            if self._health_error:
                 log.warning("Ray can be reached again")
-            self._trouble = ""
+            self._health_error = ""
             await self._tidy()
         except ExecutorError as error:
-            if str(error) != self._trouble:  # said once, and not every second
+            if str(error) != self._health_error:  # said once, and not every second
                 log.warning("Ray cannot be reached, and is asked again: %s", error)
-            self._trouble = str(error)
+            self._health_error = str(error)
             if self._by_client and self.link is not None:
                 await self.link.close()  # a driver ends with its connection, a client may not
         except (OSError, ValueError) as error:

@@ -34,8 +34,8 @@ log = logging.getLogger("shadowprice.service")
 
 _CODES = {
     404: "not-found",
-    405: "method",
-    415: "media-type",
+    405: "method-not-allowed",
+    415: "unsupported-media-type",
     413: "too-large",
     401: "unauthenticated",
 }
@@ -89,9 +89,9 @@ async def _known_error(_request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = _CODES.get(error.status_code, "unparsable")
+    code = _CODES.get(error.status_code, "malformed")
     problem = ProblemError(code, str(error.detail), headers=error.headers)
-    if code == "method":
+    if code == "method-not-allowed":
         allowed = ", ".join(_methods(request))
         problem = ProblemError(code, f"allowed: {allowed}", headers={"Allow": allowed})
     if code == "not-found":

@@ -39,7 +39,7 @@ async def comparison(
     """Compare what would have been decided with what really happened, over the last days.
 
     Counts jobs that were submitted in that time and not withdrawn; a tenant's own only. The used
-    share (`use`) is that of all jobs.
+    share (`utilization`) is that of all jobs.
     """
     require_observe_mode(service)
     driver = service.writing

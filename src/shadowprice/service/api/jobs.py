@@ -312,7 +312,7 @@ async def revise(
 async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHistory:
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
-    A long history has its first and its newest events. `left_out` counts the events between them;
+    A long history has its first and its newest events. `omitted` counts the events between them;
     `/events` lists all.
     """
     view = await get_visible_job(service, caller, name)
@@ -322,7 +322,7 @@ async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHisto
         job=view.to_resource(),
         broken_promise=await _broken_promise(service, view),
         events=events,
-        left_out=gap,
+        omitted=gap,
         generations=runs,
         lines=[_line(event) for event in events],
     )

@@ -83,13 +83,13 @@ class _PriceCache:
 async def price_history(
     service: ServiceDep,
     caller: CallerDep,
-    back: Annotated[int, Query(ge=1, le=10**9, description="past slots")] = 24,
+    past_slots: Annotated[int, Query(ge=1, le=10**9)] = 24,
     limit: Limit = 500,
 ) -> PriceHistory:
     """Return prices of past slots; long ago, samples are further apart."""
     del caller
     calendar = service.writing.published.servers.calendar
-    since = max(0, service.writing.clock.now() - int(back * calendar.slot))
+    since = max(0, service.writing.clock.now() - int(past_slots * calendar.slot))
     found = await service.read(lambda connection: history(connection, calendar, since, limit))
     return PriceHistory(slots=found)
 
@@ -119,17 +119,17 @@ async def timeline(
     request: Request,
     service: ServiceDep,
     caller: CallerDep,
-    back: Annotated[int, Query(ge=0, le=timelines.MOST, description="past slots")] = 24,
-    slots: Annotated[int, Query(ge=1, le=timelines.MOST, description="coming slots")] = 24,
+    past_slots: Annotated[int, Query(ge=0, le=timelines.MOST)] = 24,
+    future_slots: Annotated[int, Query(ge=1, le=timelines.MOST)] = 24,
     server: Annotated[str | None, Query(description="one server only")] = None,
     job: Annotated[str | None, Query(description="one job only")] = None,
-    real: Annotated[bool, Query(description="what ran, if the service only observes")] = False,
+    observed: Annotated[bool, Query(description="what ran, if the service only observes")] = False,
 ) -> Response:
     """Return past, running and promised placements; tenants see names of their own jobs only.
 
     Times are in slots since the start of slot 0 (`origin`).
     """
-    if real:
+    if observed:
         require_observe_mode(service)
     driver = service.writing
     published = driver.published
@@ -138,12 +138,13 @@ async def timeline(
     if job is not None:
         await get_visible_job(service, caller, job)
     cache: dict[Any, _CachedTimeline] = request.app.state.__dict__.setdefault("timelines", {})
-    key = (back, slots, server, job, caller.scope, real)
+    key = (past_slots, future_slots, server, job, caller.scope, observed)
     cached = cache.get(key)
     started = time.monotonic()
     if cached is None or not cached.is_fresh(published.sequence, started):
         sequence, now = published.sequence, driver.clock.now()
-        last = max(published.servers.calendar.slot_at(now) + 1, published.servers.coming) + slots
+        servers = published.servers
+        last = max(servers.calendar.slot_at(now) + 1, servers.coming) + future_slots
         plans = await driver.ask(lambda truth: timelines.planned(truth, last))
         found = await service.read(
             lambda connection: timelines.timeline(
@@ -151,18 +152,18 @@ async def timeline(
                 published,
                 plans,
                 now=now,
-                back=back,
-                slots=slots,
+                back=past_slots,
+                slots=future_slots,
                 server=server,
                 job=job,
                 scope=caller.scope,
-                past=seen if real else timelines.ran,
-                real=real,
+                past=seen if observed else timelines.ran,
+                real=observed,
             )
         )
         if len(cache) >= MAX_CACHED_TIMELINES:
             cache.clear()
-        content = found.model_dump_json(by_alias=True).encode()
+        content = found.model_dump_json().encode()
         ended = time.monotonic()
         cached = cache[key] = _CachedTimeline(
             content,
@@ -226,7 +227,7 @@ async def events(
         after = int(last_event_id)
     hub = service.writing.hub
     if hub.viewers >= VIEWERS:
-        raise ProblemError("too-many", f"the stream has {VIEWERS} subscribers, its maximum")
+        raise ProblemError("overloaded", f"the stream has {VIEWERS} subscribers, its maximum")
     service.metrics.viewers.set(hub.viewers + 1)
 
     def is_allowed() -> bool:

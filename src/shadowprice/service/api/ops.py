@@ -158,6 +158,6 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         sequence=driver.published.sequence,
         last_event=driver.hub.last,
         caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),
-        trouble=service.ready() if caller.operates else None,
+        health_error=service.ready() if caller.operates else None,
         data=service.store.shown if caller.operates else None,
     )

@@ -216,7 +216,9 @@ async def read_json_body(request: Request, limit: int = BODY) -> Any:
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
-        raise ProblemError("media-type", f"expected application/json, got {shown(kind)}")
+        raise ProblemError(
+            "unsupported-media-type", f"expected application/json, got {shown(kind)}"
+        )
     too_large = ProblemError("too-large", f"the body exceeds the limit of {limit:,} bytes")
     declared = request.headers.get("content-length", "0")
     if not declared.isdigit() or int(declared) > limit:
@@ -242,16 +244,16 @@ def parse_json(text: bytes) -> Any:
         value = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ProblemError("unparsable", f"not JSON: {error.msg} ({where})") from error
+        raise ProblemError("malformed", f"not JSON: {error.msg} ({where})") from error
     except RecursionError as error:
-        raise ProblemError("unparsable", "not JSON: nested too deeply") from error
+        raise ProblemError("malformed", "not JSON: nested too deeply") from error
     except ValueError as error:
-        raise ProblemError("unparsable", f"not JSON: {error}") from error
+        raise ProblemError("malformed", f"not JSON: {error}") from error
     found = _invalid_part(value, 0)
     if found is not None:
         inside, message, hint = found
         fault = Fault("body" + "".join(reversed(inside)), message, hint)
-        raise ProblemError("unparsable", str(fault), faults=(fault,))
+        raise ProblemError("malformed", str(fault), faults=(fault,))
     return value
 
 

@@ -29,19 +29,19 @@ def budget_resource(budget: Budget) -> BudgetResource:
     )
 
 
-def account_resource(account: Account, in_jobs: int) -> AccountResource:
+def account_resource(account: Account, reserved: int) -> AccountResource:
     """Return an account as clients get it.
 
     Parameters
     ----------
     account : Account
         The account.
-    in_jobs : int
+    reserved : int
         Points that open jobs were debited and have not used yet, in millionths.
     """
     return AccountResource(
         held=in_points(account.balance),
-        in_jobs=in_points(in_jobs),
+        reserved_points=in_points(reserved),
         spent=in_points(account.spent),
         begins=to_datetime(account.begins),
         ends=to_datetime(account.ends),

@@ -19,7 +19,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.rest.comparison import (
     ComparedJob,
     ComparedPromises,
-    ComparedUse,
+    ComparedUtilization,
     Comparison,
     ComparisonTotals,
     CompletedInBoth,
@@ -105,7 +105,7 @@ class Pair:
             name=view.name,
             tenant=view.tenant,
             submitted=to_datetime(view.submitted),
-            would=SimulatedJob(
+            simulated=SimulatedJob(
                 state=view.state.value,
                 started=to_datetime_or_none(view.first_start),
                 promise=to_datetime_or_none(view.promise_at),
@@ -113,7 +113,7 @@ class Pair:
                 utility=self.earned,
                 reason=None if reason is None else JobReason.model_validate(reason),
             ),
-            real=ObservedJob(
+            observed=ObservedJob(
                 state=self.real_state,
                 started=to_datetime_or_none(self.started),
                 completion=to_datetime_or_none(self.ended),
@@ -202,7 +202,7 @@ def totals(found: Sequence[Pair]) -> ComparisonTotals:
     return ComparisonTotals(
         jobs=len(counted),
         withdrawn=len(found) - len(counted),
-        would=SimulatedTotals(
+        simulated=SimulatedTotals(
             utility=sum(one.earned or 0.0 for one in counted),
             finished=states[State.FINISHED],
             running=states[State.RUNNING] + states[State.RESIZING],
@@ -210,23 +210,23 @@ def totals(found: Sequence[Pair]) -> ComparisonTotals:
             refused=states[State.REFUSED],
             failed=states[State.FAILED],
         ),
-        real=ObservedTotals(
+        observed=ObservedTotals(
             utility=sum(one.utility or 0.0 for one in counted),
             finished=len(over),
             running=real_states["running"],
             waiting=real_states["not seen"],
             failed=real_states["failed"],
-            taken_for_done=sum(one.done is None for one in over),
-            worth_unknown=sum(one.utility is None for one in over),
+            assumed_completed=sum(one.done is None for one in over),
+            unknown_utility=sum(one.utility is None for one in over),
         ),
         both=CompletedInBoth(
             jobs=len(both),
-            would_seconds=_mean([_took(one.view, one.view.completion_at) for one in both]),
-            real_seconds=_mean([_took(one.view, one.ended) for one in both]),
+            simulated_seconds=_mean([_took(one.view, one.view.completion_at) for one in both]),
+            observed_seconds=_mean([_took(one.view, one.ended) for one in both]),
         ),
         promises=ComparedPromises(
             jobs=len(promised),
-            real_in_time=sum(
+            observed_in_time=sum(
                 one.view.promise_at is not None
                 and one.ended is not None
                 and one.ended <= one.view.promise_at
@@ -266,7 +266,7 @@ def strangers(connection: Connection, since: int, tenant: str | None = None) -> 
         )
         for row in rows
     ]
-    return UnmanagedJobs(jobs=int(count), newest=newest)
+    return UnmanagedJobs(count=int(count), newest=newest)
 
 
 # ------------------------------------------------------------------ where and when
@@ -313,7 +313,7 @@ def seen(
 
 def use(
     connection: Connection, published: Published, plans: Planned, first: int, now: int
-) -> ComparedUse:
+) -> ComparedUtilization:
     """Return the used share of the cluster, slot by slot, on paper and as it really was.
 
     The share of a server is that of its scarcest resource; servers count alike. A job that was only
@@ -329,10 +329,10 @@ def use(
     )
     unknown = {bar.job for bar in real if bar.job not in known.demands}
     away = {bar.server for bar in real if bar.server not in cluster.index}
-    return ComparedUse(
+    return ComparedUtilization(
         first=first,
-        would=_shares(paper, known, cluster, first, last),
-        real=_shares(real, known, cluster, first, last),
+        simulated=_shares(paper, known, cluster, first, last),
+        observed=_shares(real, known, cluster, first, last),
         unknown_jobs=len(unknown),
         unknown_servers=sorted(away)[:20],
         incomplete=cut or left_out,
@@ -380,8 +380,8 @@ def comparison(
     return Comparison(
         **dict(totals(found[:MOST])),
         days=days,
-        looked=to_datetime_or_none(last_look(connection)),
+        last_observation=to_datetime_or_none(last_look(connection)),
         incomplete=len(found) > MOST,
-        only_seen=strangers(connection, since, scope),
-        use=use(connection, published, plans, first, now),
+        unmanaged_jobs=strangers(connection, since, scope),
+        utilization=use(connection, published, plans, first, now),
     )

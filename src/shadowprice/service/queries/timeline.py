@@ -400,7 +400,7 @@ def timeline(
             end=[round(bar.ends, 4) for bar in bars],
             workers=[bar.workers for bar in bars],
             ps=[bar.ps for bar in bars],
-            what=[bar.what for bar in bars],
+            kind=[bar.what for bar in bars],
             share=shares(bars, known, cluster),
         )
         open_promises = [(numbers[name], slot) for name, slot in promises.items()]

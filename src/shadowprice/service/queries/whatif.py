@@ -288,7 +288,7 @@ class WhatIfs:
         if not jobs:
             raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")
         if sum(run.state in {"waiting", "running"} for run in self._runs.values()) >= WAITING:
-            raise ProblemError("too-many", f"{WAITING} what-ifs wait already")
+            raise ProblemError("overloaded", f"{WAITING} what-ifs wait already")
         run = Run(max(self._runs, default=0) + 1, question, now, jobs=len(jobs))
         self._runs[run.id] = run
         while len(self._runs) > KEPT:

@@ -310,7 +310,7 @@ class Follower:
     """
 
     def __init__(self, driver: Driver, executor: Observing) -> None:
-        self._trouble: str | None = None
+        self._health_error: str | None = None
         self._executor = executor
         self._driver = driver
         self._cluster: Cluster | None = None
@@ -319,9 +319,9 @@ class Follower:
         self._pause = max(LEAST, min(LOOK, seconds / 2))
 
     @property
-    def trouble(self) -> str | None:
+    def health_error(self) -> str | None:
         """Why what runs is not seen, or not written down, just now; None where it is."""
-        return self._trouble or self._background.trouble
+        return self._health_error or self._background.health_error
 
     async def open(self) -> None:
         """Begin.
@@ -361,16 +361,16 @@ class Follower:
     async def _step(self) -> None:
         try:
             await self.look()
-            self._trouble = None
+            self._health_error = None
         except ExecutorError as error:
             self._driver.metrics.executor_errors.inc()
-            self._trouble = f"what runs cannot be seen: {error}"
-            log.warning("%s", self._trouble)
+            self._health_error = f"what runs cannot be seen: {error}"
+            log.warning("%s", self._health_error)
         except ProblemError as error:
             log.info("what runs is looked at later: %s", error)
         except ShadowpriceError as error:
-            self._trouble = f"what runs cannot be written down: {error}"
-            log.error("%s", self._trouble)
+            self._health_error = f"what runs cannot be written down: {error}"
+            log.error("%s", self._health_error)
         await asyncio.sleep(self._pause)
 
 

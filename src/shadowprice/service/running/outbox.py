@@ -76,7 +76,7 @@ class Outbox:
     """
 
     held: dict[str, dict[int, Phase]] = field(default_factory=dict)
-    _troubles: dict[str, int] = field(default_factory=dict)
+    _failures: dict[str, int] = field(default_factory=dict)
     _counted: dict[str, int] = field(default_factory=dict)
     """The newest generation of each job whose failure was counted: reports come again."""
     _not_before: dict[str, int] = field(default_factory=dict)
@@ -131,18 +131,18 @@ class Outbox:
             self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
             self._stopping.discard((report.job, report.generation))
             if self.is_foreign(report.job, report.generation):
-                return  # no trouble of the job's
+                return  # not the fault of the job
             if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:
                 if report.generation > self._counted.get(report.job, 0):
                     self._counted[report.job] = report.generation
                     self.delay(report.job, now)
             else:
-                self._troubles.pop(report.job, None)
+                self._failures.pop(report.job, None)
 
     def delay(self, job: str, now: int) -> None:
         """Let a job wait before it starts again, longer each time."""
-        troubles = self._troubles[job] = self._troubles.get(job, 0) + 1
-        wait = min(LONGEST_DELAY, FIRST_DELAY << min(troubles - 1, 30))
+        failures = self._failures[job] = self._failures.get(job, 0) + 1
+        wait = min(LONGEST_DELAY, FIRST_DELAY << min(failures - 1, 30))
         self._not_before[job] = now + wait
 
     def recorded(self, job: str, generation: int) -> None:
@@ -154,8 +154,8 @@ class Outbox:
             self.held.pop(job, None)
 
     def closed(self, job: str) -> None:
-        """Forget the troubles of a job that is over."""
-        self._troubles.pop(job, None)
+        """Forget the failures of a job that is over."""
+        self._failures.pop(job, None)
         self._counted.pop(job, None)
         self._not_before.pop(job, None)
 

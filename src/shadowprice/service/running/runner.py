@@ -28,10 +28,10 @@ from shadowprice.executors.contract import (
     Receipt,
     Refused,
     Report,
+    ReportsHealth,
     ServerGone,
     ServerSeen,
     Share,
-    Troubled,
 )
 from shadowprice.service.auth import order_identity, progress_token
 from shadowprice.service.clock import SECOND
@@ -94,7 +94,7 @@ class Runner:
         self.executor = executor
         self.address = ""
         self.settings: Settings | None = None
-        self._trouble: str | None = None
+        self._health_error: str | None = None
         self._driver = driver
         self._key = key
         discovers = executor.capabilities.discovers_servers
@@ -116,10 +116,10 @@ class Runner:
         driver.foreign = self._outbox.is_foreign
 
     @property
-    def trouble(self) -> str | None:
+    def health_error(self) -> str | None:
         """Why not all orders and reports are carried just now; None where they are."""
-        executor = self.executor.trouble if isinstance(self.executor, Troubled) else None
-        return self._trouble or self._background.trouble or self.inbox.fault or executor
+        executor = self.executor.health_error if isinstance(self.executor, ReportsHealth) else None
+        return self._health_error or self._background.health_error or self.inbox.fault or executor
 
     # ---------------------------------------------------------------- life
 
@@ -317,7 +317,7 @@ class Runner:
         await self._due.wait()
         self._due.clear()
         if await self._tried(self.order):
-            self._trouble = None
+            self._health_error = None
 
     async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
         """Make a step; whether it could be made. Both are tried again in a moment if not."""
@@ -342,8 +342,8 @@ class Runner:
 
     def _unreachable(self, error: ExecutorError) -> None:
         self._driver.metrics.executor_errors.inc()
-        self._trouble = f"the executor cannot be reached: {error}"
-        log.warning("%s", self._trouble)
+        self._health_error = f"the executor cannot be reached: {error}"
+        log.warning("%s", self._health_error)
         self._resync = True
         self._again()
 

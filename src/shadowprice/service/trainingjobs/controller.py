@@ -93,7 +93,7 @@ class Controller:
     ----------
     fault : callable
         Told the name of every step before it is made, where tests let it fail.
-    trouble : str or None
+    health_error : str or None
         Why resources are not followed.
     """
 
@@ -106,7 +106,7 @@ class Controller:
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.fault: Callable[[str, str], None] = _no_fault
-        self.trouble: str | None = None
+        self.health_error: str | None = None
         self._service = service
         self._driver = service.writing
         self._connection = connection
@@ -136,7 +136,7 @@ class Controller:
     @property
     def failing(self) -> str | None:
         """Which of its tasks fails just now; None where none does."""
-        return self._background.trouble
+        return self._background.health_error
 
     def begin(self) -> None:
         """Follow resources until `close`."""
@@ -147,12 +147,12 @@ class Controller:
         try:
             await self._tenancy.start()
             await self._resources.start()
-            self.trouble = None
+            self.health_error = None
             await self._tenancy.follow()  # before the first job: tenants that are known are let in
         except ApiError as error:
             missing = f"there is no {DEFINITION}; apply deploy/kubernetes/crd.yaml"
-            self.trouble = missing if error.not_found else str(error)
-            log.warning("TrainingJobs are not followed: %s", self.trouble)
+            self.health_error = missing if error.not_found else str(error)
+            log.warning("TrainingJobs are not followed: %s", self.health_error)
             await self._tenancy.close()
             await asyncio.sleep(RETRY)
             return False

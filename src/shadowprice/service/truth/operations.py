@@ -67,7 +67,7 @@ class Submit:
         """Return the names, each with what is wrong with it alone."""
         truth = batch.truth
         if len(truth.backlog) + len(self.submissions) > BACKLOG:
-            raise ProblemError("too-many", f"{len(truth.backlog)} jobs wait to be decided on")
+            raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
         answers, fresh = self._take_in(batch, batch.stored([one.name for one in self.submissions]))
         if self.at_once:
             _arrive_fresh(batch, fresh)
@@ -138,10 +138,10 @@ def _arrive_fresh(batch: Batch, fresh: Sequence[Submission]) -> None:
 
 def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
     if view.tenant != one.tenant:
-        return ProblemError("name-taken", f"another job is called {one.name!r}")
+        return ProblemError("name-conflict", f"another job is called {one.name!r}")
     if content != one.content:
         return ProblemError(
-            "name-taken",
+            "name-conflict",
             f"job {one.name!r} was submitted with other content; revise it, or use another name",
         )
     return None

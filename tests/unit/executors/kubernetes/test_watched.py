@@ -47,8 +47,8 @@ def test_a_generation_is_carried_on_again(
                 assert await executor.start(order(Share("two", 1))) == Receipt.ACCEPTED
                 await wait_until_async(lambda: met > 2)
                 said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
-                assert executor.trouble == said
-            await wait_until_async(lambda: executor.trouble is None)
+                assert executor.health_error == said
+            await wait_until_async(lambda: executor.health_error is None)
             await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
 
     run(tmp_path, scenario)
@@ -66,11 +66,11 @@ def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.Monk
             with monkeypatch.context() as patch:
                 patch.setattr(KubernetesExecutor, "_look_at_nodes", failing)
                 await wait_until_async(lambda: len(counted) > 2)
-                assert executor.trouble == "looking at the cluster failed: KeyError: 'a bug'"
-            await wait_until_async(lambda: executor.trouble is None)
+                assert executor.health_error == "looking at the cluster failed: KeyError: 'a bug'"
+            await wait_until_async(lambda: executor.health_error is None)
 
     run(tmp_path, scenario)
-    assert set(counted) == {"patrol"}
+    assert set(counted) == {"resync"}
 
 
 def test_whatever_fails_when_it_ends_its_lock_is_free(

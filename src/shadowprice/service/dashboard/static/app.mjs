@@ -310,7 +310,7 @@ class App {
       notes.push(note("warn", element("p", {}, element("b", {}, "Not live. "), `What you see is as it was at ${since}: ${this.connection.why ?? "the connection is lost"}. `), button("Try now", () => this.live.again(), { focus: "retry" })));
     }
     if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
-    if (this.service?.trouble) notes.push(note("bad", element("p", {}, `The service is in trouble: ${this.service.trouble}.`)));
+    if (this.service?.health_error) notes.push(note("bad", element("p", {}, `The service is not healthy: ${this.service.health_error}.`)));
     if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
     for (const warning of this.service?.warnings ?? []) notes.push(note("warn", element("p", {}, `${warning.message[0].toUpperCase()}${warning.message.slice(1)}.`)));
     const ends = this.service?.timespan?.ends;

@@ -103,7 +103,7 @@ export function note(kind, ...content) {
 /** Return what a problem says, with every fault of what was sent. */
 export function trouble(problem) {
   const faults = problem.errors?.length ? element("ul", {}, ...problem.errors.map((fault) => element("li", {},
-    element("code", {}, fault.place ?? ""), ` ${fault.message}`, fault.mend ? element("span", { class: "soft" }, `; ${fault.mend}`) : null))) : null;
+    element("code", {}, fault.location ?? ""), ` ${fault.message}`, fault.hint ? element("span", { class: "soft" }, `; ${fault.hint}`) : null))) : null;
   return note("bad", faults ? element("p", {}, "What was sent is wrong:") : element("p", {}, problem.message), faults);
 }
 

@@ -51,8 +51,8 @@ export function describe(told, { servers = told.servers, promises = true, lanes 
     const job = told.jobs[columns.job[at]];
     bars.push({
       row, key: columns.job[at], job: job.job, name: job.job === null ? "another tenant's" : shown(job.job), tenant: job.tenant, state: job.state,
-      from: columns.from[at], to: columns.to[at], workers: columns.workers[at], ps: columns.ps[at],
-      what: columns.what[at], share: columns.share[at], colour: colour(job),
+      from: columns.start[at], to: columns.end[at], workers: columns.workers[at], ps: columns.ps[at],
+      what: columns.kind[at], share: columns.share[at], colour: colour(job),
     });
   }
   if (lanes) lay(bars);

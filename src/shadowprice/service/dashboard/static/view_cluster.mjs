@@ -39,7 +39,7 @@ export class ClusterView {
   }
 
   async refresh() {
-    const query = { back: chosenSpan, slots: chosenSpan, server: this.server };
+    const query = { past_slots: chosenSpan, future_slots: chosenSpan, server: this.server };
     const [told, listed, service, prices] = await Promise.all([ask("timeline", { query }), ask("servers"), ask("service"),
       this.server === null ? ask("prices", { query: { slots: 1 } }).catch(() => null) : null]);
     Object.assign(this.app.service, service);

@@ -41,7 +41,7 @@ export class JobView {
     this.job = job;
     const { slot_seconds: seconds, coming } = this.app.service;
     const since = (now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
-    const query = { job: this.name, back: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - coming + 3))) };
+    const query = { job: this.name, past_slots: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), future_slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - coming + 3))) };
     const where = await ask("timeline", { query });
     this.draw(job, told, curve.points, where);
   }
@@ -75,7 +75,7 @@ export class JobView {
     const finished = job.state === "finished";
     const promise = job.promise ?? null;
     // Where the policy plans slot by slot, what runs is expected to end at the pace that it has there.
-    const ends = where.bars ? Math.max(...where.bars.to.filter((_, at) => where.bars.what[at] !== RAN), -Infinity) : -Infinity;
+    const ends = where.bars ? Math.max(...where.bars.end.filter((_, at) => where.bars.kind[at] !== RAN), -Infinity) : -Infinity;
     const paced = Number.isFinite(ends) && ends < where.last ? new Date(new Date(where.origin).getTime() + ends * where.slot_seconds * 1000).toISOString() : null;
     const expected = isOpen(job) ? paced ?? job.completion : null;
     swap(this.tiles,
@@ -138,8 +138,8 @@ export class JobView {
     }
   }
 
-  drawStory({ events, left_out: leftOut }) {
-    const count = events.length + (leftOut?.events ?? 0);
+  drawStory({ events, omitted }) {
+    const count = events.length + (omitted?.events ?? 0);
     const newest = events.slice(-200).reverse(), rows = [];
     for (let at = 0; at < newest.length; at += 1) {
       // A promise that moves slot by slot is told once.
@@ -219,7 +219,7 @@ const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: 
 function speed(told) {
   const measured = told?.measured ?? [];
   const known = measured.length ? `measured with ${measured.map((one) => number(one)).join(", ")} worker${measured.length === 1 && measured[0] === 1 ? "" : "s"}` : "not measured yet";
-  if (told?.from === "family") return [tile("Speed", "estimated", `from the family ${shown(told.family)}; ${known}`)];
+  if (told?.source === "family") return [tile("Speed", "estimated", `from the family ${shown(told.family)}; ${known}`)];
   return measured.length ? [tile("Speed", "measured", known)] : [];
 }
 

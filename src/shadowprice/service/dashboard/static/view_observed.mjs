@@ -32,45 +32,45 @@ export class ObservedView {
   async refresh() {
     const back = Math.min(1000, Math.max(1, Math.ceil((days * 86_400) / this.app.service.slot_seconds)));
     const shorter = Math.min(back, 240);
-    const query = { back: shorter, slots: 1 };
+    const query = { past_slots: shorter, future_slots: 1 };
     const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: this.cursor, limit: LIMIT } }),
-      ask("timeline", { query }), ask("timeline", { query: { ...query, real: "true" } })]);
+      ask("timeline", { query }), ask("timeline", { query: { ...query, observed: "true" } })]);
     this.sum(told);
-    this.use(told.use);
+    this.use(told.utilization);
     this.where("would", would);
     this.where("real", real);
     this.jobs(jobs);
-    this.others(told.only_seen);
+    this.others(told.unmanaged_jobs);
   }
 
   sum(told) {
-    const { would, real, both, promises } = told;
+    const { simulated: would, observed: real, both, promises } = told;
     swap(this.tools, chips("Jobs submitted in the last", SPANS.map((count) => [count, count === 1 ? "day" : `${count} days`]), days, (count) => { days = count; this.app.refresh(); }),
-      element("span", { class: "grow" }), element("span", { class: "soft" }, ...(told.looked ? ["last look ", when(told.looked, { seconds: true })] : ["not looked at yet"])));
+      element("span", { class: "grow" }), element("span", { class: "soft" }, ...(told.last_observation ? ["last look ", when(told.last_observation, { seconds: true })] : ["not looked at yet"])));
     const gain = would.utility - real.utility;
     const pair = (a, b) => [number(a), element("small", {}, ` ${number(b)} really`)];
     const took = (seconds) => (seconds === null ? "–" : span(Math.round(seconds), 2));
     swap(this.tiles,
       tile("Would have earned", number(would.utility), `${gain >= 0 ? "+" : "−"}${number(Math.abs(gain))} against what really was`),
-      tile("Really earned", number(real.utility), real.worth_unknown ? `${real.worth_unknown} of unknown worth` : "utility of what ended"),
+      tile("Really earned", number(real.utility), real.unknown_utility ? `${real.unknown_utility} of unknown worth` : "utility of what ended"),
       tile("Finished", pair(would.finished, real.finished), `of ${number(told.jobs)} jobs`),
       tile("Open", pair(would.running + would.waiting, real.running + real.waiting), `${number(would.refused)} would be refused`),
-      tile("Until done", [took(both.would_seconds), element("small", {}, ` ${took(both.real_seconds)} really`)], both.jobs ? `mean of ${number(both.jobs)} that both finished` : "none finished on both sides"),
-      tile("By the promise", promises.jobs ? percent(promises.real_in_time / promises.jobs) : "–", promises.jobs ? `of ${number(promises.jobs)} really ended by when it would have been promised` : "none that was promised has ended"),
+      tile("Until done", [took(both.simulated_seconds), element("small", {}, ` ${took(both.observed_seconds)} really`)], both.jobs ? `mean of ${number(both.jobs)} that both finished` : "none finished on both sides"),
+      tile("By the promise", promises.jobs ? percent(promises.observed_in_time / promises.jobs) : "–", promises.jobs ? `of ${number(promises.jobs)} really ended by when it would have been promised` : "none that was promised has ended"),
     );
     const remarks = [];
-    if (real.taken_for_done) remarks.push(`${number(real.taken_for_done)} ended and nobody could tell how: they count as done.`);
-    if (told.only_seen.jobs) remarks.push(`${number(told.only_seen.jobs)} ran that were never submitted here: what they are worth is not known, and the decisions did not reckon with them, which makes these look better.`);
-    if (told.use.unknown_servers.length) remarks.push(`Some ran on servers that are none of the cluster: ${told.use.unknown_servers.slice(0, 5).map(shown).join(", ")}.`);
+    if (real.assumed_completed) remarks.push(`${number(real.assumed_completed)} ended with unknown exit status; they count as completed.`);
+    if (told.unmanaged_jobs.count) remarks.push(`${number(told.unmanaged_jobs.count)} ran without being submitted here: their utility is unknown and the policy did not account for them, which favours these totals.`);
+    if (told.utilization.unknown_servers.length) remarks.push(`Some ran on servers that are none of the cluster: ${told.utilization.unknown_servers.slice(0, 5).map(shown).join(", ")}.`);
     if (told.incomplete) remarks.push("Older jobs are left out: there are too many.");
     swap(this.notes, remarks.length ? note("warn", element("p", {}, remarks.join(" "))) : null);
   }
 
   use(told) {
-    const slots = told.would.map((_, at) => told.first + at);
+    const slots = told.simulated.map((_, at) => told.first + at);
     this.show("use", slots.length ? {
       kind: "slotLines", slots: true, steps: true, x: slots, end: told.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
-      series: [{ name: "would have been used", colour: 0, values: told.would }, { name: "really used", colour: 1, values: told.real }],
+      series: [{ name: "would have been used", colour: 0, values: told.simulated }, { name: "really used", colour: 1, values: told.observed }],
     } : null);
   }
 
@@ -98,12 +98,12 @@ export class ObservedView {
     const columns = [
       { head: "Job", cell: (job) => jobLink(job.name) },
       ...(this.app.operates ? [{ head: "Tenant", class: "minor", cell: (job) => job.tenant ?? element("span", { class: "soft" }, "–") }] : []),
-      { head: "Would be", cell: (job) => badge(job.would.state) },
-      { head: "Done", cell: (job) => (job.would.completion ? when(job.would.completion, { brief: true }) : job.would.promise ? ["promised ", when(job.would.promise, { brief: true })] : element("span", { class: "soft" }, "–")) },
-      { head: "Earns", class: "num", cell: (job) => worth(job.would.utility) },
-      { head: "Really", cell: (job) => element("span", { class: `badge b-${REAL[job.real.state]?.[0] ?? "c7"}`, title: REAL[job.real.state]?.[1] ?? "" }, job.real.state) },
-      { head: "Ended", cell: (job) => when(job.real.completion, { brief: true }) },
-      { head: "Earned", class: "num", cell: (job) => worth(job.real.utility) },
+      { head: "Would be", cell: (job) => badge(job.simulated.state) },
+      { head: "Done", cell: (job) => (job.simulated.completion ? when(job.simulated.completion, { brief: true }) : job.simulated.promise ? ["promised ", when(job.simulated.promise, { brief: true })] : element("span", { class: "soft" }, "–")) },
+      { head: "Earns", class: "num", cell: (job) => worth(job.simulated.utility) },
+      { head: "Really", cell: (job) => element("span", { class: `badge b-${REAL[job.observed.state]?.[0] ?? "c7"}`, title: REAL[job.observed.state]?.[1] ?? "" }, job.observed.state) },
+      { head: "Ended", cell: (job) => when(job.observed.completion, { brief: true }) },
+      { head: "Earned", class: "num", cell: (job) => worth(job.observed.utility) },
       { head: "Gain", class: "num", cell: (job) => worth(job.gain) },
     ];
     const nothing = !told.jobs.length && !this.before.length;
@@ -115,7 +115,7 @@ export class ObservedView {
   }
 
   others(told) {
-    if (!told.jobs) return swap(this.strangers);
+    if (!told.count) return swap(this.strangers);
     const columns = [
       { head: "Job", cell: (job) => shown(job.name) },
       { head: "Tenant", class: "minor", cell: (job) => (job.tenant === null ? element("span", { class: "soft" }, "–") : shown(job.tenant)) },

@@ -23,7 +23,7 @@ export class PricesView {
   }
 
   async refresh() {
-    const [coming, past] = await Promise.all([ask("prices", { query: { slots: this.span } }), ask("prices/history", { query: { back: this.span, limit: 500 } })]);
+    const [coming, past] = await Promise.all([ask("prices", { query: { slots: this.span } }), ask("prices/history", { query: { past_slots: this.span, limit: 500 } })]);
     const first = coming.slots[0]?.slot ?? Infinity;
     const rows = [...past.slots.filter((row) => row.slot < first), ...coming.slots];
     this.draw(coming, rows, Math.min(first, rows.at(-1)?.slot ?? 0));
