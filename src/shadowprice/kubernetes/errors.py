@@ -54,7 +54,7 @@ class ApiError(ShadowpriceError):
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed later: no answer, or a passing error of the server."""
+        """Whether the same request may succeed later: the server did not answer, or has a fault."""
         return self.status in {0, 408, 429} or self.status >= 500
 
 
