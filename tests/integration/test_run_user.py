@@ -195,7 +195,7 @@ def test_who_may_not_is_told_so(
                 assert answer.status_code == 422, answer.text
                 [fault] = answer.json()["errors"]
                 assert fault["location"].endswith("run.user")
-                assert told in f"{fault['message']}; {fault['mend']}"
+                assert told in f"{fault['message']}; {fault['hint']}"
         assert live.client.get("/v1/jobs").json()["jobs"] == []
 
 
