@@ -1,7 +1,7 @@
-"""What is particular about a bag of tasks: what its plan must hold, and how it shrinks.
+"""Rules for bags of tasks: checks of plans and placements, and how a plan shrinks.
 
-A bag's workers are copies of tasks. All of them start in the first slot of the plan; from then on
-copies only end, so a plan never grows, and places that no copy can need are given back.
+A bag's workers are copies of tasks. All copies start in the first slot of the plan. From then on
+copies only end, so a plan never grows, and capacity that no copy can use is released.
 """
 
 from __future__ import annotations
@@ -22,25 +22,10 @@ from shadowprice.engine.validation import check_roles
 def check_bag(
     record: JobRecord, plan: Schedule, copies: Sequence[TaskCopies], cluster: Cluster, end: int
 ) -> None:
-    """Check a bag's schedule and copies against everything but capacity.
+    """Check a bag's schedule and copies against all rules except capacity.
 
-    Parameters
-    ----------
-    record : JobRecord
-        The bag.
-    plan : Schedule
-        What the policy wants to commit.
-    copies : sequence of TaskCopies
-        Copies of every task that remains.
-    cluster : Cluster
-        The servers.
-    end : int
-        First slot that no plan may use.
-
-    Raises
-    ------
-    PolicyError
-        If a rule is broken, with the job's story.
+    ``copies`` must cover every remaining task. ``end`` is the first slot that no plan may use.
+    Raises PolicyError, with the job's history, if a rule is broken.
     """
     bag = record.job.bag
     if bag is None:
@@ -70,38 +55,25 @@ def check_bag(
 
 
 def _check_tasks(record: JobRecord, bag: Bag, copies: Sequence[TaskCopies]) -> int:
-    """Check that copies are of all tasks that remain; return how many there are."""
-    given = np.zeros(len(bag.groups), dtype=np.int64)
+    """Check that the copies cover all remaining tasks; return the number of copies."""
+    task_counts = np.zeros(len(bag.groups), dtype=np.int64)
     for entry in copies:
-        if not 0 <= entry.group < len(given) or entry.tasks < 1 or entry.copies < 1:
+        if not 0 <= entry.group < len(task_counts) or entry.tasks < 1 or entry.copies < 1:
             raise PolicyError(f"{record.story()}: {tuple(entry)} are no copies of its tasks")
-        given[entry.group] += entry.tasks
-    if tuple(given.tolist()) != record.tasks_left:
+        task_counts[entry.group] += entry.tasks
+    if tuple(task_counts.tolist()) != record.tasks_left:
         raise PolicyError(
-            f"{record.story()}: copies for {given.tolist()} tasks by group, but "
+            f"{record.story()}: copies for {task_counts.tolist()} tasks by group, but "
             f"{list(record.tasks_left)} remain"
         )
     return sum(entry.tasks * entry.copies for entry in copies)
 
 
 def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int) -> None:
-    """Check where copies of a bag are to stand from the coming slot on, but for capacity.
+    """Check a bag's placement for the coming slot against all rules except capacity.
 
-    Parameters
-    ----------
-    record : JobRecord
-        The bag.
-    decision : Place
-        Copies that start, or the places that those which run keep.
-    cluster : Cluster
-        The servers.
-    slot : int
-        The coming slot.
-
-    Raises
-    ------
-    PolicyError
-        If a rule is broken, with the job's story.
+    The decision starts new copies, or keeps some of the workers of the running copies. Raises
+    PolicyError, with the job's history, if a rule is broken.
     """
     bag, placement = record.job.bag, decision.placement
     if bag is None:
@@ -124,33 +96,20 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
             )
         return
     before = record.placement
-    has = {} if before is None else dict(zip(before.servers, before.workers, strict=True))
+    current = {} if before is None else dict(zip(before.servers, before.workers, strict=True))
     for server, count in zip(placement.servers, placement.workers, strict=True):
-        if count > has.get(server, 0):
+        if count > current.get(server, 0):
             raise PolicyError(
                 f"{record.story()}: copies run on and only end, but it is placed with {count} on "
-                f"server {server} where {has.get(server, 0)} run"
+                f"server {server} where {current.get(server, 0)} run"
             )
 
 
 def count_finished(record: JobRecord, slot: int, gained: int, done: tuple[int, ...] | None) -> None:
-    """Take in the tasks of a bag that finished in a slot.
+    """Record the tasks of a bag that finished in a slot.
 
-    Parameters
-    ----------
-    record : JobRecord
-        The bag.
-    slot : int
-        The slot.
-    gained : int
-        Its progress in the slot.
-    done : tuple of int or None
-        Finished tasks by entry of ``record.copies``.
-
-    Raises
-    ------
-    ShadowpriceError
-        If the driver's numbers contradict each other.
+    ``gained`` is the bag's progress in the slot, ``done`` the finished tasks for each entry of
+    ``record.copies``. Raises ShadowpriceError if these numbers contradict each other.
     """
     assert record.job.bag is not None
     if (
@@ -171,29 +130,21 @@ def count_finished(record: JobRecord, slot: int, gained: int, done: tuple[int, .
 
 
 def narrowed(record: JobRecord, now: int) -> Schedule | None:
-    """Return the plan without the places that copies cannot need from a slot on.
+    """Return a bag's plan without capacity that its copies can't use from slot ``now`` on.
 
-    Parameters
-    ----------
-    record : JobRecord
-        The bag.
-    now : int
-        First slot that can still change.
-
-    Returns
-    -------
-    Schedule or None
-        Past slots as they were; None where nothing changes. A slot's first servers keep their
-        places.
+    Returns None if nothing changes. Past slots stay as they were. Within a slot, the first servers
+    keep their workers.
     """
-    live = sum(left * entry.copies for left, entry in zip(record.left, record.copies, strict=True))
+    live_copies = sum(
+        left * entry.copies for left, entry in zip(record.left, record.copies, strict=True)
+    )
     plan = record.plan
-    ahead = plan.slots >= now
-    # Places are counted within each slot; plans are sorted by slot.
-    before = np.cumsum(plan.workers) - plan.workers
-    begins = np.searchsorted(plan.slots, plan.slots)
-    allowed = np.clip(live - (before - before[begins]), 0, plan.workers)
-    workers = np.where(ahead, allowed, plan.workers)
+    is_future = plan.slots >= now
+    # Subtracting the sum at the start of the slot counts within the slot; plans are sorted by slot.
+    preceding = np.cumsum(plan.workers) - plan.workers
+    slot_starts = np.searchsorted(plan.slots, plan.slots)
+    allowed = np.clip(live_copies - (preceding - preceding[slot_starts]), 0, plan.workers)
+    workers = np.where(is_future, allowed, plan.workers)
     if (workers == plan.workers).all():
         return None
     kept = workers > 0

@@ -1,6 +1,6 @@
-"""The engine's books: what is known of jobs and servers, and every change to it.
+"""The engine's state of jobs and servers, and every change to it.
 
-All changes go through an `Undo`, so that an event takes effect as a whole or not at all.
+All changes are recorded in an `Undo`, so that an event takes effect completely or not at all.
 """
 
 from __future__ import annotations
@@ -21,37 +21,35 @@ from shadowprice.engine.state import JobRecord
 from shadowprice.engine.undo import Undo
 
 DEPARTED: Final = 10_000
-"""Names of jobs that have left the engine that are remembered."""
+"""Maximum number of names of collected jobs that are remembered."""
 
 
 class Books:
-    """Jobs, reservations, what runs, and what was ordered.
+    """State of the engine: jobs, reservations, running generations and commands.
 
     Parameters
     ----------
-    cluster : Cluster
-        The servers.
     horizon : int
-        Slots of the ledger's window.
+        Slots in the ledger's window.
     until : int or None
-        End of the timespan T.
+        End of the timespan T: nothing runs in slot T or later.
     acknowledges : bool
-        Whether the driver acknowledges commands; they are kept until it does.
+        Whether the driver acknowledges commands. If so, commands are kept until then.
 
     Attributes
     ----------
     jobs, open_jobs : dict of str to JobRecord
-        Jobs that the engine knows, and those of them that may still run, in order of arrival.
+        All known jobs, and those that may still run, in order of arrival.
     running : dict of str to Placement
-        What runs, in the order in which it was started.
+        Placements of running jobs, in the order in which they started.
     lost, drained : set of int
-        Rows of servers that are out, and of those of them that were emptied on purpose.
+        Rows of unavailable servers, and the subset that was drained on purpose.
     slot_running : int or None
-        The slot that runs, None between two slots.
+        The slot that is running, None between two slots.
     unacknowledged : dict of int to Command
-        Orders by number that were given and not yet acknowledged.
+        Commands by number that the driver hasn't acknowledged.
     sequence : int
-        Events taken in.
+        Number of events handled.
     """
 
     def __init__(
@@ -80,11 +78,11 @@ class Books:
         self._touched: set[JobRecord] = set()
         self._held: Undo | None = None
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ queries
 
     @property
     def slot(self) -> int:
-        """The first slot that can still be decided."""
+        """First slot that can still be decided."""
         if self.slot_running is not None:
             return self.slot_running + 1
         return self.ledger.start
@@ -96,43 +94,37 @@ class Books:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or is planned: slots may then be skipped."""
+        """Whether nothing runs or is planned, so that slots can be skipped."""
         return not self.running and not self._agenda and not self._moved
 
     def ran(self, name: str) -> bool:
-        """Whether a job ran in the slot that runs."""
+        """Return whether a job ran at any time in the running slot."""
         return name in self.running or name in self._ran
 
     def pinned(self, name: str) -> bool:
         """Return whether the running generation of a job must keep its placement; see `pinning`.
 
-        Simulated jobs save whenever they move: only a driver that acknowledges commands has jobs
-        that may not.
+        Simulated jobs save whenever they move. So only jobs of a driver that acknowledges commands
+        can be pinned.
         """
         if not self.acknowledges or name not in self.running:
             return False
         record = self.jobs[name]
         if record.job.bag is not None:
             return False
-        # A stop loses work if checkpoints are rare. The next generation must first repeat that work
-        # and then do as much again: a checkpoint in between is likely. The required work at least
-        # doubles with each such loss, so their number is logarithmic.
+        # A stop loses work if checkpoints are rare. The next generation is pinned until it has
+        # repeated that work and done as much again, which makes a checkpoint likely. The pinned
+        # work at least doubles with each loss, so the number of losses is logarithmic.
         unsaved = record.measured <= record.resumed_at + record.lost
         return record.job.resumable is not True or (record.measured > 0 and unsaved)
 
     def has_capacity(self, name: str, placement: Placement) -> bool:
-        """Return whether a job can have a placement from now on, in place of its present one."""
+        """Return whether a placement fits from now on in place of the job's present placement."""
         job = self.jobs[name].job
         return self.ledger.can_stand(name, placement, job.worker, job.ps)
 
     def check_skip(self, slot: int) -> None:
-        """Refuse to skip slots in which something runs or is planned.
-
-        Raises
-        ------
-        EventError
-            If anything does, or is, before ``slot``.
-        """
+        """Check that nothing runs or is planned before ``slot``; raise EventError otherwise."""
         if (
             self.running
             or any(self._standing(name) for name in self._moved)
@@ -147,10 +139,10 @@ class Books:
         return None if record is None else record.placement
 
     def state_digest(self) -> str:
-        """Return a digest that equal states share: jobs, past and open, servers, what runs.
+        """Return a digest that is the same for equal states.
 
-        It does not depend on the order of the servers, and costs what changed since it was last
-        asked for.
+        The digest covers open and closed jobs, servers and running placements. It doesn't depend on
+        the order of the servers. The cost grows with the changes since the previous call.
         """
         names = self.cluster.names
         return of_state(
@@ -169,47 +161,44 @@ class Books:
         )
 
     def freshen_digest(self, most: int) -> int:
-        """Bring the digest up to date for so many jobs that changed; return how many are left.
+        """Update the digest for at most ``most`` changed jobs; return how many remain.
 
-        Between two events; what is done now need not be done when the digest is asked for.
+        Call it between two events. It spreads the cost of the next `state_digest`.
         """
         changed = self._digest.changed
         self._digest.refresh(self.jobs, self.cluster.names, list(islice(changed, most)))
         return len(changed)
 
     def collect(self, awaited: Collection[str] = ()) -> list[JobRecord]:
-        """Hand over the jobs that were closed since the last time; the engine forgets them.
+        """Remove and return the jobs that were closed since the previous call.
 
-        Their names may then be used again. The digest still tells what became of them, and the
-        last `DEPARTED` names are remembered, so that word of them that comes late is no error.
+        Their names can then be used again. The digest still covers these jobs. The last `DEPARTED`
+        names are remembered, so that late reports about them aren't errors.
 
-        Parameters
-        ----------
-        awaited : collection of str
-            Jobs that stay, because word of them is to come, however late.
+        Jobs in ``awaited`` are kept, because reports about them are still expected.
         """
         if not self._closed:
             return []
-        going = [name for name in self._closed if name not in awaited]
-        self._digest.refresh(self.jobs, self.cluster.names, going)
-        self._digest.leave(going)
+        names = [name for name in self._closed if name not in awaited]
+        self._digest.refresh(self.jobs, self.cluster.names, names)
+        self._digest.leave(names)
         departed = self._departed
-        departed.update(dict.fromkeys(going))
-        gone = [self.jobs.pop(name) for name in going]
+        departed.update(dict.fromkeys(names))
+        collected = [self.jobs.pop(name) for name in names]
         self._closed[:] = [name for name in self._closed if name in awaited]
         if len(departed) > DEPARTED:
             for name in list(islice(departed, len(departed) - DEPARTED)):
                 del departed[name]
-        return gone
+        return collected
 
     def departed(self, name: str) -> bool:
-        """Whether a job has left the engine not long ago."""
+        """Return whether a job was collected recently."""
         return name in self._departed
 
-    # ------------------------------------------------------------ other books
+    # ------------------------------------------------------------ snapshots and clones
 
     def marks(self) -> dict[str, Iterable[str]]:
-        """Return the names of jobs that are marked, by mark, in their order."""
+        """Return the names of the jobs in each internal set, by name of the set, in order."""
         return {
             "planned": self._planned,
             "moved": self._moved,
@@ -219,7 +208,7 @@ class Books:
         }
 
     def departed_digest(self) -> int:
-        """Return what jobs that have left the engine are in its digest."""
+        """Return the share of collected jobs in the digest."""
         self._digest.refresh(self.jobs, self.cluster.names)
         return self._digest.of_departed()
 
@@ -232,20 +221,20 @@ class Books:
         departed: int,
         marks: Mapping[str, Iterable[str]],
     ) -> None:
-        """Fill new books, whose counters, slot and lost servers are set, with jobs.
+        """Load jobs into new books whose counters, slot and lost servers are already set.
 
         Parameters
         ----------
         records : iterable of JobRecord
             Jobs in order of arrival.
         running : mapping of str to Placement
-            What runs, in the order in which it was started.
+            Running placements, in the order in which they started.
         start : int
             First slot of the ledger's window.
         departed : int
-            As `departed_digest` gave it.
+            Result of `departed_digest`.
         marks : mapping
-            As `marks` gave them.
+            Result of `marks`.
         """
         self.ledger.advance(start)
         for row in self.lost:
@@ -271,7 +260,7 @@ class Books:
         self._digest.restore(departed, self.jobs)
 
     def take_books(self, other: Books) -> None:
-        """Take over all that other books hold, to change on their own from now on."""
+        """Copy the state of other books; both can then change independently."""
         for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
             setattr(self, name, getattr(other, name))
         self.lost, self.drained = set(other.lost), set(other.drained)
@@ -287,10 +276,10 @@ class Books:
         self.unacknowledged = dict(other.unacknowledged)
         self._digest = other._digest.clone()
 
-    # ------------------------------------------------------------ changing
+    # ------------------------------------------------------------ changes
 
     def _touch(self, record: JobRecord) -> JobRecord:
-        """Return a record that is about to change; how it was is remembered once an event."""
+        """Return a record that is about to change; save its values once per event for rollback."""
         if record not in self._touched:
             self._touched.add(record)
             self._digest.changed.add(record.job.name)
@@ -298,7 +287,7 @@ class Books:
         return record
 
     def _begin_event(self) -> None:
-        """Remember what an event may count up."""
+        """Save the counters for rollback."""
         counters = (self.arrivals, self.commands, self.commitments, self.sequence)
         self._undo.push(self._reset, *counters)
 
@@ -307,7 +296,7 @@ class Books:
         self.commitments, self.sequence = commitments, sequence
 
     def _end_event(self) -> None:
-        """Let everything that was changed be so, for as long as what it is part of is."""
+        """Commit the event's changes, or pass its undo log to the enclosing unit of work."""
         if self._held is None:
             self._undo.clear()
             self._touched.clear()
@@ -316,14 +305,14 @@ class Books:
         self._undo, self._touched = Undo(), set()
 
     def _take_back(self, undo: Undo, touched: set[JobRecord]) -> None:
-        """Let everything be as it was before an event."""
+        """Roll back an event."""
         self._digest.changed.update(record.job.name for record in touched)
         undo.roll_back()
         self._digest.changed.update(record.job.name for record in touched)
         touched.clear()
 
     def _number(self) -> int:
-        """Return the number of a new order."""
+        """Return the number of a new command."""
         self.commands += 1
         return self.commands
 
@@ -333,12 +322,15 @@ class Books:
     def _enter(self, record: JobRecord) -> None:
         name = record.job.name
         self._digest.changed.add(name)
-        self._touched.add(record)  # it goes as a whole
+        self._touched.add(record)  # a rollback removes the whole record
         self._undo.put(self.jobs, name, record)
         self._undo.put(self.open_jobs, name, record)
 
     def _let_go(self, name: str) -> None:
-        """Release what a job holds from now on; it stops at the next slot unless placed again."""
+        """Release what a job reserves from now on.
+
+        A running job stops at the next slot unless it is placed again.
+        """
         record = self.jobs[name]
         self._release(name)
         if len(record.plan):
@@ -349,7 +341,7 @@ class Books:
             self._move(name)
 
     def _release(self, name: str) -> None:
-        """Give back what a job holds from now on."""
+        """Release what a job reserves from now on."""
         ledger, undo = self.ledger, self._undo
         holding = ledger.holdings.get(name)
         if holding is None:
@@ -363,12 +355,12 @@ class Books:
                 undo.drop(self._agenda, slot)
 
     def _move(self, name: str) -> None:
-        """Look at a job again when the next slot begins."""
+        """Mark a job, so that its placement is applied at the start of the next slot."""
         self._undo.keep(self._moved)
         self._moved[name] = None
 
     def _close(self, name: str, status: Status) -> JobRecord:
-        """Let an open job be over; it keeps the plan that it followed."""
+        """Close an open job with a final status; its record keeps the last plan."""
         self._release(name)
         record = self._touch(self._undo.drop(self.open_jobs, name, self._arrival))
         record.status, record.placement = status, None
@@ -383,23 +375,23 @@ class Books:
         return record
 
     def _displace(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Release all that these jobs hold; return them in order of arrival."""
+        """Release all reservations of these jobs; return the names in order of arrival."""
         ordered = tuple(sorted(names, key=self._arrival))
         for name in ordered:
             self._let_go(name)
             self._touch(self.jobs[name]).status = Status.QUEUED
         return ordered
 
-    # ------------------------------------------------------------ ordering
+    # ------------------------------------------------------------ commands
 
     def _run(
         self, kind: type[Start] | type[Resize], slot: int, name: str, placement: Placement
     ) -> Start | Resize:
-        """Give a job a new generation in this placement."""
+        """Create a command that runs a new generation of a job in this placement."""
         record = self._touch(self.jobs[name])
         undo, names = self._undo, self.cluster.names
         number = self._number()
-        # Copies that are placed slot by slot are numbered like plans: each start draws anew.
+        # Copies placed slot by slot are numbered like plans: each start draws new durations.
         planned = len(record.plan) or record.job.bag is not None
         plan = record.plans if planned else 0
         before = self.running.get(name)
@@ -413,7 +405,7 @@ class Books:
             record.began = number
             if record.started is None:
                 record.started = slot
-        order = kind(
+        command = kind(
             slot,
             name,
             placement,
@@ -424,12 +416,12 @@ class Books:
             copies=record.copies,
             plan=plan,
         )
-        self._give(order)
-        return order
+        self._give(command)
+        return command
 
     def _stop(self, slot: int, name: str, placement: Placement, *, finished: bool) -> Stop:
-        """Order the end of what runs, or ran, in a placement."""
-        order = Stop(
+        """Create a command that stops a generation, which may have ended already."""
+        command = Stop(
             slot,
             name,
             finished,
@@ -437,38 +429,39 @@ class Books:
             generation=self.jobs[name].generation,
             frees=tuple([self.cluster.names[row] for row in placement.servers]),
         )
-        self._give(order)
-        return order
+        self._give(command)
+        return command
 
     def _give(self, order: Start | Resize | Stop) -> None:
         if self.acknowledges:
             self._undo.put(self.unacknowledged, order.id, order)
 
     def _let_wait(self, commands: list[Command]) -> None:
-        """Let the starts of a slot wait for all orders whose end was not seen that free a place.
+        """Make the starts of a slot wait for unacknowledged commands that free their servers.
 
-        Once all orders of the slot are given: one may take what a later one frees. Two may wait for
-        each other so, as each stops what it replaces before it waits.
+        Runs after all commands of the slot were created: a start may use what a later command
+        frees. Two commands may wait for each other: each stops its previous generation before it
+        waits.
         """
         if not self.acknowledges:
             return
         freeing: dict[str, list[int]] = {}
         of_job: dict[str, list[int]] = {}
-        for number, order in self.unacknowledged.items():
-            of_job.setdefault(order.job, []).append(number)
-            for server in order.frees:
+        for number, unfinished in self.unacknowledged.items():
+            of_job.setdefault(unfinished.job, []).append(number)
+            for server in unfinished.frees:
                 freeing.setdefault(server, []).append(number)
-        for at, command in enumerate(commands):
+        for position, command in enumerate(commands):
             if not isinstance(command, Start | Resize):
                 continue
             after = set(of_job[command.job])
             after.update(*(freeing.get(server, ()) for server in command.servers))
             after.discard(command.id)
             if after:
-                commands[at] = order = replace(command, after=tuple(sorted(after)))
-                self._undo.put(self.unacknowledged, order.id, order)
+                commands[position] = unfinished = replace(command, after=tuple(sorted(after)))
+                self._undo.put(self.unacknowledged, unfinished.id, unfinished)
 
-    # ------------------------------------------------------------ orders of entries
+    # ------------------------------------------------------------ sort keys
 
     def _arrival(self, name: str) -> int:
         return self.jobs[name].order

@@ -1,4 +1,4 @@
-"""A cluster whose servers or shares change while jobs run."""
+"""Changes of servers and tenant shares while jobs run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from shadowprice.core.events import CapacityChanged, ServerState
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a `CapacityChanged` comes to.
+    """Result of a `CapacityChanged` event.
 
     Parameters
     ----------
     cluster : Cluster
-        The cluster from now on; the very same object where nothing of it changed.
+        The new cluster; the same object as before if nothing in it changed.
     rows : ndarray of int64, shape (servers before,)
-        Row of each server now, -1 where it is gone. Servers keep their order; new ones come last.
+        New row of each server, -1 if it was removed. Servers keep their order, new ones come last.
     narrowed : tuple of str
-        Servers of which jobs may have to go: with less capacity, or another role.
+        Servers with less capacity or another role, which some jobs may have to leave.
     drained, restored : tuple of str
-        Servers to be emptied, and those that take work.
+        Servers that the event drains, and servers that it makes available.
     """
 
     cluster: Cluster
@@ -36,7 +36,7 @@ class Change:
 
 
 def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
-    """Work out what servers and shares are after an event, which was checked before."""
+    """Return the effect of a validated event on servers and tenant shares."""
     states = event.servers
     kept = [name for name in cluster.names if states.get(name, cluster) is not None]
     added = [name for name, s in states.items() if s is not None and name not in cluster.index]
@@ -62,34 +62,36 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             or state.role is not cluster.roles[before]
         ):
             narrowed.append(name)
-    place = {name: row for row, name in enumerate(names)}
-    rows = np.array([place.get(name, -1) for name in cluster.names], dtype=np.int64)
+    new_rows = {name: row for row, name in enumerate(names)}
+    rows = np.array([new_rows.get(name, -1) for name in cluster.names], dtype=np.int64)
     tenants = cluster.tenants if event.tenants is None else event.tenants
-    restart = cluster.restart_seconds if event.restart_seconds is None else event.restart_seconds
-    first = cluster.restart_first if event.restart_first is None else event.restart_first
+    restart_seconds = (
+        cluster.restart_seconds if event.restart_seconds is None else event.restart_seconds
+    )
+    restart_first = cluster.restart_first if event.restart_first is None else event.restart_first
     if (
         names == cluster.names
         and tuple(roles) == cluster.roles
         and tenants == cluster.tenants
-        and (restart, first) == (cluster.restart_seconds, cluster.restart_first)
+        and (restart_seconds, restart_first) == (cluster.restart_seconds, cluster.restart_first)
         and (capacity == cluster.capacity).all()
         and (cluster.costs is None or (costs == cluster.costs).all())
     ):
-        made = cluster
+        changed = cluster
     else:
-        made = replace(
+        changed = replace(
             cluster,
             names=names,
             roles=tuple(roles),
             capacity=capacity,
             tenants=tenants,
-            restart_seconds=restart,
-            restart_first=first,
+            restart_seconds=restart_seconds,
+            restart_first=restart_first,
             costs=None if cluster.costs is None else costs,
         )
     given = [(name, state) for name, state in states.items() if state is not None]
     return Change(
-        made,
+        changed,
         rows,
         tuple(narrowed),
         tuple(name for name, state in given if state.drained),

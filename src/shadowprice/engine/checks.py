@@ -1,4 +1,4 @@
-"""Events are checked in full before anything of them is taken in."""
+"""Validation of events: the engine validates an event completely before it changes anything."""
 
 from __future__ import annotations
 
@@ -37,12 +37,9 @@ _LARGEST: Final = int(bounds.PROGRESS.most)
 
 
 def check_event(books: Books, event: DriverEvent) -> None:
-    """Check an event's types, ranges, order, and the names it gives.
+    """Check an event's types, ranges, order and names; raise EventError if one is wrong.
 
-    Raises
-    ------
-    EventError
-        Saying what is wrong; nothing was changed.
+    Nothing is changed.
     """
     if type(event) not in _EVENTS:
         raise EventError(f"{event!r} is no event")
@@ -108,8 +105,8 @@ def _text(what: str, value: object) -> None:
 def _known(what: str, name: object, known: Collection[str]) -> None:
     _text(what, name)
     if str(name) not in known:
-        close = difflib.get_close_matches(str(name), list(known), 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        matches = difflib.get_close_matches(str(name), list(known), 1)
+        hint = f"; did you mean {matches[0]!r}?" if matches else ""
         raise EventError(f"there is no {what} {name!r}{hint}")
 
 
@@ -126,20 +123,17 @@ def _arrived(books: Books, event: JobsArrived) -> None:
 
 
 def check_job(cluster: Cluster, job: Job, slot: int) -> None:
-    """Check that a job was made for a cluster, and arrives by a slot.
+    """Check that a job fits the cluster's resources and tenants, and arrives by ``slot``.
 
-    Raises
-    ------
-    EventError
-        If it was not, or does not.
+    Raises EventError otherwise.
     """
     if not isinstance(job, Job):
         raise EventError(f"{job!r} is no job")
     _text("a job's name", job.name)
     if type(job.arrival) is not int or not 0 <= job.arrival <= slot:
         raise EventError(f"job {job.name!r} arrives in slot {job.arrival}, not by slot {slot}")
-    width = len(cluster.resources)
-    if len(job.worker) != width or (job.ps is not None and len(job.ps) != width):
+    resource_count = len(cluster.resources)
+    if len(job.worker) != resource_count or (job.ps is not None and len(job.ps) != resource_count):
         raise EventError(f"job {job.name!r} was made for a cluster with other resources")
     if job.required < 1 or not len(job.worker_counts):
         raise EventError(f"job {job.name!r} has nothing to do, or nothing to do it with")
@@ -157,10 +151,10 @@ def _revised(books: Books, event: JobRevised) -> None:
     job = event.job
     check_job(books.cluster, job, event.slot)
     _known("open job", job.name, books.open_jobs)
-    before = books.open_jobs[job.name].job
-    if (job.arrival, job.tenant) != (before.arrival, before.tenant):
+    current = books.open_jobs[job.name].job
+    if (job.arrival, job.tenant) != (current.arrival, current.tenant):
         raise EventError(f"job {job.name!r}: neither arrival nor tenant can be revised")
-    if job.bag is not None or before.bag is not None:
+    if job.bag is not None or current.bag is not None:
         raise EventError(f"job {job.name!r}: a bag of tasks cannot be revised; cancel it")
 
 

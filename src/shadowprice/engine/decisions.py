@@ -1,4 +1,4 @@
-"""Asking the policy, and putting its decisions into effect: each is checked, then applied."""
+"""Consulting the policy: each decision is validated, then applied."""
 
 from __future__ import annotations
 
@@ -37,27 +37,23 @@ from shadowprice.engine.validation import EmptyClusterCheck, check_commitment, c
 from shadowprice.engine.view import EngineView
 
 Consultation = tuple[Decision, ...]
-"""What the policy decided when it was asked once."""
+"""The policy's decisions on one event."""
 
 _DECISIONS: Final = frozenset(get_args(Decision))
 
 
 class Decider(Books):
-    """Books that a policy's decisions change.
+    """Engine state that a policy's decisions change.
 
     Parameters
     ----------
-    cluster : Cluster
-        The servers.
-    policy : Policy
-        Who decides.
     until : int or None
-        End of the timespan T.
+        End of the timespan T: nothing runs in slot T or later.
     acknowledges : bool
         Whether the driver acknowledges commands.
     keeps_memory : bool
-        Whether the policy's memory is kept before it is asked, so that an event that fails leaves
-        no trace in it either. Without, a policy that can begins anew after such an event.
+        Whether to save the policy state before each event, so that a failed event leaves no trace
+        in the policy. If not, the policy resyncs after a failed event.
     """
 
     def __init__(
@@ -92,15 +88,15 @@ class Decider(Books):
 
     @property
     def view(self) -> EngineView:
-        """What policies see now."""
+        """Read-only view of the state for policies."""
         return self._view
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ consulting the policy
 
     def _consult(self, event: PolicyEvent) -> list[Command]:
-        """Put an event to the policy, or what was decided on it back then, into effect."""
+        """Apply the policy's decisions on an event, or the recorded ones during replay."""
         commands: list[Command] = []
-        taken: list[Decision] = []
+        applied: list[Decision] = []
         if self._script is not None:
             self._undo.assign(self, "_absent", True)
             decisions: Iterable[Decision] = next(self._script, ())
@@ -111,17 +107,14 @@ class Decider(Books):
                 decisions = without_stops(self, decisions)
         for decision in decisions:
             commands += self._apply(decision)
-            taken.append(decision)
-        self._consultations.append(tuple(taken))
+            applied.append(decision)
+        self._consultations.append(tuple(applied))
         return commands
 
     def policy_memory(self) -> bytes:
-        """Return the policy's memory, to be kept beside the event that it follows from.
+        """Return the pickled policy state, to be stored with the event that led to it.
 
-        Raises
-        ------
-        PolicyError
-            If the policy holds what cannot be kept.
+        Raises PolicyError if the policy holds objects that can't be pickled.
         """
         self._bring_policy_back()
         if self._memory is None:
@@ -131,12 +124,10 @@ class Decider(Books):
         return self._memory
 
     def recall_policy(self, memory: bytes) -> None:
-        """Give the policy the memory that belongs to this state, after events it did not see.
+        """Restore the policy state that belongs to this engine state, after events were replayed.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the memory is damaged, of another version, or speaks of jobs that are not open.
+        Raises ShadowpriceError if the policy state is damaged, of another version, or names jobs
+        that aren't open.
         """
         self.ledger.renumber(self.sequence)
         recall(self.policy, memory, self._view)
@@ -145,11 +136,11 @@ class Decider(Books):
             self._kept = Kept.of(memory, self._view)
 
     def begin_policy_anew(self) -> None:
-        """Let the policy begin anew on what it sees; for one that was not there so far."""
+        """Resync a policy that missed events with the current view."""
         try:
             self._resume_policy()
         except BaseException:
-            # Who knows what it knows now: it begins anew before it is needed next.
+            # The policy's own state is undefined now: it resyncs before its next use.
             self._undo.roll_back()
             self._asked, self._absent = False, True
             raise
@@ -157,11 +148,11 @@ class Decider(Books):
         self._undo.clear()
 
     def resync_policy(self) -> None:
-        """Resync the policy with the state within the event that it decides on."""
+        """Resync the policy with the state, within the event that it is deciding on."""
         unwrapped(self.policy).resume(self._view)
 
     def _resume_policy(self) -> None:
-        """Let the policy begin anew on what it sees, where it is there to see it."""
+        """Resync the policy with the view, or mark it as out of sync during replay."""
         if self._script is not None:
             self._undo.assign(self, "_absent", True)
             return
@@ -170,33 +161,34 @@ class Decider(Books):
         unwrapped(self.policy).resume(self._view)
 
     def _bring_policy_back(self) -> None:
-        """Let a policy that does not know what happened begin anew, between two events."""
+        """Resync a policy that missed events, between two events."""
         if self._absent:
             self.begin_policy_anew()
 
     def _keep_memory(self) -> None:
-        """Keep the policy's memory as it is before an event, where an older one does not tell it.
+        """Save the policy state before an event, if the saved one is outdated.
 
-        Before, and not when the policy is asked: jobs that the event brings are not open yet.
+        Saved before the event and not before the consultation, because the event's new jobs aren't
+        open yet.
         """
         if self.keeps_memory and self._memory is None:
             self._memory = remember(self.policy, self._view)
 
     def _settle_memory(self) -> None:
-        """Forget the memory that was kept: the event took effect."""
+        """Discard the saved policy state after the event took effect."""
         if self._asked:
             if self._held is not None:
                 self._held.push(self._recall, self._memory)
             self._memory, self._asked = None, False
 
     def _give_memory_back(self) -> None:
-        """Let the policy be as it was before it was asked, or begin anew with what it knew last."""
-        asked, self._asked = self._asked, False
-        if asked:
+        """Restore the policy state from before the event, or mark the policy for a resync."""
+        consulted, self._asked = self._asked, False
+        if consulted:
             self._recall(self._memory)
 
     def _recall(self, memory: bytes | None) -> None:
-        """Give the policy back what it knew in this state, where that was kept."""
+        """Restore the policy state of this engine state, if it was saved."""
         self._memory = memory
         if memory is not None:
             recall(self.policy, memory, self._view)
@@ -204,9 +196,9 @@ class Decider(Books):
         else:
             if self._kept is not None:
                 self._kept.recall(self.policy, self._view)
-            self._absent = True  # it begins anew before it is needed next
+            self._absent = True  # the policy resyncs before its next use
 
-    # ------------------------------------------------------------ putting into effect
+    # ------------------------------------------------------------ applying decisions
 
     def _apply(self, decision: Decision) -> list[Command]:
         if isinstance(decision, Charge):
@@ -216,20 +208,20 @@ class Decider(Books):
             raise PolicyError(f"{decision!r} is no decision")
         record = self.open_jobs.get(decision.job)
         if record is None:
-            known = self.jobs.get(decision.job)
-            story = f"job {decision.job!r} is unknown" if known is None else known.story()
+            closed = self.jobs.get(decision.job)
+            story = f"job {decision.job!r} is unknown" if closed is None else closed.story()
             raise PolicyError(f"{story}: {decision.tag} came too late")
         if isinstance(decision, Displace):
             self._displace([decision.job])
             return [Displaced(self.slot, decision.job, decision.reason)]
-        ran = self.running.get(decision.job)
+        placement = self.running.get(decision.job)
         try:
             self._change(record, decision)
         except OverbookingError as error:
             raise PolicyError(f"{record.story()}: {error}") from error
         decided = Decided(self.slot, decision)
-        if ran is not None and decision.job not in self.running:  # given up while it runs
-            return [self._stop(self.slot, decision.job, ran, finished=False), decided]
+        if placement is not None and decision.job not in self.running:  # abandoned while it runs
+            return [self._stop(self.slot, decision.job, placement, finished=False), decided]
         return [decided]
 
     def _change(self, record: JobRecord, decision: Decision) -> None:
@@ -249,7 +241,7 @@ class Decider(Books):
             case Drop():
                 self._drop(record, decision)
             case Charge() | Displace():
-                pass  # applied before
+                pass  # handled in `_apply`
             case _:
                 assert_never(decision)
 
@@ -287,14 +279,17 @@ class Decider(Books):
         record.status = Status.ADMITTED
 
     def _check_there(self, record: JobRecord, servers: Iterable[int]) -> None:
-        """Check that nothing is put on a server that is out, even what takes nothing counted."""
-        gone = self.lost.intersection(servers) if self.lost else None
-        if gone:
-            name = self.cluster.names[min(gone)]
+        """Check that no lost or drained server is used.
+
+        The ledger alone can't refuse these: a process may need no counted resource.
+        """
+        unavailable = self.lost.intersection(servers) if self.lost else None
+        if unavailable:
+            name = self.cluster.names[min(unavailable)]
             raise PolicyError(f"{record.story()}: put on {name!r}, which is lost or drained")
 
     def _restarts(self, record: JobRecord, plan: Schedule) -> NDArray[np.bool_] | None:
-        """Return before which slots of a plan its job restarts, None where that costs nothing."""
+        """Return before which slots of a plan its job restarts, None if restarts cost nothing."""
         if not record.job.restart or not self.capabilities.charges_restarts or not len(plan):
             return None
         before = self.running.get(record.job.name) if plan.start == self.slot else None

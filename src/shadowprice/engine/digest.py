@@ -1,8 +1,8 @@
-"""A digest of the engine's state that costs what changed, not what there is.
+"""A digest of the engine's state, updated at a cost that grows with the changes only.
 
-Every job is hashed on its own, and the hashes are added up: a sum does not depend on an order, and
-a job that changed is taken out and put in again. A job that has left the engine stays in the sum,
-so that the digest tells all that ever happened, whether or not somebody has collected it.
+Every job is hashed separately, and the digest adds the hashes up. The sum doesn't depend on the
+order, and a changed job only replaces its own hash. A collected job stays in the sum, so the digest
+covers all jobs of the past and doesn't depend on when jobs were collected.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _COMPACT: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class StateDigest:
-    """The sum of the hashes of all jobs, brought up to date when asked.
+    """The sum of the hashes of all jobs, updated on request.
 
     Attributes
     ----------
     changed : set of str
-        Jobs that changed since the sum was last brought up to date.
+        Jobs that changed since the last update.
     """
 
     __slots__ = ("_hashes", "_sum", "changed")
@@ -41,44 +41,44 @@ class StateDigest:
         names: Sequence[str],
         only: Iterable[str] | None = None,
     ) -> int:
-        """Return the sum, brought up to date for some jobs only, or for all that changed.
+        """Update the sum for all changed jobs, or for those in ``only``; return it.
 
-        ``names`` are those of the servers.
+        ``names`` are the servers' names by row.
         """
-        due = self.changed if only is None else self.changed.intersection(only)
-        for name in due:
+        outdated = self.changed if only is None else self.changed.intersection(only)
+        for name in outdated:
             record = jobs.get(name)
             if record is not None:
                 self._take_out(name)
                 self._hashes[name] = value = _hash(_text(record, names))
                 self._sum += value
-            elif name in self._hashes:  # its arrival was taken back
+            elif name in self._hashes:  # its arrival was rolled back
                 self._take_out(name)
                 del self._hashes[name]
         if only is None:
             self.changed.clear()
         else:
-            self.changed -= due
+            self.changed -= outdated
         self._sum %= _MODULUS
         return self._sum
 
     def leave(self, names: Iterable[str]) -> None:
-        """Let jobs leave whose hashes are up to date; the sum keeps them."""
+        """Forget the hashes of collected jobs, which must be up to date; the sum keeps them."""
         for name in names:
             self._hashes.pop(name, None)
 
     def clone(self) -> StateDigest:
-        """Return a digest that changes on its own from now on."""
-        made = StateDigest()
-        made._sum, made._hashes, made.changed = self._sum, dict(self._hashes), set(self.changed)
-        return made
+        """Return an independent copy."""
+        copy = StateDigest()
+        copy._sum, copy._hashes, copy.changed = self._sum, dict(self._hashes), set(self.changed)
+        return copy
 
     def of_departed(self) -> int:
-        """Return the part of the sum that jobs left behind which are gone."""
+        """Return the share of collected jobs in the sum."""
         return (self._sum - sum(self._hashes.values())) % _MODULUS
 
     def restore(self, departed: int, names: Iterable[str]) -> None:
-        """Begin from what jobs left behind that are gone; the others are still to be added."""
+        """Reset the sum to the share of collected jobs; mark the jobs in ``names`` as changed."""
         self._sum, self._hashes, self.changed = departed, {}, set(names)
 
     def _take_out(self, name: str) -> None:
@@ -86,7 +86,7 @@ class StateDigest:
 
 
 def of_state(parts: Mapping[str, object]) -> str:
-    """Return the digest of a state given by plain values."""
+    """Return the SHA-256 of plain values."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -96,15 +96,15 @@ def _hash(text: str) -> int:
 
 
 def _text(record: JobRecord, names: Sequence[str]) -> str:
-    """Return all that a job is as a JSON list; most of it are numbers, which need no encoder."""
+    """Return a job's state as a JSON list; the numbers are formatted directly, for speed."""
     job, refusal = record.job, record.refusal
-    told = None if refusal is None else refusal.record()
+    refusal_record = None if refusal is None else refusal.record()
     plan = _plan(record.plan, names) if record.status.open else None
     return (
         f'[{_COMPACT(job.name)},{job.required},"{record.status.value}",{record.progress},'
         f"{record.measured},{_number(record.started)},{_number(record.completion)},"
         f"{record.generation},{record.failures},{record.plans},{_number(record.promise)},"
-        f"{_json(told)},{_json(plan)},{_json(_standing(record.placement, names))},"
+        f"{_json(refusal_record)},{_json(plan)},{_json(_standing(record.placement, names))},"
         f"{_json(record.finished)},{_json(record.left)}]"
     )
 
@@ -120,9 +120,9 @@ def _json(value: object) -> str:
 
 
 def _plan(plan: Schedule, names: Sequence[str]) -> list[list[object]]:
-    # By name: two clusters that number their servers otherwise agree.
+    # By name: the digest doesn't depend on the order of the servers.
     rows = ([slot, names[server], workers, ps] for slot, server, workers, ps in plan.rows())
-    return sorted(rows)  # (slot, name) is unique and decides
+    return sorted(rows)  # (slot, name) is unique, so the order is too
 
 
 def _standing(placement: Placement | None, names: Sequence[str]) -> list[list[object]] | None:

@@ -1,4 +1,4 @@
-"""Events in, commands out: the truth of a cluster, without clock, files or randomness."""
+"""The engine: events in, commands out. It reads no clock, no file and no random number."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ PRIORITY: Final[Mapping[type, int]] = {
     SlotBegan: 4,
     SlotEnded: 5,
 }
-"""Order in which a simulation sends what happens between two slots; equal ones keep theirs."""
+"""Order in which a simulation sends the events between two slots; the sort is stable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event with what was decided on it: enough to take it in again without the policy.
+    """An event with its decisions: enough to apply it again without the policy.
 
     Parameters
     ----------
     sequence : int
-        Its number among all events, from 1 on.
+        Number among all events, starting from 1.
     event : DriverEvent
-        What happened.
+        The event.
     consultations : tuple of tuple of Decision
-        Decisions by each time that the policy was asked, in order.
+        Decisions of each consultation of the policy, in order.
     """
 
     sequence: int
@@ -78,14 +78,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """An event that was decided and has not taken effect for good.
+    """An event that was decided, but that hasn't taken effect yet.
 
     Parameters
     ----------
     entry : Entry
-        What a journal keeps of it.
+        The entry for the journal.
     commands : list of Command
-        What the driver has to do once it takes effect.
+        Commands for the driver once the event has taken effect.
     """
 
     entry: Entry
@@ -93,29 +93,29 @@ class Staged:
 
 
 class Engine(JobEvents):
-    """One cluster under one policy.
+    """The state of one cluster under one policy.
 
     Parameters
     ----------
     cluster : Cluster
         The servers.
     policy : Policy
-        Who decides.
+        The scheduling policy.
     until : int, optional
         End of the timespan T: nothing runs in slot T or later.
     keeps_memory : bool
-        Whether the policy's memory is kept before it is asked: an event that fails then leaves no
-        trace in the policy either. Costs time that grows with the open jobs. Without, a policy
-        that can begin anew does so after a failed event, on what it sees and with what it knew
-        when its memory was asked for last (`policy_memory`).
+        Whether to save the policy state before each event, so that a failed event leaves no trace
+        in the policy. The cost grows with the number of open jobs. If not, the policy resyncs after
+        a failed event, starting from the state that `policy_memory` returned last.
     acknowledges : bool
-        Whether the driver acknowledges commands: those that it has not are kept to be sent again.
+        Whether the driver acknowledges commands. If so, unacknowledged commands are kept, so that
+        they can be sent again.
 
     Notes
     -----
-    Time comes in events only. The same events give the same state, so a journal of events is a
-    complete record (`state_digest` tells two states apart). An event that fails, because it is
-    wrong or because the policy raises or breaks a rule, leaves the engine as it was.
+    Time advances by events only. The same events give the same state, so a journal of events is a
+    complete record, and `state_digest` compares two states. An event fails if it is invalid, or if
+    the policy raises or breaks a rule. A failed event leaves the engine unchanged.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Engine(JobEvents):
         self.last: Entry | None = None
 
     def handle(self, event: DriverEvent) -> list[Command]:
-        """Take an event in and return what the driver has to do.
+        """Apply an event and return the commands for the driver.
 
         Parameters
         ----------
@@ -143,23 +143,23 @@ class Engine(JobEvents):
         Returns
         -------
         list of Command
-            In the order in which they take effect.
+            Commands in the order in which they take effect.
 
         Raises
         ------
         PolicyError
             If the policy's decision breaks a rule.
         EventError
-            If the event is out of order or speaks of an unknown job or server.
+            If the event is out of order or names an unknown job or server.
         """
         return self._take(event, None).commands
 
     @contextmanager
     def staged(self, event: DriverEvent) -> Iterator[Staged]:
-        """Decide on an event; it takes effect when the block ends, and not if that raises.
+        """Decide on an event; commit it when the block ends, and roll it back if the block raises.
 
-        A driver writes the entry down within the block, so that nothing happens that is not
-        written.
+        A driver writes the entry to the journal within the block, so that no effect precedes its
+        record.
         """
         staged = self._decide(event, None)
         try:
@@ -171,10 +171,9 @@ class Engine(JobEvents):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Take the events of a block in together: where it raises, none of them leaves a trace.
+        """Run a block atomically: if it raises, roll back all of its events. Nests as savepoints.
 
-        Blocks may be nested. What they hold to take back grows with what the events change, so one
-        is as long as what belongs together, and no longer.
+        The undo log grows with every change in the block, so keep blocks short.
         """
         outer, self._held = self._held, (held := Undo())
         try:
@@ -188,7 +187,7 @@ class Engine(JobEvents):
             outer.push(held.roll_back)
 
     def apply(self, entry: Entry) -> list[Command]:
-        """Take an event in with the decisions of back then; the policy is not asked.
+        """Apply an event with its recorded decisions, without consulting the policy.
 
         Raises
         ------
@@ -200,19 +199,19 @@ class Engine(JobEvents):
         return self._take(entry.event, entry.consultations).commands
 
     def quote(self, job: Job, *, explained: bool = False) -> Quote:
-        """Return what would be decided about a job if it were the next to arrive; nothing changes.
+        """Return the decision on a job if it arrived next; the state doesn't change.
 
         Parameters
         ----------
         job : Job
-            The job; its utility's clock runs from its arrival slot, which may have passed.
+            The job. Its utility is measured from its arrival slot, which may be in the past.
         explained : bool
-            Whether a refusal is to carry its reason.
+            Whether a refusal includes its reason.
 
         Raises
         ------
         ShadowpriceError
-            If the policy gives no quotes, the job is open already, or arrives in a slot to come.
+            If the policy gives no quotes, the job is already open, or it arrives in a future slot.
         """
         slot = self.slot
         policy = quoting(self.policy)
@@ -228,10 +227,10 @@ class Engine(JobEvents):
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), slot)
         self._bring_policy_back()
-        self.ledger.advance(slot)  # past the slot that runs, where one does
+        self.ledger.advance(slot)  # past the running slot, if any
         return policy.quote(self._view, job, explained=explained)
 
-    # ------------------------------------------------------------ taking in
+    # ------------------------------------------------------------ handling events
 
     def _take(self, event: DriverEvent, script: Sequence[Consultation] | None) -> Staged:
         staged = self._decide(event, script)
@@ -263,7 +262,8 @@ class Engine(JobEvents):
             self._held.assign(self, "last", entry)
         else:
             self.last = entry
-        self._settle_memory()  # of a whole, it is given back once the books are as they were
+        # Before `_end_event`: rollback is in reverse, and the policy needs the restored state.
+        self._settle_memory()
         self._end_event()
 
     def _roll_back(self) -> None:
@@ -345,7 +345,7 @@ class Engine(JobEvents):
             commands.append(self._run(Resize, slot, name, placement))
 
     def _new_copies(self, name: str) -> bool:
-        """Whether a bag follows another plan than what runs of it: other copies are to start."""
+        """Return whether a bag has a newer plan than its generation: other copies must start."""
         record = self.jobs[name]
         return record.job.bag is not None and record.following != record.plans
 
@@ -362,7 +362,7 @@ class Engine(JobEvents):
             commands += self._complete(name, slot)
         if finished:
             commands += self._consult(JobsFinished(slot + 1, tuple(finished)))
-        # A plan that is over, or no longer enough, without completing the job breaks its promise.
+        # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
         short = [
             name
             for name in self._planned
@@ -375,23 +375,23 @@ class Engine(JobEvents):
     def _count(
         self, slot: int, progress: Mapping[str, int], done: Mapping[str, tuple[int, ...]]
     ) -> tuple[list[str], set[str]]:
-        """Take in the progress of a slot; return the jobs done, and those behind their plan."""
-        planned, known = self._planned, self.open_jobs.get
+        """Record the progress of a slot; return the finished jobs, and those behind their plan."""
+        planned, open_job = self._planned, self.open_jobs.get
         finished: list[str] = []
         behind: set[str] = set()
-        # Most of what happens in a slot: one list costs less than what `_touch` keeps of each.
-        counted: list[tuple[JobRecord, int]] = []
+        # Progress is the most frequent change: one list is cheaper than `_touch` for each job.
+        previous_progress: list[tuple[JobRecord, int]] = []
         changed = self._digest.changed
         changed.update(progress)
-        self._undo.push(_uncount, counted, changed)
+        self._undo.push(_uncount, previous_progress, changed)
         for name, gained in progress.items():
-            record = known(name)
+            record = open_job(name)
             if record is None:
-                continue  # it ended, or was closed, while the slot ran
+                continue  # the job ended or was closed during the slot
             job = record.job
             if job.bag is None:
                 before = record.progress
-                counted.append((record, before))
+                previous_progress.append((record, before))
                 record.progress = made = before + gained
                 if made >= job.required:
                     finished.append(name)
@@ -399,7 +399,8 @@ class Engine(JobEvents):
                     behind.add(name)
             elif self._count_bag(slot, record, gained, done.get(name)):
                 finished.append(name)
-        for name in self.running.keys() - progress.keys():  # they report, or nothing is known
+        # Jobs without counted progress report it themselves; treat it as unknown.
+        for name in self.running.keys() - progress.keys():
             behind.add(name)
         if behind:
             finished += [
@@ -412,7 +413,7 @@ class Engine(JobEvents):
     def _count_bag(
         self, slot: int, record: JobRecord, gained: int, done: tuple[int, ...] | None
     ) -> bool:
-        """Take in what a bag made in a slot; return whether it is done."""
+        """Record a bag's progress in a slot; return whether the bag is finished."""
         self._touch(record).progress += gained
         record.left = list(record.left)
         record.finished = list(record.finished)
@@ -423,7 +424,7 @@ class Engine(JobEvents):
         return False
 
     def _yielded_less(self, record: JobRecord, gained: int) -> bool:
-        """Whether a slot yielded less than the placement of a job declares."""
+        """Return whether a slot yielded less progress than a job's placement should."""
         placement = self.running.get(record.job.name)
         if placement is None:
             return True
@@ -431,7 +432,7 @@ class Engine(JobEvents):
         return gained < record.job.gain(workers, colocated=placement.colocated)
 
     def _give_back(self, record: JobRecord) -> None:
-        """Release the places of a bag that no copy can need any more."""
+        """Release the capacity of a bag that its copies can't use any more."""
         name, job = record.job.name, record.job
         smaller = narrowed(record, self.slot)
         if smaller is None:
@@ -446,7 +447,7 @@ class Engine(JobEvents):
         self._touch(record).plan = smaller
 
     def _must_stay(self, name: str, slot: int) -> bool:
-        """Return whether a plan moves a pinned job in a slot, which it cannot."""
+        """Return whether a plan would move a pinned job in a slot."""
         if name not in self.open_jobs or not self.pinned(name):
             return False
         return self._agenda.get(slot, {}).get(name) != self.running[name]
@@ -457,8 +458,8 @@ class Engine(JobEvents):
             return False
         if record.plan.completion <= slot or name not in behind:
             return record.plan.completion <= slot
-        moved = self.capabilities.charges_restarts
-        return falls_short(record, slot + 1, self.running.get(name), charged=moved)
+        charged = self.capabilities.charges_restarts
+        return falls_short(record, slot + 1, self.running.get(name), charged=charged)
 
 
 def _uncount(counted: list[tuple[JobRecord, int]], changed: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""What happens to jobs: they come, are revised, fail, report, end, are withdrawn."""
+"""Event handlers of jobs: arrival, revision, failure, progress, end and cancellation."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from shadowprice.engine.state import JobRecord
 
 
 class JobEvents(ServerEvents):
-    """The lives of jobs, slots apart."""
+    """Handlers of job events, except those at slot boundaries."""
 
     def _arrive(self, event: JobsArrived) -> list[Command]:
         commands: list[Command] = []
-        considered = []
+        candidates = []
         for job in event.jobs:
             self.arrivals += 1
             self._enter(JobRecord(job, self.arrivals))
             refusal = self._refused_at_once(job)
             if refusal is None:
-                considered.append(job)
+                candidates.append(job)
             else:
                 commands += self._apply(Reject(job.name, refusal))
-        if considered:
-            commands += self._consult(JobsArrived(event.slot, tuple(considered)))
-        for job in considered:
+        if candidates:
+            commands += self._consult(JobsArrived(event.slot, tuple(candidates)))
+        for job in candidates:
             record = self.jobs[job.name]
             if record.status is Status.ARRIVED:
                 if self._script is None:
@@ -51,7 +51,7 @@ class JobEvents(ServerEvents):
         return commands
 
     def _refused_at_once(self, job: Job) -> Refusal | None:
-        """Return why a job is refused without asking the policy, None if it is asked."""
+        """Return why a job is refused without consulting the policy, or None."""
         return self._runs_no_bags(job) or self._never_fits(job)
 
     def _runs_no_bags(self, job: Job) -> Refusal | None:
@@ -82,21 +82,21 @@ class JobEvents(ServerEvents):
         job = event.job
         record = self.open_jobs[job.name]
         before = record.job
-        done = record.progress * before.work // before.required
+        done_minibatches = record.progress * before.work // before.required
         self._touch(record).job = job
         if job.resumable and job.differs_only("resumable", before):
-            return []  # no plan depends on it
-        record.progress = min(job.required, done * job.required // job.work)
+            return []  # plans don't depend on this field
+        record.progress = min(job.required, done_minibatches * job.required // job.work)
         if record.measured:
             record.progress = min(job.required, record.units(record.measured))
-        moved = self.capabilities.charges_restarts
+        charged = self.capabilities.charges_restarts
         broken = not (
             revised_plan_holds(
                 record,
                 before,
                 self.slot,
                 self.running.get(job.name),
-                charged=moved,
+                charged=charged,
                 first=self.cluster.restart_first,
             )
             if len(record.plan)
@@ -118,7 +118,7 @@ class JobEvents(ServerEvents):
         self._touch(record).failures = record.failures + 1
         self._end_run(event.job)
         if record.failures <= event.retries:
-            return []  # it starts again where it is planned, or stands, with the next slot
+            return []  # the job restarts in its plan or placement at the next slot
         refusal = Refusal(Reason.FAILED, event.reason, numbers={"failures": record.failures})
         withdrawn = JobCancelled(event.slot, event.job)
         return self._withdraw(withdrawn, Status.FAILED, refusal)
@@ -140,7 +140,7 @@ class JobEvents(ServerEvents):
         return commands + self._consult(JobsFinished(event.slot, (event.job,)))
 
     def _newest(self, name: str, generation: int) -> JobRecord | None:
-        """Return an open job whose newest generation this is and runs, None if it is stale."""
+        """Return an open job if this is its newest generation and runs, None otherwise."""
         record = self.open_jobs.get(name)
         if record is None or record.generation != generation or name not in self.running:
             return None
@@ -162,19 +162,19 @@ class JobEvents(ServerEvents):
                     lost = max(record.lost, record.measured - measured)
                     self._touch(record).lost = lost
                 continue
-            before = self._touch(record).measured
+            previous = self._touch(record).measured
             record.measured = measured
             progress = min(record.job.required, record.units(measured))
-            # What was counted by time until the first report was a guess, and is no more.
-            record.progress = max(record.progress, progress) if before else progress
+            # The first report replaces the estimate by time, even if that makes progress smaller.
+            record.progress = max(record.progress, progress) if previous else progress
         return []
 
     def _complete(self, name: str, slot: int) -> list[Command]:
         placement = self.running.get(name)
         record = self._close(name, Status.FINISHED)
         record.completion = slot
-        earned = utility_value(record.job.utility, slot - record.job.arrival)
+        utility = utility_value(record.job.utility, slot - record.job.arrival)
         commands: list[Command] = []
         if placement is not None:
             commands.append(self._stop(slot + 1, name, placement, finished=True))
-        return [*commands, Completed(slot, name, earned)]
+        return [*commands, Completed(slot, name, utility)]

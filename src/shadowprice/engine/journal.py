@@ -1,12 +1,12 @@
-"""The journal of a run, version 2: a header, then every event with what was decided on it.
+"""The journal of a run: a header, then every event with the decisions on it.
 
-JSON Lines. An engine takes nothing in but events, and the decisions stand beside them, so that a
-journal replays without the policy, its version or its parameters: `replay` applies what was decided
-back then. Servers go by name, jobs are written out in full, and now and then a line holds the
-digest of the state, so that a journal is checked as it is read. It is read one line at a time.
+The format is JSON Lines. Only events change an engine, and their decisions are stored with them. So
+`replay` needs neither the policy nor its version or parameters. Servers are stored by name and jobs
+in full. Every `DIGEST_EVERY` events a line holds the digest of the state, which replay compares.
+The journal is read line by line.
 
-A line that a crash cut short, the last one without its end, is dropped with a notice: what it told
-never took effect. Any other damage is an error that names the line.
+If a crash cut off the last line, the line is dropped with a notice, because its event never took
+effect. Any other damage is an error that names the line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMAT: Final = 1
 """Version of the format."""
 
 DIGEST_EVERY: Final = 1000
-"""Events between two digests."""
+"""Number of events between two digests."""
 
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _WRONG: Final = (
@@ -55,30 +55,30 @@ _WRONG: Final = (
     AssertionError,
     RecursionError,
 )
-"""What values that no engine wrote lead to, wherever they are used first."""
+"""Errors that invalid values can cause wherever they are first used."""
 
 _MOST_ASKED: Final = 1000
-"""Consultations of one event without a decision; an engine asks once or twice."""
+"""Maximum consultations of one event without decisions; an engine makes one or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a journal begins with.
+    """The first line of a journal.
 
     Parameters
     ----------
     cluster : Cluster
-        The cluster of the first event.
+        The cluster before the first event.
     policy : str
         Name of the policy.
     capabilities : Capabilities
-        What it does; the engine's rules depend on it.
+        The policy's capabilities, which the engine's rules depend on.
     parameters : mapping
-        Its parameters, for readers.
+        The policy's parameters, for readers only.
     until : int or None
-        End of the timespan.
+        End of the timespan T: nothing runs in slot T or later.
     versions : mapping of str to str
-        What wrote it.
+        Versions of shadowprice and Python that wrote the journal.
     acknowledges : bool
         Whether the driver acknowledged commands.
     """
@@ -93,7 +93,7 @@ class Header:
 
     @classmethod
     def of(cls, engine: Engine, policy: str) -> Header:
-        """Return the header of an engine that has not taken anything in."""
+        """Return the header for an engine that has handled no event."""
         return cls(
             engine.cluster,
             policy,
@@ -105,7 +105,7 @@ class Header:
         )
 
     def line(self) -> str:
-        """Return the header as the journal's first line, without the line's end."""
+        """Return the header as the journal's first line, without the newline."""
         return json.dumps(
             {
                 "journal": FORMAT,
@@ -124,12 +124,12 @@ class Header:
 
     @classmethod
     def read(cls, line: str, place: str) -> Header:
-        """Return the header that a line tells.
+        """Parse a header; ``place`` is the location for error messages.
 
         Raises
         ------
         InputError
-            If the line is none, or one of another version.
+            If the line isn't a header, or has another version.
         """
         try:
             record = json.loads(line)
@@ -160,12 +160,12 @@ class Header:
         return header
 
     def _check_types(self) -> None:
-        """Refuse what readers would stumble over later."""
+        """Raise TypeError for values that would fail later."""
         texts = [self.policy, *self.cluster.names, *self.cluster.resources, *self.versions.keys()]
-        numbers = [self.cluster.horizon, *(() if self.until is None else (self.until,))]
+        slots = [self.cluster.horizon, *(() if self.until is None else (self.until,))]
         if not all(isinstance(text, str) for text in (*texts, *self.versions.values())):
             raise TypeError("a name is no text")
-        if not all(type(number) is int for number in numbers):
+        if not all(type(slot) is int for slot in slots):
             raise TypeError("a number of slots is none")
         self.parameters.keys()
 
@@ -175,7 +175,7 @@ class Header:
         Parameters
         ----------
         policy : Policy, optional
-            Who decides what comes after; by default nobody.
+            The policy for events after the journal. Without one, the engine can only replay.
         """
         return Engine(
             self.cluster,
@@ -187,27 +187,27 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A policy that is not there: what it decided is known, what it would decide is not.
+    """Placeholder for a policy during replay: recorded decisions apply, new ones are an error.
 
     Parameters
     ----------
     capabilities : Capabilities
-        What the policy did.
+        The policy's capabilities.
     """
 
     capabilities: Capabilities
 
     def decide(self, view: View, event: PolicyEvent) -> Sequence[Decision]:
-        """Refuse to decide."""
+        """Raise ShadowpriceError: there is no policy."""
         del view
         raise ShadowpriceError(f"{event.tag}: no policy is there to decide")
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return nothing: they are in the journal's header."""
+        """Return an empty mapping: the journal's header holds the parameters."""
         return {}
 
     def resume(self, view: View) -> None:
-        """Take no note."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Mark:
 
 
 def entry_line(entry: Entry, names: Sequence[str]) -> str:
-    """Return an entry as one line, without the line's end; ``names`` are those of the servers."""
+    """Return an entry as one line, without the newline; ``names`` are the servers by row."""
     record: Fields = {"n": entry.sequence, **event_record(entry.event)}
     if any(entry.consultations):
         record["decided"] = [
@@ -235,24 +235,24 @@ def entry_line(entry: Entry, names: Sequence[str]) -> str:
 
 
 class JournalWriter:
-    """Appends to a journal as things happen.
+    """Appends events to a journal.
 
     Parameters
     ----------
     path : Path
-        The file; it is begun anew.
+        The file, which is overwritten.
     header : Header
-        What it begins with.
+        The first line.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        # Bytes of a path that are no text are written as the escapes that JSON has for them.
+        # Paths may contain bytes that aren't valid text: these are written as JSON escapes.
         self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
         self._file.write(header.line() + "\n")
         self._since = 0
 
     def add(self, entry: Entry, engine: Engine) -> None:
-        """Append what an engine has taken in last, and now and then the digest of its state."""
+        """Append the engine's last entry, and a digest every `DIGEST_EVERY` events."""
         self._file.write(entry_line(entry, engine.cluster.names) + "\n")
         self._since += 1
         if self._since >= DIGEST_EVERY:
@@ -284,24 +284,24 @@ class JournalWriter:
 
 
 class JournalReader:
-    """A journal, read one line at a time.
+    """A journal, read line by line.
 
     Parameters
     ----------
     path : Path
         The file.
     notice : callable, optional
-        Told when a line that was cut short is dropped.
+        Called with a message if an incomplete last line is dropped.
 
     Attributes
     ----------
     header : Header
-        What it begins with.
+        The first line.
 
     Raises
     ------
     InputError
-        If the file is no journal of this version, at once; if a line is damaged, when it is read.
+        At once, if the file isn't a journal of this version. While reading, if a line is damaged.
     """
 
     def __init__(self, path: Path, notice: Callable[[str], None] | None = None) -> None:
@@ -345,7 +345,7 @@ class JournalReader:
                 yield item
 
     def _line(self, file: IO[bytes], number: int) -> bytes:
-        """Return the next line, empty at the end."""
+        """Read the next line, empty at the end; raise InputError if it exceeds the limit."""
         line = file.readline(int(bounds.JOURNAL_LINE.most) + 1)
         bounds.JOURNAL_LINE.check(len(line), self._place(number))
         return line
@@ -362,24 +362,24 @@ class JournalReader:
 
 
 def replay(journal: JournalReader, engine: Engine) -> Engine:
-    """Let a new engine take a journal in, decisions and all; the policy is not asked.
+    """Apply a journal to an engine without consulting the policy.
 
     Parameters
     ----------
     journal : JournalReader
         The journal.
     engine : Engine
-        As `Header.engine` gives it.
+        A new engine, from `Header.engine`.
 
     Returns
     -------
     Engine
-        The same engine, in the state that the journal ends in.
+        The same engine, in the final state of the journal.
 
     Raises
     ------
     ShadowpriceError
-        If an event does not fit the state, or the state has not the digest that it had.
+        If an event doesn't fit the state, or a digest doesn't match.
     """
     for item in journal:
         take(engine, item, journal.path)
@@ -387,34 +387,34 @@ def replay(journal: JournalReader, engine: Engine) -> Engine:
 
 
 def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
-    """Let an engine take in the next item of a journal: an event, or a digest to compare with.
+    """Apply the next item of a journal: handle an event, or compare a digest.
 
     Parameters
     ----------
     engine : Engine
-        In the state before the item.
+        The engine, in the state before the item.
     item : Entry or Mark
         The item.
     path : Path
-        What errors call the journal.
+        Location of the journal for error messages.
 
     Raises
     ------
     ShadowpriceError
-        If the event does not fit the state, or the state has not the digest that it had.
+        If the event doesn't fit the state, or the digest doesn't match.
     """
     try:
         if isinstance(item, Entry):
             engine.apply(item)
             return
-        same = item.digest == engine.state_digest()
+        matches = item.digest == engine.state_digest()
     except _WRONG as error:
         raise ShadowpriceError(
             f"{path}: event {item.sequence} does not fit the state "
             f"({type(error).__name__}: {error}); the journal was changed, or was written by "
             "another version"
         ) from error
-    if not same:
+    if not matches:
         raise ShadowpriceError(
             f"{path}: after event {item.sequence} the state is not the one that was "
             "written down; the journal was changed, or was written by another version"
@@ -422,21 +422,21 @@ def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
 
 
 def entry_of(line: str, cluster: Cluster, place: str = "journal") -> Entry:
-    """Return the entry that `entry_line` wrote.
+    """Parse a line that `entry_line` wrote.
 
     Parameters
     ----------
     line : str
         The line.
     cluster : Cluster
-        The servers before the event.
+        The cluster before the event.
     place : str
-        Where it stands, for errors.
+        Location for error messages.
 
     Raises
     ------
     InputError
-        If it is none.
+        If the line isn't an entry.
     """
     item = _item(line, cluster, place)
     if not isinstance(item, Entry):
@@ -449,10 +449,10 @@ def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
         record = json.loads(line)
         if "digest" in record:
             return Mark(record["n"], record["digest"])
-        sequence, asked = record.pop("n"), record.pop("asked", 0)
-        if not 0 <= asked <= _MOST_ASKED:
+        sequence, consultation_count = record.pop("n"), record.pop("asked", 0)
+        if not 0 <= consultation_count <= _MOST_ASKED:
             raise ValueError("was asked too often")
-        decided = record.pop("decided", [[]] * asked)
+        decided = record.pop("decided", [[]] * consultation_count)
         event = event_of(record)
         if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.most:
             raise ValueError("is in no slot")
@@ -479,5 +479,5 @@ def _is_last(file: IO[bytes]) -> bool:
 
 
 def _damaged(place: str, message: str) -> InputError:
-    mend = "the journal is damaged: restore it from a copy, or begin from a snapshot"
-    return InputError(Fault(place, message, mend))
+    hint = "the journal is damaged: restore it from a copy, or begin from a snapshot"
+    return InputError(Fault(place, message, hint))

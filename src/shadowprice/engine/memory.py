@@ -1,11 +1,12 @@
-"""A policy's own memory as a value: learners, queues, cursors, generators.
+"""The policy state: pickling and restoring the attributes of a policy.
 
-The memory is all that the policy's attributes hold. What it shares with the engine is kept by
-reference: open jobs by name, the cluster, the view. So a memory is taken in time that grows with
-what the policy knows, fits a clone of the engine as well as the engine itself, and can be carried
-to another process. Only what policies are made of is read back: plain values, arrays, and classes
-of this package. What attributes there are, and what they mean, is a matter of the sources: a memory
-that is kept for another process is labelled with theirs (`sources`).
+Objects that the policy shares with the engine are stored by reference: open jobs by name, the
+cluster and the view. So the cost grows only with the policy's own data. The policy state also fits
+a clone of the engine, and can be moved to another process. Unpickling is restricted to plain
+values, arrays, and classes of this package or the policy's package.
+
+The meaning of the attributes depends on the source code. Stored policy state is therefore labelled
+with a digest of it (`sources`).
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ _PLAIN: Final = frozenset(
         ("itertools", "count"),
     }
 )
-"""What memories hold besides numpy's and this package's classes."""
+"""Classes and functions that policy state may contain besides those of numpy and this package."""
 
 
 _MADE_OF: Final = ("cloning", "core", "engine", "kernels", "laws", "policies")
-"""The packages whose classes memories hold."""
+"""Packages whose classes occur in policy state."""
 
 
 @functools.cache
 def sources() -> str:
-    """Return what tells the sources that memories follow from from every other version of them."""
+    """Return a digest of the source code that the meaning of policy state depends on."""
     digest = hashlib.sha256()
     package = resources.files("shadowprice")
     for name in _MADE_OF:
@@ -68,19 +69,10 @@ def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]
 
 
 def remember(policy: Policy, view: EngineView) -> bytes:
-    """Return a policy's memory.
+    """Return a policy's pickled state; open jobs of the view are stored by name.
 
-    Parameters
-    ----------
-    policy : Policy
-        The policy.
-    view : EngineView
-        The engine's state, by reference to which jobs are kept.
-
-    Raises
-    ------
-    PolicyError
-        If the policy holds what is no memory: a file, a lock, a generator at work.
+    Raises PolicyError if the policy holds an object that can't be pickled, such as a file, a lock
+    or a running generator.
     """
     stream = io.BytesIO()
     try:
@@ -93,16 +85,18 @@ def remember(policy: Policy, view: EngineView) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A memory with what it refers to, to be read when the state is another.
+    """Policy state with the jobs and the cluster that it refers to.
+
+    It can be restored after the engine's state has changed.
 
     Parameters
     ----------
     memory : bytes
-        As `remember` gave it.
+        Result of `remember`.
     cluster : Cluster
-        The cluster of that moment.
+        The cluster at that time.
     jobs : mapping of str to Job
-        The jobs that were open.
+        The jobs that were open at that time.
     """
 
     memory: bytes
@@ -111,38 +105,35 @@ class Kept:
 
     @classmethod
     def of(cls, memory: bytes, view: EngineView) -> Kept:
-        """Return a memory with what the state of the moment holds."""
+        """Return policy state with the cluster and the open jobs of the view."""
         return cls(
             memory, view.cluster, {name: state.job for name, state in view.open_jobs.items()}
         )
 
     def recall(self, policy: Policy, view: EngineView) -> None:
-        """Let a policy be as it was then; it has to begin anew on what ``view`` tells now.
+        """Restore the policy state; the policy must then resync with ``view``.
 
-        Raises
-        ------
-        ShadowpriceError
-            If the memory is damaged.
+        Raises ShadowpriceError if the policy state is damaged.
         """
         _read(policy, self.memory, view, self.cluster, self.jobs)
 
 
 def recall(policy: Policy, memory: bytes, view: EngineView) -> None:
-    """Give a policy a memory, in place of all that it knows.
+    """Replace a policy's state.
 
     Parameters
     ----------
     policy : Policy
-        Built for the same cluster and with the same parameters as the one that remembered.
+        Built for the same cluster and with the same parameters as the policy that was pickled.
     memory : bytes
-        As `remember` gave it, perhaps in another process.
+        Result of `remember`, possibly from another process.
     view : EngineView
-        The state that the policy is to decide on; it holds the jobs that the memory speaks of.
+        The state that the policy is to decide on, with all jobs that the policy state refers to.
 
     Raises
     ------
     ShadowpriceError
-        If the memory is damaged, of another version, or speaks of jobs that are not open.
+        If the policy state is damaged, of another version, or names jobs that aren't open.
     """
     jobs = {name: state.job for name, state in view.open_jobs.items()}
     _read(policy, memory, view, view.cluster, jobs)
@@ -157,21 +148,21 @@ def _read(
         attributes = reader.load()
     except (
         pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError, TypeError,
-    ) as error:  # fmt: skip  # what it is made of may be put together otherwise now
+    ) as error:  # fmt: skip  # classes may have changed since the state was pickled
         raise ShadowpriceError(f"a policy's memory cannot be read: {error}") from error
     vars(target).clear()
     vars(target).update(attributes)
 
 
 def twin(policy: Policy, memory: bytes, view: EngineView) -> Policy:
-    """Return another policy of the same kind with this memory."""
+    """Return a new policy of the same class with this policy state."""
     target = unwrapped(policy)
-    made: Policy = object.__new__(type(target))
-    recall(made, memory, view)
-    return made
+    copy: Policy = object.__new__(type(target))
+    recall(copy, memory, view)
+    return copy
 
 
-# What is kept by reference. Functions of this module, so that their names can be written down.
+# Placeholders for shared objects. Pickle stores their names, and `_Reader` replaces them.
 
 
 def _job(name: str) -> Any:
@@ -189,7 +180,7 @@ class _Writer(pickle.Pickler):
         self._cluster = view.cluster
 
     def reducer_override(self, value: object) -> Any:
-        """Write shared things by reference."""
+        """Pickle shared objects by reference."""
         kind = type(value)
         if kind is Job:
             state = self._view.open_jobs.get(value.name)  # type: ignore[attr-defined]
@@ -219,7 +210,7 @@ class _Reader(pickle.Unpickler):
         self._package = module.partition(".")[0]
 
     def find_class(self, module: str, name: str) -> Any:
-        """Read classes that memories are made of, and nothing else."""
+        """Resolve only the classes that policy state may contain."""
         if module == __name__:
             return {"_job": self._open_job, "_shared": self._reference}[name]
         package = module.partition(".")[0]

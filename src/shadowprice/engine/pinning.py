@@ -1,9 +1,9 @@
-"""Generations that must not be stopped, because stopping them would lose all that they did.
+"""Pinned generations: they must not be stopped, because a stop would lose all their work.
 
-A generation is pinned if its job cannot continue from saved progress, or if it has made no
+A generation is pinned if its job can't resume from saved progress, or if the generation hasn't made
 progress yet that could be saved. Only a lost or drained server, a cancellation or the end of the
-timespan stops it. So every stop that a policy causes follows progress that was saved, and the
-number of stops of a job is bounded by its work.
+timespan stops it. So every stop by a policy follows saved progress, and the work of a job bounds
+the number of its stops.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ if TYPE_CHECKING:
 
 
 def without_stops(engine: Decider, decisions: Iterable[Decision]) -> Iterator[Decision]:
-    """Yield the decisions of a policy that places slot by slot, less those that stop pinned jobs.
+    """Yield a reactive policy's decisions, except those that stop pinned jobs.
 
-    A placement that no longer fits beside a pinned job is left out too: its job keeps the placement
-    that it has, or waits. The policy then resyncs with the state, as after a change of servers, and
-    so decides about these jobs again.
+    If a placement no longer fits beside a pinned job, it is left out too. Its job keeps the present
+    placement, or waits. The policy then resyncs with the state, as after a change of servers, and
+    decides about these jobs again.
     """
     vetoed = False
     for decision in decisions:
         if isinstance(decision, Place | Pause):
-            wanted = decision.placement if isinstance(decision, Place) else None
-            if engine.pinned(decision.job) and wanted != engine.running[decision.job]:
+            placement = decision.placement if isinstance(decision, Place) else None
+            if engine.pinned(decision.job) and placement != engine.running[decision.job]:
                 vetoed = True
                 continue
-            if vetoed and wanted is not None and not engine.has_capacity(decision.job, wanted):
+            if (
+                vetoed
+                and placement is not None
+                and not engine.has_capacity(decision.job, placement)
+            ):
                 continue
         yield decision
     if vetoed:

@@ -1,4 +1,4 @@
-"""Whether what a job holds is still enough for the work that remains."""
+"""Checks whether a job's plan or placement still suffices for its remaining work."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from shadowprice.engine.state import JobRecord
 
 
 def falls_short(record: JobRecord, now: int, before: Placement | None, *, charged: bool) -> bool:
-    """Whether a plan cannot complete its job any more, a slot of it having yielded too little."""
+    """Return whether a plan can't complete its job any more, after a slot yielded too little."""
     if record.job.bag is not None:
-        return False  # how many copies end in time is chance; the plan's end will tell
+        return False  # durations of copies are random: only the end of the plan is conclusive
     ahead = record.plan.from_slot(now)
     return potential(record.job, ahead, before, charged=charged) < record.remaining
 
@@ -21,28 +21,28 @@ def falls_short(record: JobRecord, now: int, before: Placement | None, *, charge
 def revised_plan_holds(
     record: JobRecord, old: Job, now: int, before: Placement | None, *, charged: bool, first: bool
 ) -> bool:
-    """Whether the plan of a job that was revised still runs, and completes it.
+    """Return whether a revised job's plan is still valid and completes the job.
 
-    Restarts are taken off where they are ``charged``, that of the first start if it is one as well.
+    If ``charged``, time for restarts is deducted. This includes the first start if ``first``.
     """
-    job, ahead = record.job, record.plan.from_slot(now)
+    job, future = record.job, record.plan.from_slot(now)
     if not job.same_demand(old):
         return False
-    workers, ps, _ = ahead.totals()
-    at = np.searchsorted(job.worker_counts, workers)
-    inside = at < len(job.worker_counts)
-    if not inside.all() or (job.worker_counts[at] != workers).any():
+    workers, ps, _ = future.totals()
+    positions = np.searchsorted(job.worker_counts, workers)
+    known = positions < len(job.worker_counts)
+    if not known.all() or (job.worker_counts[positions] != workers).any():
         return False
-    if (ps < job.ps_counts[at]).any():
+    if (ps < job.ps_counts[positions]).any():
         return False
     ran = first or record.started is not None
-    if job.resumable is False and before is not None and ahead.leaves(before):
+    if job.resumable is False and before is not None and future.leaves(before):
         return False
-    return potential(job, ahead, before, charged=charged and ran) >= record.remaining
+    return potential(job, future, before, charged=charged and ran) >= record.remaining
 
 
 def standing_holds(record: JobRecord, old: Job) -> bool:
-    """Whether a job that was revised can stand where it stands."""
+    """Return whether a revised job's placement is still valid."""
     job, placement = record.job, record.placement
     if placement is None:
         return True

@@ -1,4 +1,4 @@
-"""Clusters, events and decisions as plain values, and back; servers go by name."""
+"""Conversion of clusters, events and decisions to plain values and back; servers by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement, Schedule
 
 Fields = dict[str, Any]
-"""What one line or object of JSON holds, by name."""
+"""A JSON object: values by name."""
 
 # ---------------------------------------------------------------- clusters
 
@@ -74,7 +74,7 @@ def cluster_record(cluster: Cluster) -> Fields:
 
 
 def cluster_of(record: Mapping[str, Any]) -> Cluster:
-    """Return the cluster that `cluster_record` described."""
+    """Build the cluster from the result of `cluster_record`."""
     servers, resources = record["servers"], record["resources"]
     capacity = np.array([row for _, _, row in servers], dtype=np.int64)
     return Cluster(
@@ -93,12 +93,12 @@ def cluster_of(record: Mapping[str, Any]) -> Cluster:
 
 
 def capabilities_record(capabilities: Capabilities) -> Fields:
-    """Return what a policy does as plain values."""
+    """Return a policy's capabilities as plain values."""
     return {field.name: getattr(capabilities, field.name) for field in fields(capabilities)}
 
 
 def capabilities_of(record: Mapping[str, Any]) -> Capabilities:
-    """Return the capabilities that `capabilities_record` described."""
+    """Build the capabilities from the result of `capabilities_record`."""
     return Capabilities(**record)
 
 
@@ -173,12 +173,9 @@ def _ending_record(event: JobCancelled | JobFailed | StartFailed | JobEnded) -> 
 
 
 def event_of(record: Mapping[str, Any]) -> DriverEvent:
-    """Return the event that `event_record` described.
+    """Build the event from the result of `event_record`.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError, AttributeError
-        If it is none.
+    Raises ValueError, KeyError, TypeError or AttributeError for other values.
     """
     values = dict(record)
     kind = _EVENTS[values.pop("event")]
@@ -244,7 +241,7 @@ def _state_record(state: ServerState) -> Fields:
 
 
 def decision_record(decision: Decision, names: Sequence[str]) -> Fields:
-    """Return a decision as plain values; ``names`` are those of the servers."""
+    """Return a decision as plain values; ``names`` are the servers by row."""
     record: Fields = {"decide": decision.tag, "job": decision.job}
     match decision:
         case Commit():
@@ -284,30 +281,27 @@ def decision_record(decision: Decision, names: Sequence[str]) -> Fields:
 
 
 def _copies_record(decision: Commit | Place | Promise) -> Fields:
-    """Return the copies of a bag that a decision gives, if it gives any."""
+    """Return the field of a bag's copies, empty if the decision has none."""
     if not decision.copies:
         return {}
     return {"copies": [list(entry) for entry in decision.copies]}
 
 
 def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision:
-    """Return the decision that `decision_record` described; ``index`` gives rows by name.
+    """Build the decision from the result of `decision_record`; ``index`` maps names to rows.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError, AttributeError
-        If it is none.
+    Raises ValueError, KeyError, TypeError or AttributeError for other values.
     """
     job = record["job"]
     copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
     match record["decide"]:
         case Commit.tag:
             plan = schedule_of(record["plan"], index)
-            worth = record["payoff"], record["utility"], record["cost"]
+            values = record["payoff"], record["utility"], record["cost"]
             bounds = record.get("charged"), record.get("payoff_bound")
             costs = tuple(float(cost) for cost in record.get("slot_costs", ()))
             message = record.get("message", "")
-            return Commit(job, plan, *worth, copies, *bounds, slot_costs=costs, message=message)
+            return Commit(job, plan, *values, copies, *bounds, slot_costs=costs, message=message)
         case Place.tag:
             return Place(job, placement_of(record["on"], index), copies)
         case Reject.tag:
@@ -338,7 +332,7 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
 
 
 def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:
-    """Return a schedule as plain values: rows of slot, server, workers, ps; servers listed once."""
+    """Return a schedule as rows of (position in ``servers``, slot, workers, PS), each server once."""
     rows, at = np.unique(plan.servers, return_inverse=True)
     columns = (plan.slots, at, plan.workers, plan.ps)
     return {
@@ -348,24 +342,24 @@ def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:
 
 
 def schedule_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Schedule:
-    """Return the schedule that `schedule_record` described."""
+    """Build the schedule from the result of `schedule_record`."""
     rows = [index[name] for name in record["servers"]]
     entries = ((slot, rows[at], workers, ps) for slot, at, workers, ps in record["rows"])
     return Schedule.of(entries)
 
 
 def placement_record(placement: Placement, names: Sequence[str]) -> list[list[Any]]:
-    """Return a placement as rows of server, workers, ps."""
+    """Return a placement as rows of server, workers and PS."""
     entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
     return [[names[server], workers, ps] for server, workers, ps in entries]
 
 
 def placement_of(record: Sequence[Sequence[Any]], index: Mapping[str, int]) -> Placement:
-    """Return the placement that `placement_record` described."""
+    """Build the placement from the result of `placement_record`."""
     return Placement.of((index[name], workers, ps) for name, workers, ps in record)
 
 
 def refusal_of(record: Mapping[str, Any]) -> Refusal:
-    """Return the refusal that `Refusal.record` described."""
+    """Build the refusal from the result of `Refusal.record`."""
     values = dict(record)
     return Refusal(Reason(values.pop("code")), **values)

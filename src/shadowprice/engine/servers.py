@@ -1,4 +1,4 @@
-"""Changes of the servers and of the timespan, and their effects on jobs."""
+"""Event handlers of servers and of the timespan, and their effects on jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shadowprice.engine.validation import EmptyClusterCheck
 
 
 class ServerEvents(Decider):
-    """Servers that are lost, come back, are drained, or are others than before."""
+    """Handlers of lost, restored, drained and changed servers."""
 
     def _lose(self, event: ServerLost) -> list[Command]:
         row = self.cluster.index[event.server]
@@ -34,7 +34,11 @@ class ServerEvents(Decider):
         return self._take_out(event.slot, row, drained=False)
 
     def _take_out(self, slot: int, row: int, *, drained: bool) -> list[Command]:
-        """Take a server out; drained, what runs there runs to the end of its slot."""
+        """Make a server unavailable.
+
+        If it is drained, running jobs continue to the end of the slot. If it is lost, they stop at
+        once.
+        """
         name, ledger = self.cluster.names[row], self.ledger
         commands: list[Command] = []
         if not drained and self.slot_running is not None:
@@ -46,8 +50,8 @@ class ServerEvents(Decider):
         self._undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
         holders = ledger.lose(row)
         displaced = self._displace(holders)
-        why = f"{name} is drained" if drained else f"{name} was lost"
-        commands += [Displaced(slot, job, why) for job in displaced]
+        reason = f"{name} is drained" if drained else f"{name} was lost"
+        commands += [Displaced(slot, job, reason) for job in displaced]
         if not was_out:
             commands += self._consult(ServerLost(slot, name, row))
         if displaced:
@@ -55,10 +59,10 @@ class ServerEvents(Decider):
         return commands
 
     def _kill(self, slot: int, row: int) -> list[Command]:
-        """Stop what runs on a server that is gone while a slot runs."""
-        hit = [name for name, placement in self.running.items() if row in placement.servers]
+        """Stop the jobs that run on a server that was lost or removed during a slot."""
+        affected = [name for name, placement in self.running.items() if row in placement.servers]
         commands: list[Command] = []
-        for name in hit:
+        for name in affected:
             placement = self.running[name]
             self._end_run(name)
             commands.append(self._stop(slot, name, placement, finished=False))
@@ -95,20 +99,20 @@ class ServerEvents(Decider):
         return commands
 
     def _rebuild(self, event: CapacityChanged, change: Change) -> list[Command]:
-        """Let the books speak of the cluster as it is now, and the policy follow."""
+        """Replace the cluster, displace the jobs that no longer fit, and notify the policy."""
         undo, before = self._undo, self.cluster
         commands: list[Command] = []
-        gone: list[str] = []
+        displaced_names: list[str] = []
         for row in np.flatnonzero(change.rows < 0).tolist():
             if self.slot_running is not None:
                 commands += self._kill(event.slot, row)
-            gone += self._displace(self.ledger.holders(row))
+            displaced_names += self._displace(self.ledger.holders(row))
         for name in change.narrowed:
             if (
                 change.cluster.roles[change.cluster.index[name]]
                 is not before.roles[before.index[name]]
             ):
-                gone += self._displace(self.ledger.holders(before.index[name]))
+                displaced_names += self._displace(self.ledger.holders(before.index[name]))
         self._renumber(change)
         undo.assign(self, "cluster", change.cluster)
         undo.assign(
@@ -117,8 +121,10 @@ class ServerEvents(Decider):
         for name in change.narrowed:
             row = change.cluster.index[name]
             while self.ledger.overbooked(row):
-                gone += self._displace([max(self.ledger.holders(row), key=self._newness)])
-        displaced = tuple(sorted(gone, key=self._arrival))
+                displaced_names += self._displace(
+                    [max(self.ledger.holders(row), key=self._newness)]
+                )
+        displaced = tuple(sorted(displaced_names, key=self._arrival))
         commands += [Displaced(event.slot, name, "the servers changed") for name in displaced]
         self._resume_policy()
         commands += self._consult(event)
@@ -127,12 +133,12 @@ class ServerEvents(Decider):
         return commands
 
     def _newness(self, name: str) -> tuple[int, int, int]:
-        """Return what is largest of the job that was given its places last."""
+        """Return a sort key that is largest for the job that got its resources last."""
         record = self.jobs[name]
         return record.committed, record.began, record.order
 
     def _renumber(self, change: Change) -> None:
-        """Give every row its new number."""
+        """Replace all row numbers of servers by the new ones."""
         undo, rows, ledger = self._undo, change.rows, self.ledger
         undo.push(ledger.become, copy(ledger))
         undo.assign(self, "lost", {int(rows[row]) for row in self.lost if rows[row] >= 0})
@@ -149,12 +155,12 @@ class ServerEvents(Decider):
                 mapping[name] = placement.renumbered(rows)
 
     def _change_timespan(self, event: TimespanChanged) -> list[Command]:
-        """Move the end of the timespan; plans that reach past it are made again."""
+        """Change the end of the timespan; replan jobs whose plans reach past it."""
         until = event.until
         self._undo.assign(self, "until", until)
         late: list[str] = []
         for name, record in self.open_jobs.items():
-            if record.placement is not None:  # it starts again, or stops, with the next slot
+            if record.placement is not None:  # the job restarts or stops at the next slot
                 self._move(name)
             if until is not None and len(record.plan) and record.plan.completion >= until:
                 late.append(name)
@@ -167,7 +173,7 @@ class ServerEvents(Decider):
     # ------------------------------------------------------------ shared steps
 
     def _end_run(self, name: str) -> None:
-        """Take note that what runs of a job has ended by itself."""
+        """Record that a job's generation ended without a command from the engine."""
         self._undo.keep(self._ran)
         self._ran[name] = None
         self._touch(self.jobs[name]).resumed_at = -1
@@ -176,18 +182,20 @@ class ServerEvents(Decider):
         self._move(name)
 
     def _extend(self, names: Sequence[str]) -> list[Command]:
-        """Consult the policy about plans that fell short; displace the jobs that it passes over."""
+        """Consult the policy about plans that fell short; displace the jobs that it doesn't replan."""
         jobs = self.jobs
         ordered = tuple(sorted(names, key=self._arrival))
         plans = {name: jobs[name].plans for name in ordered}
         commands = self._consult(PlansFellShort(self.slot, ordered))
-        left = [
+        remaining = [
             name
             for name in ordered
             if name in self.open_jobs and jobs[name].plans == plans[name] and len(jobs[name].plan)
         ]
-        if left:
-            commands += self._replan(left, None, "its plan falls short of the work that remains")
+        if remaining:
+            commands += self._replan(
+                remaining, None, "its plan falls short of the work that remains"
+            )
         return commands
 
     def _replan(self, names: Sequence[str], row: int | None, why: str) -> list[Command]:
