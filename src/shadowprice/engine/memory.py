@@ -41,7 +41,7 @@ _PLAIN: Final = frozenset(
         ("itertools", "count"),
     }
 )
-"""Classes and functions that policy state may contain besides those of numpy and this package."""
+"""Classes and functions that policy state may contain besides numpy's and this package's."""
 
 
 _MADE_OF: Final = ("cloning", "core", "engine", "kernels", "laws", "policies")

@@ -332,9 +332,12 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
 
 
 def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:
-    """Return a schedule as rows of (position in ``servers``, slot, workers, PS), each server once."""
-    rows, at = np.unique(plan.servers, return_inverse=True)
-    columns = (plan.slots, at, plan.workers, plan.ps)
+    """Return a schedule as plain values.
+
+    A row holds the slot, the position of the server in ``servers``, workers and PS.
+    """
+    rows, positions = np.unique(plan.servers, return_inverse=True)
+    columns = (plan.slots, positions, plan.workers, plan.ps)
     return {
         "servers": [names[row] for row in rows.tolist()],
         "rows": [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)],
@@ -344,7 +347,9 @@ def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:
 def schedule_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Schedule:
     """Build the schedule from the result of `schedule_record`."""
     rows = [index[name] for name in record["servers"]]
-    entries = ((slot, rows[at], workers, ps) for slot, at, workers, ps in record["rows"])
+    entries = (
+        (slot, rows[position], workers, ps) for slot, position, workers, ps in record["rows"]
+    )
     return Schedule.of(entries)
 
 

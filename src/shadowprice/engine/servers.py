@@ -182,7 +182,7 @@ class ServerEvents(Decider):
         self._move(name)
 
     def _extend(self, names: Sequence[str]) -> list[Command]:
-        """Consult the policy about plans that fell short; displace the jobs that it doesn't replan."""
+        """Consult the policy about plans that fell short; displace jobs that it doesn't replan."""
         jobs = self.jobs
         ordered = tuple(sorted(names, key=self._arrival))
         plans = {name: jobs[name].plans for name in ordered}

@@ -1,9 +1,8 @@
-"""The whole state of an engine as plain values, and an engine of its own from them.
+"""Snapshots: an engine's complete state as plain values, and restoring an engine from them.
 
-What the engine knows is written out by name, so that a snapshot outlives versions; what the policy
-knows of its own is its memory (`shadowprice.engine.memory`), which is kept beside it and fits the
-same policy with the same parameters. Without it, or with another policy, the policy begins anew on
-what it sees.
+The engine's state is stored by name, so that snapshots outlive versions of the program. The policy
+state (`shadowprice.engine.memory`) is stored beside it and fits the same policy with the same
+parameters. Without it, or with another policy, the policy resyncs with the view.
 """
 
 from __future__ import annotations
@@ -43,41 +42,40 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def snapshot(engine: Engine) -> Fields:
-    """Return an engine's whole state as plain values, ready for JSON.
+    """Return an engine's complete state as plain values that JSON can represent.
 
     Parameters
     ----------
     engine : Engine
-        Between two events.
+        An engine between two events.
 
     Raises
     ------
     PolicyError
-        If the policy holds what cannot be kept.
+        If the policy holds objects that can't be pickled.
     """
     return Captured(engine).record()
 
 
 class Captured:
-    """An engine's state at one moment, to be written out while the engine goes on.
+    """The state of an engine at one moment, which can be written while the engine continues.
 
-    Taking it costs a fraction of writing it: jobs, plans and placements are shared, as nobody
-    changes them.
+    Capturing costs a fraction of writing, because immutable jobs, plans and placements are shared.
 
     Parameters
     ----------
     engine : Engine
-        Between two events.
+        An engine between two events.
 
     Attributes
     ----------
     sequence : int
-        Number of the last event that is in it.
+        Number of the last event in the state.
 
     Raises
     ------
     PolicyError
-        If the policy holds what cannot be kept.
+        If the policy holds objects that can't be pickled.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -105,39 +103,42 @@ class Captured:
         }
 
     def record(self) -> Fields:
-        """Return it as plain values, as `restore` takes them."""
+        """Return the state as plain values for `restore`."""
         names = self._names
         return {
             **self._head(),
             "jobs": [_job_record(JobRecord(*values), names) for values in self._jobs],
-            "running": {name: placement_record(on, names) for name, on in self._running.items()},
-            "unacknowledged": [_order_record(order) for order in self._unacknowledged],
+            "running": {
+                name: placement_record(placement, names)
+                for name, placement in self._running.items()
+            },
+            "unacknowledged": [_order_record(command) for command in self._unacknowledged],
         }
 
     def pieces(self, size: int) -> Iterator[str]:
-        """Yield the same as JSON, in pieces of so many jobs, orders or placements."""
+        """Yield the same as JSON text, with ``size`` jobs, commands or placements in each piece."""
         names = self._names
         yield _JSON(self._head())[:-1]
         for name, (opening, closing), entries in (
-            ("jobs", "[]", (_JSON(_job_record(JobRecord(*each), names)) for each in self._jobs)),
-            ("unacknowledged", "[]", (_JSON(_order_record(each)) for each in self._unacknowledged)),
+            ("jobs", "[]", (_JSON(_job_record(JobRecord(*item), names)) for item in self._jobs)),
+            ("unacknowledged", "[]", (_JSON(_order_record(item)) for item in self._unacknowledged)),
             (
                 "running",
                 "{}",
                 (
-                    f"{_JSON(job)}:{_JSON(placement_record(on, names))}"
-                    for job, on in self._running.items()
+                    f"{_JSON(job)}:{_JSON(placement_record(placement, names))}"
+                    for job, placement in self._running.items()
                 ),
             ),
         ):
             yield f',"{name}":{opening}' + ",".join(islice(entries, size))
-            while some := ",".join(islice(entries, size)):
-                yield "," + some
+            while piece := ",".join(islice(entries, size)):
+                yield "," + piece
             yield closing
         yield "}"
 
     def _head(self) -> Fields:
-        """Return all that does not grow with the open jobs, but for names and the memory."""
+        """Return all values except the jobs, running placements and commands."""
         versions = {
             "shadowprice": shadowprice.__version__,
             "python": platform.python_version(),
@@ -155,27 +156,27 @@ class Captured:
 def restore(
     record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool = True, memory: bool = True
 ) -> Engine:
-    """Return an engine in the state that a snapshot tells.
+    """Return an engine in the state of a snapshot.
 
     Parameters
     ----------
     record : mapping
-        As `snapshot` gave it.
+        Result of `snapshot`.
     policy : Policy
-        Freshly built; it takes over the memory of the one that was there.
+        A newly built policy, which receives the stored policy state.
     keeps_memory : bool
-        As of `Engine`.
+        As in `Engine`.
     memory : bool
-        Whether the policy takes the memory over; if not, it begins anew on what it sees, as a
-        policy of another kind or parameters has to. It begins anew, too, where the memory was kept
-        by another version of the sources, if it can.
+        Whether to restore the policy state. If not, the policy resyncs with the view, as a policy
+        of another kind or with other parameters must. It also resyncs if another version of the
+        source code stored the policy state.
 
     Raises
     ------
     InputError
-        If the record is no snapshot of this version, or contradicts itself.
+        If the record isn't a snapshot of this version, or contradicts itself.
     ShadowpriceError
-        If the policy's memory cannot be read.
+        If the policy state can't be read.
     """
     version = record.get("snapshot") if isinstance(record, Mapping) else None
     if version != FORMAT:
@@ -203,21 +204,21 @@ def _memory_of(record: Mapping[str, Any]) -> bytes:
 
 
 def clone(engine: Engine) -> Engine:
-    """Return an engine in the same state, with a policy of its own, to ask what would be.
+    """Return an independent engine in the same state, with its own policy, for what-if queries.
 
-    Jobs and plans are shared, as nobody changes them; the time grows with the open jobs.
+    Immutable jobs and plans are shared. The cost grows with the number of open jobs.
     """
     memory = engine.policy_memory()
-    made = Engine(
+    copy = Engine(
         engine.cluster,
         engine.policy,
         until=engine.until,
         keeps_memory=engine.keeps_memory,
         acknowledges=engine.acknowledges,
     )
-    made.take_books(engine)
-    made.policy = twin(engine.policy, memory, made.view)
-    return made
+    copy.take_books(engine)
+    copy.policy = twin(engine.policy, memory, copy.view)
+    return copy
 
 
 def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
@@ -235,25 +236,25 @@ def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) 
     engine.lost = {index[name] for name in record["lost"]}
     engine.drained = {index[name] for name in record["drained"]}
     engine.take_records(
-        [_job_of(each, index) for each in record["jobs"]],
-        {name: placement_of(on, index) for name, on in record["running"].items()},
+        [_job_of(item, index) for item in record["jobs"]],
+        {name: placement_of(placement, index) for name, placement in record["running"].items()},
         start=record["start"],
         departed=int(record["departed_digest"], 16),
         marks={name: record[name] for name in engine.marks()},
     )
-    for each in record["unacknowledged"]:
-        order = _order_of(each, index)
-        engine.unacknowledged[order.id] = order
+    for item in record["unacknowledged"]:
+        command = _order_of(item, index)
+        engine.unacknowledged[command.id] = command
     return engine
 
 
 def _values(record: JobRecord) -> tuple[Any, ...]:
-    """Return all that a record holds at this moment; tasks of bags are counted in place."""
+    """Return a record's current values; lists are copied, because bags change them in place."""
     return (record.copy() if record.copies or record.finished else record).values()
 
 
 def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
-    told: Fields = {
+    values: Fields = {
         "job": record.job.record(),
         "status": record.status.value,
         "order": record.order,
@@ -274,17 +275,17 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
         "generation_slot": record.generation_slot,
     }
     if len(record.plan) and record.status.open:
-        told["plan"] = schedule_record(record.plan, names)
+        values["plan"] = schedule_record(record.plan, names)
     if record.placement is not None:
-        told["placement"] = placement_record(record.placement, names)
+        values["placement"] = placement_record(record.placement, names)
     if record.refusal is not None:
-        told["refusal"] = record.refusal.record()
+        values["refusal"] = record.refusal.record()
     if record.copies:
-        told["copies"] = [list(entry) for entry in record.copies]
-        told["left"] = list(record.left)
+        values["copies"] = [list(entry) for entry in record.copies]
+        values["left"] = list(record.left)
     if record.finished:
-        told["finished"] = list(record.finished)
-    return told
+        values["finished"] = list(record.finished)
+    return values
 
 
 def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
@@ -316,7 +317,7 @@ def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
 
 
 def _order_record(order: Start | Resize | Stop) -> Fields:
-    told: Fields = {
+    values: Fields = {
         "order": order.tag,
         "slot": order.slot,
         "job": order.job,
@@ -326,14 +327,14 @@ def _order_record(order: Start | Resize | Stop) -> Fields:
         "frees": list(order.frees),
     }
     if isinstance(order, Stop):
-        told["finished"] = order.finished
+        values["finished"] = order.finished
     else:
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
-        told["on"] = [list(entry) for entry in entries]
-        told["copies"] = [list(entry) for entry in order.copies]
-        told["plan"] = order.plan
-    return told
+        values["on"] = [list(entry) for entry in entries]
+        values["copies"] = [list(entry) for entry in order.copies]
+        values["plan"] = order.plan
+    return values
 
 
 def _order_of(told: Mapping[str, Any], index: Mapping[str, int]) -> Start | Resize | Stop:

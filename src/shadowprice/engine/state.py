@@ -1,4 +1,4 @@
-"""What the engine remembers of every job."""
+"""The engine's record of a job."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from shadowprice.core.schedule import EMPTY, Placement, Schedule
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """One job's life so far; policies see it through `core.policy.JobState`.
+    """The mutable state of one job; policies see it as `core.policy.JobState`.
 
     Parameters
     ----------
     job : Job
         The job.
     status : Status
-        Where it is.
+        Its lifecycle status.
     progress : int
-        Progress units made.
+        Progress units completed.
     started, completion : int or None
         First slot in which it ran, and the slot in which it completed.
     plan : Schedule
-        The committed schedule in force, past slots included.
+        The committed schedule in force, including past slots.
     placement : Placement or None
-        Where it stands, for policies that place slot by slot.
+        Current placement, if the policy places slot by slot.
     promise : int or None
-        Slot by whose end its completion is promised, by a policy that plans without committing.
+        Slot by whose end completion is promised, by a policy that plans without committing.
     refusal : Refusal or None
         Why it was refused, dropped or cancelled.
     order : int
         Position among all arrivals.
     plans : int
-        Times that it was committed.
+        Number of plans that were committed.
     copies : tuple of TaskCopies
-        Of a bag: the copies that the plan in force gave to the tasks that remained then.
+        Of a bag: the copies that the current plan gave to the tasks that then remained.
     left : list of int
-        Of a bag: tasks that are not finished, by entry of ``copies``.
+        Of a bag: unfinished tasks, by entry of ``copies``.
     finished : list of int
         Of a bag: finished tasks by group.
     measured : int
-        Progress that it reported, in millionths of a mini-batch.
+        Reported progress, in millionths of a mini-batch.
     generation : int
-        Number of its newest placement, 0 before the first.
+        Number of the newest generation, 0 before the first.
     failures : int
-        Generations that failed.
+        Number of failed generations.
     began : int
-        Number of the command that started it the last time; what runs is ordered by it.
+        Number of its last Start command; running jobs are sorted by it.
     committed : int
-        Number of the plan in force among all plans of the engine; slots are ordered by it.
+        Number of the current plan among all plans of the engine; jobs in a slot are sorted by it.
     following : int
-        Number of the plan that the newest generation follows.
+        Number of the plan of the newest generation.
     resumed_at : int
-        ``measured`` when the newest generation began; -1 once that generation ended by itself.
+        ``measured`` when the newest generation began; -1 once it has ended without a command.
     resumed_before : int
-        ``resumed_at`` of the generation before, if an order stopped that one; otherwise -1.
+        ``resumed_at`` of the previous generation if a command stopped it, otherwise -1.
     lost : int
-        The most of ``measured`` that a generation had to repeat.
+        Maximum of ``measured`` that a generation had to repeat.
     generation_slot : int
         Slot in which the newest generation began.
     """
@@ -94,17 +94,18 @@ class JobRecord:
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
-        """Tasks of a bag that are not finished, by group; empty for other jobs."""
+        """Unfinished tasks of a bag, by group; empty for other jobs."""
         if self.job.bag is None:
             return ()
-        done = self.finished or [0] * len(self.job.bag.groups)
+        finished = self.finished or [0] * len(self.job.bag.groups)
         return tuple(
-            group.count - number for group, number in zip(self.job.bag.groups, done, strict=True)
+            group.count - number
+            for group, number in zip(self.job.bag.groups, finished, strict=True)
         )
 
     @property
     def copies_running(self) -> int:
-        """Copies of a bag's unfinished tasks that it has places for, at most; 0 where none run."""
+        """Maximum number of running copies of a bag's unfinished tasks; 0 if it doesn't run."""
         if self.placement is None and not len(self.plan):
             return 0
         pairs = zip(self.left, self.copies, strict=True)
@@ -112,30 +113,30 @@ class JobRecord:
 
     @property
     def remaining(self) -> int:
-        """Progress units still to make."""
+        """Progress units that remain."""
         return max(0, self.job.required - self.progress)
 
     def units(self, micro: int) -> int:
-        """Return measured progress, in millionths of a mini-batch, in the job's own units."""
+        """Convert measured progress, in millionths of a mini-batch, to the job's progress units."""
         return micro * self.job.required // (self.job.work * MICRO)
 
     def values(self) -> tuple[Any, ...]:
-        """Return everything that it holds; lists are replaced, not changed, while it matters."""
+        """Return all values for rollback; within an event, lists must be replaced, not changed."""
         return _VALUES(self)
 
     def put_back(self, values: tuple[Any, ...]) -> None:
-        """Let it hold what `values` gave."""
+        """Restore the result of `values`."""
         for name, value in zip(_FIELDS, values, strict=True):
             setattr(self, name, value)
 
     def copy(self) -> JobRecord:
-        """Return a record that changes on its own from now on."""
-        made = JobRecord(*_VALUES(self))
-        made.left, made.finished = list(self.left), list(self.finished)
-        return made
+        """Return an independent copy."""
+        copy = JobRecord(*_VALUES(self))
+        copy.left, copy.finished = list(self.left), list(self.finished)
+        return copy
 
     def story(self) -> str:
-        """Return one line that tells a reader what happened to the job."""
+        """Return the job's history in one line, for messages."""
         parts = [
             f"arrived in slot {self.job.arrival}",
             self.status.value,

@@ -1,4 +1,4 @@
-"""What an event changed, so that it can leave no trace."""
+"""The undo log of an event."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 
 class Undo:
-    """Changes of one event, each with its opposite.
+    """Inverse operations of one event's changes, run in reverse order by a rollback.
 
-    Removing an entry of a dictionary and putting it back moves it to the end. Where the order
-    matters, it is put right after everything else: by a key that entries know, or from a copy of a
-    dictionary that is small.
+    Removing and restoring a dictionary's entry moves the entry to the end. If the order matters, it
+    is restored after all other changes: by a sort key, or from a copy of a small dictionary.
     """
 
     __slots__ = ("_kept", "_orders", "_steps")
@@ -25,22 +24,22 @@ class Undo:
         return bool(self._steps)
 
     def clear(self) -> None:
-        """Forget everything: the event took effect."""
+        """Discard the log, because the event took effect."""
         self._steps.clear()
         self._orders.clear()
         self._kept.clear()
 
     def push(self, opposite: Callable[..., object], *arguments: Any) -> None:
-        """Note how a change is taken back."""
+        """Record the inverse of a change."""
         self._steps.append((opposite, arguments))
 
     def assign(self, owner: object, name: str, value: object) -> None:
-        """Set an attribute."""
+        """Set an attribute and record its previous value."""
         self._steps.append((setattr, (owner, name, getattr(owner, name))))
         setattr(owner, name, value)
 
     def put(self, mapping: dict[Any, Any], key: Any, value: object) -> None:
-        """Set an entry."""
+        """Set an entry and record its previous value."""
         if key in mapping:
             self._steps.append((mapping.__setitem__, (key, mapping[key])))
         else:
@@ -50,7 +49,7 @@ class Undo:
     def drop(
         self, mapping: dict[Any, Any], key: Any, order: Callable[[str], Any] | None = None
     ) -> Any:
-        """Remove an entry that is there; ``order`` sorts the entries by key as they were."""
+        """Remove an existing entry; ``order`` is the sort key that restores the entries' order."""
         value = mapping.pop(key)
         self._steps.append((mapping.__setitem__, (key, value)))
         if order is not None:
@@ -58,13 +57,13 @@ class Undo:
         return value
 
     def keep(self, mapping: dict[Any, Any]) -> None:
-        """Remember a small mapping as it is, once an event; it may then change at will."""
+        """Save a copy of a small mapping, once per event; afterwards it can change freely."""
         if id(mapping) not in self._kept:
             self._kept.add(id(mapping))
             self._steps.append((_refill, (mapping, dict(mapping))))
 
     def roll_back(self) -> None:
-        """Take everything back, the last change first."""
+        """Undo all changes, the last change first."""
         for opposite, arguments in reversed(self._steps):
             opposite(*arguments)
         for mapping, order in self._orders.values():

@@ -1,8 +1,8 @@
-"""The job's own constraints, checked before anything happens.
+"""Checks of a job's own constraints before a decision is applied.
 
-Capacity, constraints (4) and (5) of OASiS, is the ledger's part; here are the rest: (2), (3), (6),
-(7), the roles of servers, and the window. Policies that declare `local_traffic_is_free` answer to
-Astraea (3i) in place of (6).
+The ledger checks capacity, constraints (4) and (5) of OASiS. This module checks the others: (2),
+(3), (6), (7), the servers' roles, and the window. For policies that declare
+`local_traffic_is_free`, Astraea's (3i) replaces (6).
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ def check_commitment(
     moved: NDArray[np.bool_] | None = None,
     local_free: bool = False,
 ) -> None:
-    """Check a schedule against everything but capacity.
+    """Check a schedule against all constraints except capacity.
 
     Parameters
     ----------
     record : JobRecord
         The job.
     plan : Schedule
-        What the policy wants to commit.
+        The schedule that the policy commits.
     cluster : Cluster
-        The servers.
+        The cluster.
     end : int
         First slot that no plan may use.
     moved : ndarray of bool, shape (active slots,), optional
-        Before which slots the placement changes, where that costs time; see `Schedule.moved`.
+        Slots that begin with a restart, if restarts cost time; see `Schedule.moved`.
     local_free : bool
-        Whether parameter servers serve the workers on other servers alone.
+        Whether parameter servers only serve workers on other servers.
 
     Raises
     ------
     PolicyError
-        If a constraint is broken, with the job's story.
+        If a constraint is broken; the message includes the job's history.
     """
     job = record.job
     if not len(plan):
@@ -66,8 +66,10 @@ def check_commitment(
     gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
     lost = 0
     if moved is not None:
-        left = np.where(colocated, job.moved_internal_gains[choices], job.moved_gains[choices])
-        lost = int((gains - left)[moved].sum())
+        moved_gains = np.where(
+            colocated, job.moved_internal_gains[choices], job.moved_gains[choices]
+        )
+        lost = int((gains - moved_gains)[moved].sum())
     if int(gains.sum()) - lost < record.remaining:
         raise PolicyError(
             f"{record.story()}: the schedule makes {int(gains.sum()) - lost} progress units of the "
@@ -79,27 +81,27 @@ def check_commitment(
 def check_placement(
     record: JobRecord, placement: Placement, cluster: Cluster, *, local_free: bool = False
 ) -> None:
-    """Check a standing placement against everything but capacity.
+    """Check a placement against all constraints except capacity.
 
     Parameters
     ----------
     record : JobRecord
         The job.
     placement : Placement
-        Where the policy wants it to stand.
+        The placement that the policy wants.
     cluster : Cluster
-        The servers.
+        The cluster.
     local_free : bool
-        Whether parameter servers serve the workers on other servers alone.
+        Whether parameter servers only serve workers on other servers.
 
     Raises
     ------
     PolicyError
-        If a constraint is broken, with the job's story.
+        If a constraint is broken; the message includes the job's history.
     """
     if not placement.servers:
         raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
-    # Plain integers: for the few servers of a placement, arrays would cost more than the checks.
+    # Plain integers: arrays would cost more than checking the few servers of a placement.
     for server, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
         _check_entry(record, server, workers, ps, cluster)
     job, workers, ps = record.job, placement.total_workers, placement.total_ps
@@ -109,49 +111,50 @@ def check_placement(
     needed = int(job.ps_counts[choice])
     if local_free:
         needed = min(needed, 1)
-        elsewhere = np.array([workers - beside for beside in placement.workers])
+        elsewhere = np.array([workers - local for local in placement.workers])
         _check_reach(record, elsewhere, np.array(placement.ps))
     if not needed <= ps <= (needed if job.ps is None else max(workers, needed)):
         raise PolicyError(_wrong_ps(record, [workers], [ps]))
 
 
 def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refusal | None:
-    """Return why a job could not run even in an empty cluster, None if nothing forbids it.
+    """Return why a job can't run even in an empty cluster, None if nothing forbids it.
 
-    The smallest number of workers the job accepts, and the parameter servers they need, are counted
-    against all servers of each role on their own: a job that fails here fails everywhere. Where
-    local traffic is free, one parameter server is the least.
+    The check covers the minimum worker count and its parameter servers, each against all servers of
+    the role. If local traffic is free, one parameter server is the minimum. A job that fails here
+    fails in any state of the cluster.
     """
-    fewest = int(job.worker_counts[0])
-    needs = [("worker", job.worker, fewest, cluster.hosts_workers)]
+    min_workers = int(job.worker_counts[0])
+    requirements = [("worker", job.worker, min_workers, cluster.hosts_workers)]
     if job.ps is not None:
         servers = 1 if local_free else int(job.ps_counts[0])
-        needs.append(("parameter server", job.ps, servers, cluster.hosts_ps))
-    for kind, demand, count, members in needs:
-        # The first server alone has room for most jobs: to count on all takes ten times as long.
-        if _holds(cluster.capacity[members.argmax()], demand, count) and members.any():
+        requirements.append(("parameter server", job.ps, servers, cluster.hosts_ps))
+    for kind, demand, count, has_role in requirements:
+        # The first server alone fits most jobs, and counting over all servers takes ten times as
+        # long.
+        if _holds(cluster.capacity[has_role.argmax()], demand, count) and has_role.any():
             continue
-        places = _places(cluster.capacity[members], demand)
-        if places.sum() < count:
-            found = int(places.sum())
+        fit_counts = _places(cluster.capacity[has_role], demand)
+        if fit_counts.sum() < count:
+            total = int(fit_counts.sum())
             return Refusal(
                 Reason.NEVER_FITS,
                 f"needs room for {count} {kind}{'s' if count > 1 else ''}, "
-                f"the empty cluster has room for {found}",
-                bottleneck=f"{_scarcest(cluster, members, demand)}{kind} servers",
+                f"the empty cluster has room for {total}",
+                bottleneck=f"{_scarcest(cluster, has_role, demand)}{kind} servers",
             )
     return None
 
 
 class EmptyClusterCheck:
-    """`never_fits` for many jobs of a cluster: worked out once a shape of demand.
+    """`never_fits` for many jobs of a cluster, cached by demand and minimum counts.
 
     Parameters
     ----------
     cluster : Cluster
-        The servers.
+        The cluster.
     local_free : bool
-        Whether parameter servers serve the workers on other servers alone.
+        Whether parameter servers only serve workers on other servers.
     """
 
     def __init__(self, cluster: Cluster, *, local_free: bool = False) -> None:
@@ -160,7 +163,7 @@ class EmptyClusterCheck:
         self._known: dict[tuple[bytes, int, bytes, int], Refusal | None] = {}
 
     def __call__(self, job: Job) -> Refusal | None:
-        """Return why a job could not run even in an empty cluster, None if nothing forbids it."""
+        """Return why a job can't run even in an empty cluster, None if nothing forbids it."""
         ps = b"" if job.ps is None else job.ps.tobytes()
         key = (job.worker.tobytes(), int(job.worker_counts[0]), ps, int(job.ps_counts[0]))
         if key not in self._known:
@@ -169,21 +172,21 @@ class EmptyClusterCheck:
 
 
 def _holds(capacity: Amounts, demand: Amounts, count: int) -> bool:
-    """Return whether one server holds a demand that often when empty."""
+    """Return whether an empty server fits ``count`` units of a demand."""
     pairs = zip(capacity.tolist(), demand.tolist(), strict=True)
-    return all(asked * count <= room for room, asked in pairs)
+    return all(amount * count <= available for available, amount in pairs)
 
 
 def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
-    """Return how many of a demand each server holds when empty."""
-    asked = demand > 0
-    if not asked.any():
+    """Return how many units of a demand fit each empty server."""
+    is_demanded = demand > 0
+    if not is_demanded.any():
         return np.full(len(capacity), np.iinfo(np.int32).max, dtype=np.int64)
-    return np.asarray((capacity[:, asked] // demand[asked]).min(axis=1), dtype=np.int64)
+    return np.asarray((capacity[:, is_demanded] // demand[is_demanded]).min(axis=1), dtype=np.int64)
 
 
 def _scarcest(cluster: Cluster, members: NDArray[np.bool_], demand: Amounts) -> str:
-    """Return the resource that leaves the least room as a prefix; none where nothing is asked."""
+    """Return the resource that fits the fewest units, as a prefix; empty without a demand."""
     columns = np.flatnonzero(demand > 0)
     if not len(columns):
         return ""
@@ -198,27 +201,27 @@ def check_roles(
     ps: NDArray[np.int64],
     cluster: Cluster,
 ) -> None:
-    """Check that workers and parameter servers stand where the roles of servers allow them.
+    """Check that the servers' roles allow the workers and parameter servers of a plan.
 
     Parameters
     ----------
     record : JobRecord
-        The job, for its story.
+        The job, for error messages.
     servers, workers, ps : ndarray of int64, shape (entries,)
-        Server and counts of each entry of a plan.
+        Server and counts of each entry of the plan.
     cluster : Cluster
-        The servers.
+        The cluster.
 
     Raises
     ------
     PolicyError
-        If a count is negative or a server does not carry its kind.
+        If a count is negative, or a server's role doesn't allow an entry.
     """
     wrong = (workers < 0) | (ps < 0)
     wrong |= (workers > 0) & ~cluster.hosts_workers[servers]
     wrong |= (ps > 0) & ~cluster.hosts_ps[servers]
-    for at in np.flatnonzero(wrong)[:1]:
-        _check_entry(record, int(servers[at]), int(workers[at]), int(ps[at]), cluster)
+    for entry in np.flatnonzero(wrong)[:1]:
+        _check_entry(record, int(servers[entry]), int(workers[entry]), int(ps[entry]), cluster)
 
 
 def _check_entry(record: JobRecord, server: int, workers: int, ps: int, cluster: Cluster) -> None:
@@ -231,37 +234,33 @@ def _check_entry(record: JobRecord, server: int, workers: int, ps: int, cluster:
 
 
 def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np.int64]) -> None:
-    """Check Astraea (3i): each server's parameter servers carry all workers that stand elsewhere.
+    """Check Astraea (3i): each server's PS can serve all workers on other servers.
 
-    Parameters
-    ----------
-    elsewhere : ndarray of int64, shape (entries,)
-        Workers of the job in the entry's slot on other servers than the entry's.
-    ps : ndarray of int64, shape (entries,)
-        Parameter servers of the entry.
+    ``elsewhere`` holds the job's workers in the entry's slot on other servers than the entry's,
+    ``ps`` the parameter servers of the entry. Both have the shape (entries,).
     """
     job = record.job
     if job.all_reduce or not job.worker_bandwidth or not job.ps_bandwidth:
         return
-    # Rounded up, so that no product of counts and bit/s can leave int64.
+    # Rounded up in Python integers: a product of counts and bit/s could overflow int64.
     needed = np.array(
         [-(-int(n) * job.worker_bandwidth // job.ps_bandwidth) for n in elsewhere], dtype=np.int64
     )
     short = (ps > 0) & (ps < needed)
     if short.any():
-        at = int(np.argmax(short))
+        entry = int(np.argmax(short))
         raise PolicyError(
-            f"{record.story()}: {int(ps[at])} parameter servers on a server cannot carry "
-            f"{int(elsewhere[at])} workers elsewhere, {int(needed[at])} could (Astraea (3i))"
+            f"{record.story()}: {int(ps[entry])} parameter servers on a server cannot carry "
+            f"{int(elsewhere[entry])} workers elsewhere, {int(needed[entry])} could (Astraea (3i))"
         )
 
 
 def _check_counts(
     record: JobRecord, workers: NDArray[np.int64], ps: NDArray[np.int64], *, local_free: bool
 ) -> NDArray[np.int64]:
-    """Check (3), (6) and (7) in each slot; return the positions of the worker counts.
+    """Check (3), (6) and (7) in each slot; return the indices of the worker counts.
 
-    Where local traffic is free, (6) asks for one parameter server only; (3i) does the rest.
+    If local traffic is free, (6) only requires one parameter server, and (3i) covers the rest.
     """
     job = record.job
     choices = np.minimum(np.searchsorted(job.worker_counts, workers), len(job.worker_counts) - 1)
@@ -269,8 +268,8 @@ def _check_counts(
     if wrong.any():
         raise PolicyError(_wrong_count(record, int(workers[wrong][0])))
     needed = np.minimum(job.ps_counts[choices], 1) if local_free else job.ps_counts[choices]
-    most = np.zeros_like(workers) if job.all_reduce else workers
-    if (ps < needed).any() or (ps > np.maximum(most, needed)).any():
+    max_ps = np.zeros_like(workers) if job.all_reduce else workers
+    if (ps < needed).any() or (ps > np.maximum(max_ps, needed)).any():
         raise PolicyError(_wrong_ps(record, workers.tolist(), ps.tolist()))
     return choices
 

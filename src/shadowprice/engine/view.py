@@ -1,4 +1,4 @@
-"""The engine's state as policies see it: read-only."""
+"""Read-only view of the engine's state for policies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class EngineView:
-    """The engine's state as policies see it; see `core.policy.View`.
-
-    Parameters
-    ----------
-    engine : Books
-        Whose state to show.
-    """
+    """Read-only view of an engine's state; implements `core.policy.View`."""
 
     __slots__ = ("_engine", "ledger", "open_jobs")
 
@@ -33,7 +27,7 @@ class EngineView:
 
     @property
     def slot(self) -> int:
-        """The first slot that can still be decided."""
+        """First slot that can still be decided."""
         return self._engine.ledger.start
 
     @property
@@ -48,21 +42,21 @@ class EngineView:
 
     @property
     def until(self) -> int | None:
-        """End of the timespan T, None where it is open."""
+        """End of the timespan T, None if it is open."""
         return self._engine.until
 
     def lost(self, server: int) -> bool:
-        """Whether a server is out."""
+        """Return whether a server is unavailable."""
         return server in self._engine.lost
 
     def pinned(self, job: str) -> bool:
-        """Whether what runs of a job must keep its placement, because it has saved nothing."""
+        """Return whether a job must keep its placement, because it has no saved progress."""
         return self._engine.pinned(job)
 
     def running(self, job: str) -> Placement | None:
-        """Return the placement that a job runs in, and keeps unless another one is decided."""
+        """Return a job's running placement, which it keeps unless another one is decided."""
         return self._engine.running.get(job)
 
     def runs(self, job: str) -> bool:
-        """Whether a slot is under way in which a job runs: not all that it yields is counted."""
+        """Return whether a job runs in a slot that isn't over, so that its progress is incomplete."""
         return self._engine.slot_running is not None and job in self._engine.running
