@@ -1,8 +1,8 @@
-"""Quantities with units, read exactly and kept as integers.
+"""Exact quantities with units, stored as integers.
 
-Amounts of resources are int64 everywhere behind this module: counts in thousandths, memory and
-storage in bytes, bandwidth in bit/s. No capacity test ever meets a float. Durations are exact
-fractions of a second until the length of a slot turns them into slots.
+Amounts of resources are int64 everywhere outside this module: counts in thousandths, memory and
+storage in bytes, bandwidth in bit/s. No capacity check compares floats. Durations are exact
+fractions of a second, and are converted to slots once the slot length is known.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
 
 MILLI: Final = 1000
-"""Integer amounts per counted unit (a GPU, a core, a place)."""
+"""Integer amounts per counted unit (a GPU, a core, a task slot)."""
 
 UNLIMITED: Final = 2**62
-"""Capacity of a resource that a server does not limit (bandwidth it does not declare)."""
+"""Capacity of a resource that a server doesn't limit, such as undeclared bandwidth."""
 
 LARGEST_AMOUNT: Final = 2**52
-"""Largest amount accepted from a file; sums over a cluster then stay inside int64."""
+"""Maximum amount accepted from a file, so that sums over a cluster fit into int64."""
 
 
 SHORTEST: Final = Fraction(1, 10**9)
-"""Shortest duration above 0, in seconds or in slots; shorter ones vanish in floating point."""
+"""Shortest positive duration, in seconds or slots; shorter ones underflow in floating point."""
 
 
 class Dimension(Enum):
-    """What an amount counts; amounts of different dimensions are never compared."""
+    """The dimension of an amount; amounts of different dimensions can't be compared."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -49,7 +49,7 @@ class Amount:
     value : int
         Thousandths for counts, bytes, or bit/s.
     dimension : Dimension
-        What the amount counts.
+        The dimension of the value.
     """
 
     value: int
@@ -61,17 +61,17 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A span of time, in seconds or in slots of a length not yet known.
+    """A time span in seconds, or in slots of unknown length.
 
     Parameters
     ----------
     seconds : Fraction
-        The part given in units of time.
+        The part written in units of time.
     slots : Fraction
-        The part given in slots.
+        The part written in slots.
     on_clock : bool
-        Whether it was written in units of time: then a span after a submission ends where the
-        completion slot ends (see `core.clock`).
+        Whether the span was written in units of time. If it follows a submission, it then ends with
+        the completion slot's end (see `core.clock`).
     """
 
     seconds: Fraction = Fraction(0)
@@ -79,11 +79,11 @@ class Duration:
     on_clock: bool = field(default=False, compare=False)
 
     def in_seconds(self, slot_seconds: Fraction) -> Fraction:
-        """Return the span in seconds, given the length of a slot."""
+        """Convert the span to seconds."""
         return self.seconds + self.slots * slot_seconds
 
     def in_slots(self, slot_seconds: Fraction) -> Fraction:
-        """Return the span in slots, given the length of a slot in seconds."""
+        """Convert the span to slots of ``slot_seconds`` each."""
         return self.slots + self.seconds / slot_seconds
 
 
@@ -128,7 +128,7 @@ _AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rat
 
 
 def _split(text: str, help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
-    # The length first: a million digits take longer to read than any quantity is worth.
+    # The length first, because parsing a million digits takes too long.
     match = _QUANTITY.fullmatch(text) if len(text) <= bounds.QUANTITY.most else None
     if match is None:
         raise InputError(f"{shown(text)} is not a quantity; {help_}")
@@ -136,12 +136,12 @@ def _split(text: str, help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
 
 
 def parse_duration(value: object) -> Duration:
-    """Read a duration such as ``90s``, ``20min``, ``250ms`` or ``0.05 slots``.
+    """Parse a duration such as ``90s``, ``20min``, ``250ms`` or ``0.05 slots``.
 
     Parameters
     ----------
     value : object
-        What the file holds; only a string with a unit is a duration.
+        A value from a file; only a string with a unit is a duration.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def parse_duration(value: object) -> Duration:
     Raises
     ------
     InputError
-        If the unit is missing or unknown, or the span is negative.
+        If the unit is missing or unknown, or the span is negative, too short or too long.
     """
     if not isinstance(value, str):
         raise InputError(f"{shown(value)} is a duration without a unit; {_DURATION_HELP}")
@@ -179,16 +179,16 @@ def parse_duration(value: object) -> Duration:
 
 
 def parse_span(value: object, place: str, example: str) -> Fraction:
-    """Read a length of time on the clock, longer than nothing, that stands by itself.
+    """Parse a positive duration in units of time.
 
     Parameters
     ----------
     value : object
-        What an option or a body holds.
+        The value of an option or of a field in a request.
     place : str
-        Where, such as ``--keep``.
+        Location for error messages, such as ``--keep``.
     example : str
-        What could be written instead.
+        A valid value for the hint.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def parse_span(value: object, place: str, example: str) -> Fraction:
     Raises
     ------
     InputError
-        With the place: if it is no duration, is one in slots, or nothing.
+        If it isn't a duration, is in slots, or is 0.
     """
     try:
         duration = parse_duration(value)
@@ -210,12 +210,12 @@ def parse_span(value: object, place: str, example: str) -> Fraction:
 
 
 def parse_amount(value: object) -> Amount:
-    """Read an amount of a resource: ``8``, ``0.5``, ``244GiB`` or ``25Gbps``.
+    """Parse an amount of a resource: ``8``, ``0.5``, ``244GiB`` or ``25Gbps``.
 
     Parameters
     ----------
     value : object
-        A number (a count) or a string with a unit of bytes or of a rate.
+        A number (a count), or a string with a unit of bytes or of a rate.
 
     Returns
     -------
@@ -225,8 +225,8 @@ def parse_amount(value: object) -> Amount:
     Raises
     ------
     InputError
-        If it is no quantity, negative, too large, or finer than the unit that is kept
-        (a thousandth of a count, a byte, a bit/s).
+        If it isn't a quantity, is negative, too large, or finer than the stored unit (a thousandth
+        of a count, a byte, a bit/s).
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{shown(value)} is not an amount; {_AMOUNT_HELP}")
@@ -245,22 +245,22 @@ def parse_amount(value: object) -> Amount:
         finest = {"count": "0.001", "bytes": "1B", "rate": "1bps"}[dimension.value]
         raise InputError(f"{value!r} is finer than {finest}, the smallest amount that is kept")
     if scaled > LARGEST_AMOUNT:
-        most = {
+        maximum = {
             Dimension.COUNT: f"{LARGEST_AMOUNT // MILLI:,}",
             Dimension.BYTES: f"{LARGEST_AMOUNT >> 40:,}TiB",
             Dimension.RATE: f"{LARGEST_AMOUNT // 10**12:,}Tbps",
         }[dimension]
-        raise InputError(f"{shown(value)} is above the bound of {most} for a server")
+        raise InputError(f"{shown(value)} is above the bound of {maximum} for a server")
     return Amount(int(scaled), dimension)
 
 
 def _written(value: float) -> str:
-    """Return a number as text; an integer of thousands of digits has none."""
+    """Return a number as text; Python refuses to format integers of thousands of digits."""
     return "1e999" if isinstance(value, int) and value.bit_length() > 256 else repr(value)
 
 
 def format_amount(value: int, dimension: Dimension) -> str:
-    """Write an integer amount the way a file would."""
+    """Format an integer amount in the notation of the input files."""
     if value >= UNLIMITED:
         return "unlimited"
     if dimension is Dimension.COUNT:
@@ -269,7 +269,7 @@ def format_amount(value: int, dimension: Dimension) -> str:
         return _scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
     decimal = _scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
     binary = _scaled(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
-    # Binary only where it is exact and no longer: 244GiB stays so, and 15GB is not 13.9698GiB.
+    # Binary only if it is exact and not longer: 244GiB stays 244GiB, and 15GB isn't 13.9698GiB.
     return binary if _bytes(binary) == value and len(binary) <= len(decimal) else decimal
 
 
@@ -284,7 +284,7 @@ def _scaled(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a span of time for a person: the largest unit that keeps it above one."""
+    """Format a time span in the largest unit that keeps the number at 1 or above."""
     for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
         if seconds >= length:
             return f"{seconds / length:.3g}{unit}"

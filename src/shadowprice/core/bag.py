@@ -1,8 +1,8 @@
-"""Bags of independent tasks that run in copies: what a job is that does not train a model.
+"""Bags of independent tasks, which run in copies.
 
-A bag is done when every task is; a task is done when the first of its copies is, and the others
-then stop (CSD, section II). All of it is to end by a deadline, which may be missed with a small
-probability. Here are plain numbers only: what a law can answer, `laws` knows.
+A bag is done when every task is done. A task is done when its first copy is done, and its other
+copies then stop (CSD, section II). The whole bag has a deadline, which it may miss with a small
+probability. This module holds plain numbers only. `laws` implements the distributions.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class TaskCopies(NamedTuple):
     Attributes
     ----------
     group : int
-        Position of the group in `Bag.groups`.
+        Index of the group in `Bag.groups`.
     tasks : int
-        How many of its tasks.
+        Number of these tasks.
     copies : int
-        Copies of each; all of them start in the first slot of the plan.
+        Copies of each task. All of them start in the first slot of the plan.
     """
 
     group: int
@@ -36,16 +36,16 @@ class TaskCopies(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A law of durations in plain numbers; `shadowprice.laws` turns it into a distribution.
+    """A distribution of durations in plain numbers; `shadowprice.laws` implements it.
 
     Parameters
     ----------
     name : str
         ``pareto``, ``weibull``, ``hyper-exponential``, ``log-normal`` or ``empirical``.
     parameters : mapping
-        Parameters of the law by name; times in seconds.
+        Parameters of the distribution by name, times in seconds.
     shortest, mean : float
-        Shortest possible and expected duration in seconds.
+        Minimum and expected duration in seconds.
     """
 
     name: str
@@ -56,15 +56,7 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class BagTasks:
-    """Tasks of a bag whose durations follow one law.
-
-    Parameters
-    ----------
-    count : int
-        Number of tasks.
-    law : Law
-        Of their durations.
-    """
+    """A number of tasks whose durations follow one distribution."""
 
     count: int
     law: Law
@@ -79,10 +71,10 @@ class Bag:
     groups : tuple of BagTasks
         The tasks.
     deadline : float
-        Slots from the beginning of the arrival slot; not necessarily whole. (One written on the
-        clock runs from the submission, and what passed until then is taken off.)
+        Slots from the start of the arrival slot; may be fractional. A deadline in units of time
+        counts from the submission, and the wait for the arrival slot is deducted from it.
     miss_probability : float
-        How often the deadline may be missed, in (0, 1).
+        Allowed probability of missing the deadline, in (0, 1).
     slot_seconds : float
         Length of a slot.
     """
@@ -99,18 +91,18 @@ class Bag:
 
     @property
     def slots(self) -> int:
-        """Slots from the arrival slot to the one in which the deadline falls, both counted."""
+        """Number of slots from the arrival slot to the slot of the deadline, both included."""
         return math.ceil(self.deadline)
 
     @property
     def shortest_slots(self) -> int:
-        """Fewest slots in which all tasks can end."""
+        """Minimum number of slots in which all tasks can end."""
         longest = max(group.law.shortest for group in self.groups)
         return max(1, math.ceil(longest / self.slot_seconds))
 
     @property
     def worker_slots(self) -> float:
-        """Expected worker-slots of one copy a task; every task takes one slot at least."""
+        """Expected worker-slots with one copy of each task; every task takes at least one slot."""
         return sum(
             group.count * max(1.0, group.law.mean / self.slot_seconds) for group in self.groups
         )
@@ -135,7 +127,7 @@ class Bag:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Bag:
-        """Build the bag that `record` described."""
+        """Build the bag from the result of `record`."""
         groups = tuple(
             BagTasks(
                 group["count"],

@@ -1,7 +1,7 @@
-"""The largest of everything: one table, checked before anything of that size is allocated.
+"""Limits of all inputs in one table, checked before memory of that size is allocated.
 
-Each bound is far above what planning a cluster asks for and far below what would exhaust a machine.
-``docs/formats.md`` lists the table; a test keeps the two equal.
+Each limit is far above practical needs and far below the memory of a machine. ``docs/formats.md``
+lists the table, and a test keeps both equal.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from shadowprice.core.errors import Fault, InputError
 Number = TypeVar("Number", int, float)
 
 TABLE: Final[dict[str, Bound]] = {}
-"""Every bound by its name, in the order of the documentation."""
+"""All limits by name, in the order of the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The largest value of one quantity.
+    """The maximum of one quantity.
 
     Parameters
     ----------
     name : str
-        What errors and the documentation call it.
+        Name in errors and in the documentation.
     most : int or float
-        The largest value that is taken.
+        The maximum that is accepted.
     what : str
-        What it counts, and in what unit, as a phrase.
+        The counted thing and its unit, as a phrase for messages.
     """
 
     name: str
@@ -36,46 +36,29 @@ class Bound:
     what: str
 
     def checked(self, value: Number) -> Number:
-        """Return a value that keeps the bound.
-
-        Raises
-        ------
-        InputError
-            If it does not, naming the bound.
-        """
-        if not value <= self.most:  # NaN keeps no bound
+        """Return the value; raise InputError with the limit's name if it exceeds the maximum."""
+        if not value <= self.most:  # NaN fails every comparison
             raise InputError(self.message(value))
         return value
 
     def check(self, value: float, place: str, mend: str = "") -> None:
-        """Refuse a value above the bound.
+        """Raise InputError if the value exceeds the maximum.
 
-        Parameters
-        ----------
-        value : int or float
-            What an input asks for.
-        place : str
-            Where, as in `Fault`.
-        mend : str
-            What to do instead, where that is more than asking for less.
-
-        Raises
-        ------
-        InputError
-            If it is above, naming the bound and the place.
+        ``place`` is the location for the message. ``mend`` is a hint, if a smaller value isn't the
+        only remedy.
         """
         if not value <= self.most:
             raise InputError(Fault(place, self.message(value), mend))
 
     def message(self, value: float) -> str:
-        """Return what an error says of a value above the bound."""
+        """Return the error message for a value above the maximum."""
         if value != value:  # noqa: PLR0124  # NaN
             return "is no number"
         return f"{_shown(value)} {self.broken}"
 
     @property
     def broken(self) -> str:
-        """What is said of values above the bound, whichever they are."""
+        """Part of the error message that doesn't depend on the value."""
         return f"is above the bound of {_shown(self.most)} {self.what}"
 
 

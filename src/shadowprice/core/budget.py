@@ -1,4 +1,4 @@
-"""What a tenant may spend: points by period, and how much of them it may keep."""
+"""Budgets of tenants: points for each period, and the unused points that are carried over."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.wording import shown
 
 POINT: Final = 1_000_000
-"""Units of account in one point; a point is one unit of utility, which prices are in."""
+"""Units of account per point. A point is one unit of utility, the unit of prices."""
 
 MONDAY: Final = 4 * 86_400
-"""The first Monday of 1970, midnight in UTC: days begin at midnight and weeks on Mondays."""
+"""First Monday of 1970, midnight UTC: days start at midnight and weeks on Mondays."""
 
 
 PILE: Final = 1_000_000_000 * POINT
-"""What is kept at most where all of it is: a thousand million points."""
+"""Maximum carry-over if ``carry`` is None: 10⁹ points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Points that are granted anew every period.
+    """Points that a tenant is granted in every period.
 
     Parameters
     ----------
     points : int
-        Millionths of a point a period.
+        Millionths of a point per period.
     period : int
         Length of a period in seconds.
     since : int
-        A moment at which a period begins, in seconds since 1970; others follow, and precede, it.
+        Start of one period, in seconds since 1970; periods follow and precede it.
     carry : int or None
-        Most of what is left that is kept into the next period, in millionths; None for all of it
-        (up to `PILE`).
+        Maximum of unused points that are carried over to the next period, in millionths; None
+        carries over everything up to `PILE`.
     """
 
     points: int
@@ -44,20 +44,20 @@ class Budget:
     carry: int | None = 0
 
     def index(self, moment: int) -> int:
-        """Return the number of the period that runs at a moment, in seconds since 1970."""
+        """Return the index of the period at a moment, in seconds since 1970."""
         return (moment - self.since) // self.period
 
     def begins(self, index: int) -> int:
-        """Return when a period begins, in seconds since 1970."""
+        """Return the start of a period, in seconds since 1970."""
         return self.since + index * self.period
 
     @property
     def most_kept(self) -> int:
-        """Most points that are kept into the next period, in millionths."""
+        """Maximum carry-over to the next period, in millionths of a point."""
         return PILE if self.carry is None else self.carry
 
     def kept(self, points: int) -> int:
-        """Return what of points that are left is kept into the next period."""
+        """Return the part of the unused points that is carried over to the next period."""
         return min(points, self.most_kept)
 
     def record(self) -> dict[str, int | None]:
@@ -71,43 +71,40 @@ class Budget:
 
     @classmethod
     def from_record(cls, record: Mapping[str, int | None]) -> Budget:
-        """Return the budget that `record` described."""
-        return cls(**record)  # type: ignore[arg-type]  # as written
+        """Build the budget from the result of `record`."""
+        return cls(**record)  # type: ignore[arg-type]  # the fields are those of `record`
 
 
 def parse_moment(value: object) -> datetime:
-    """Read a moment such as ``2026-11-23T00:00:00Z``; a day alone is its midnight in UTC.
+    """Parse a time such as ``2026-11-23T00:00:00Z``; a date alone is midnight UTC.
 
-    Raises
-    ------
-    InputError
-        If it is none, or has no time zone.
+    Raises InputError if it isn't a time, or has no time zone.
     """
-    mend = "write 2026-11-23T00:00:00Z"
+    hint = "write 2026-11-23T00:00:00Z"
     if isinstance(value, str) and len(value) <= 40:
         try:
             value = datetime.fromisoformat(value) if len(value) > 10 else date.fromisoformat(value)
         except ValueError as error:
-            raise InputError(f"{shown(value)} is no moment; {mend}") from error
+            raise InputError(f"{shown(value)} is no moment; {hint}") from error
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise InputError(f"{value.isoformat()} has no time zone; {mend}")
+            raise InputError(f"{value.isoformat()} has no time zone; {hint}")
         try:
             return value.astimezone(UTC)
         except OverflowError as error:
-            raise InputError(f"{value.isoformat()} is no moment; {mend}") from error
+            raise InputError(f"{value.isoformat()} is no moment; {hint}") from error
     if isinstance(value, date):
         return datetime.combine(value, time(), UTC)
-    raise InputError(f"{shown(value)} is no moment; {mend}")
+    raise InputError(f"{shown(value)} is no moment; {hint}")
 
 
 def points_text(units: int) -> str:
-    """Write units of account as points, exactly and without zeros at the end."""
+    """Format units of account as points, exactly and without trailing zeros."""
     sign, size = ("-", -units) if units < 0 else ("", units)
     whole, rest = divmod(size, POINT)
     return f"{sign}{whole:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
 
 
 def in_points(units: int) -> float:
-    """Return units of account as points, for JSON."""
+    """Convert units of account to points, for JSON."""
     return units / POINT

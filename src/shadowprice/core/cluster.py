@@ -1,4 +1,4 @@
-"""Servers, what they hold, and the tenants that share them."""
+"""Clusters: servers, their capacity, and the tenants that share them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from shadowprice.core.budget import Budget
 from shadowprice.core.errors import InputError
 
 BANDWIDTH = "bandwidth"
-"""The resource that the communication model reads; undeclared, it is unlimited."""
+"""The resource of the communication model; unlimited on servers that don't declare it."""
 
 Amounts = NDArray[np.int64]
 
 
 class Role(Enum):
-    """What a server may carry."""
+    """The processes that a server may run."""
 
     WORKER = "worker"
     PS = "ps"
@@ -33,16 +33,16 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One owner of a share of the cluster.
+    """The owner of a share of the cluster.
 
     Parameters
     ----------
     name : str
         Name that jobs refer to.
     share : mapping of str to int
-        Places owned, by resource name, in thousandths (Astraea's q_w^u, q_p^u).
+        Owned capacity by resource name, in thousandths (Astraea's q_w^u, q_p^u).
     budget : Budget or None
-        What it may spend, None without limit; the live service keeps to it, simulations do not.
+        Spending limit, None if unlimited. The live service enforces it; simulations don't.
     """
 
     name: str
@@ -59,25 +59,25 @@ class Cluster:
     slot_seconds : Fraction
         Length of a time slot.
     horizon : int
-        Slots a planner looks ahead.
+        Number of slots that a planner looks ahead.
     resources : tuple of str
         Resource names, in the order of the columns of ``capacity``.
     dimensions : tuple of Dimension
-        What each resource's amounts count.
+        Dimension of each resource's amounts.
     names : tuple of str
         Server names, in the order of the rows of ``capacity``.
     roles : tuple of Role
-        What each server may carry.
+        Role of each server.
     capacity : ndarray of int64, shape (servers, resources)
-        Amounts; 0 where a server lacks a resource, ``UNLIMITED`` for undeclared bandwidth.
+        Amounts; 0 if a server lacks a resource, ``UNLIMITED`` for undeclared bandwidth.
     tenants : tuple of Tenant
-        Owners of shares, empty where the cluster has none.
+        Owners of shares, empty if the cluster has none.
     restart_seconds : Fraction
-        Time that jobs lose when their placement changes, unless they say otherwise.
+        Default time that a job loses when its placement changes.
     restart_first : bool
-        Whether a job's first start loses its restart as well; it costs nothing in the papers.
+        Whether a job's first start also loses that time; in the papers it doesn't.
     costs : ndarray of float64, shape (servers,), or None
-        Money that each server costs an hour, in the file's currency; None where no price is stated.
+        Price of each server per hour, in the file's currency; None without prices.
     """
 
     slot_seconds: Fraction
@@ -98,12 +98,14 @@ class Cluster:
             self.costs.setflags(write=False)
 
     def check_plan(self, horizon: int) -> None:
-        """Refuse a plan with more cells (servers x resources x slots) than fit into memory.
+        """Check that a plan's cells (servers x resources x slots) fit into memory.
+
+        Call it before allocating anything of that size.
 
         Raises
         ------
         InputError
-            Naming the bound; to be called before anything of that size is allocated.
+            If the number of cells exceeds the limit.
         """
         cells = horizon * self.capacity.size
         bounds.CELLS.check(cells, "the cluster", "lower its horizon, or plan it in parts")
@@ -115,29 +117,29 @@ class Cluster:
 
     @cached_property
     def hosts_workers(self) -> NDArray[np.bool_]:
-        """Which servers may carry workers, shape (servers,)."""
+        """Whether each server may run workers, shape (servers,)."""
         return np.array([role is not Role.PS for role in self.roles], dtype=np.bool_)
 
     @cached_property
     def hosts_ps(self) -> NDArray[np.bool_]:
-        """Which servers may carry parameter servers, shape (servers,)."""
+        """Whether each server may run parameter servers, shape (servers,)."""
         return np.array([role is not Role.WORKER for role in self.roles], dtype=np.bool_)
 
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
-        """Number of each server's kind: equal role and equal capacity, shape (servers,)."""
-        carries = np.stack([self.hosts_workers, self.hosts_ps], axis=1)
-        other = np.ones(self.servers, dtype=np.bool_)
-        other[1:] = (carries[1:] != carries[:-1]).any(axis=1)
-        other[1:] |= (self.capacity[1:] != self.capacity[:-1]).any(axis=1)
-        # Equal servers mostly stand side by side: one of each such row is looked at.
-        seen: dict[tuple[Role, bytes], int] = {}
-        firsts = np.flatnonzero(other)
+        """Class of each server: equal for equal roles and capacity, shape (servers,)."""
+        hosts = np.stack([self.hosts_workers, self.hosts_ps], axis=1)
+        is_different = np.ones(self.servers, dtype=np.bool_)
+        is_different[1:] = (hosts[1:] != hosts[:-1]).any(axis=1)
+        is_different[1:] |= (self.capacity[1:] != self.capacity[:-1]).any(axis=1)
+        # Equal servers are mostly adjacent: look only at the first of each run.
+        class_ids: dict[tuple[Role, bytes], int] = {}
+        first_rows = np.flatnonzero(is_different)
         kinds = [
-            seen.setdefault((self.roles[row], self.capacity[row].tobytes()), len(seen))
-            for row in firsts.tolist()
+            class_ids.setdefault((self.roles[row], self.capacity[row].tobytes()), len(class_ids))
+            for row in first_rows.tolist()
         ]
-        return np.repeat(np.array(kinds, dtype=np.int64), np.diff(firsts, append=self.servers))
+        return np.repeat(np.array(kinds, dtype=np.int64), np.diff(first_rows, append=self.servers))
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -151,13 +153,13 @@ class Cluster:
 
     @cached_property
     def tenant_index(self) -> Mapping[str, int]:
-        """Position of each tenant by name."""
+        """Index of each tenant by name."""
         return {tenant.name: position for position, tenant in enumerate(self.tenants)}
 
     def pool_scale(self, members: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the largest capacity of each resource within a pool of servers.
+        """Return the maximum capacity of each resource within a pool of servers.
 
-        Amounts in price formulas are shares of it (papers' README, reading 4).
+        Price formulas use amounts as fractions of it (papers' README, reading 4).
 
         Parameters
         ----------
@@ -167,7 +169,7 @@ class Cluster:
         Returns
         -------
         ndarray of float64, shape (resources,)
-            The largest limited capacity, 0 where no server of the pool has any.
+            The maximum limited capacity, 0 if no server of the pool has any.
         """
         rows = self.capacity[members]
         limited = np.where(rows >= UNLIMITED, 0, rows)
@@ -176,13 +178,12 @@ class Cluster:
         return np.asarray(limited.max(axis=0), dtype=np.float64)
 
     def demand(self, amounts: Mapping[str, int]) -> Amounts:
-        """Return amounts by name as a vector over this cluster's resources.
+        """Convert amounts by name to a vector over this cluster's resources.
 
         Parameters
         ----------
         amounts : mapping of str to int
-            Amounts by resource name; bandwidth that no server declares is unlimited everywhere
-            and left out.
+            Amounts by resource name. Bandwidth is ignored if no server declares it.
 
         Returns
         -------
@@ -192,7 +193,7 @@ class Cluster:
         Raises
         ------
         InputError
-            If a resource is asked for that no server of the cluster has.
+            If no server of the cluster has one of the resources.
         """
         vector = np.zeros(len(self.resources), dtype=np.int64)
         for name, amount in amounts.items():
@@ -216,42 +217,34 @@ def build_cluster(
     restart_first: bool = False,
     costs: Sequence[float] | None = None,
 ) -> Cluster:
-    """Lay out servers given by name as the arrays of a `Cluster`.
+    """Build a `Cluster` from servers given by name.
 
     Parameters
     ----------
-    slot_seconds : Fraction
-        Length of a slot.
-    horizon : int
-        Slots a planner looks ahead.
+    slot_seconds, horizon, tenants, restart_seconds, restart_first
+        As in `Cluster`.
     servers : sequence of (name, role, amounts by resource)
-        The servers in their order.
+        The servers in order.
     dimensions : mapping of str to Dimension
-        What the amounts of each resource count.
-    tenants : sequence of Tenant
-        Owners of shares.
-    restart_seconds : Fraction
-        Time that jobs lose when their placement changes, unless they say otherwise.
-    restart_first : bool
-        Whether a job's first start loses that as well.
+        Dimension of each resource's amounts.
     costs : sequence of float, optional
-        What each server costs an hour.
+        Price of each server per hour.
 
     Returns
     -------
     Cluster
-        The cluster; resources keep the order in which servers first name them.
+        The cluster; resources are in the order in which servers first name them.
     """
     resources = tuple(dict.fromkeys(_resource_names(servers)))
     capacity = np.zeros((len(servers), len(resources)), dtype=np.int64)
     row = 0
-    for _, equal in groupby(servers, key=lambda server: id(server[2])):
-        held = [amounts for _, _, amounts in equal]
-        capacity[row : row + len(held)] = [
-            held[0].get(resource, UNLIMITED if resource == BANDWIDTH else 0)
+    for _, group in groupby(servers, key=lambda server: id(server[2])):
+        group_amounts = [amounts for _, _, amounts in group]
+        capacity[row : row + len(group_amounts)] = [
+            group_amounts[0].get(resource, UNLIMITED if resource == BANDWIDTH else 0)
             for resource in resources
         ]
-        row += len(held)
+        row += len(group_amounts)
     return Cluster(
         slot_seconds=slot_seconds,
         horizon=horizon,
@@ -268,5 +261,5 @@ def build_cluster(
 
 
 def _resource_names(servers: Sequence[tuple[str, Role, Mapping[str, int]]]) -> Iterator[str]:
-    for _, equal in groupby(servers, key=lambda server: id(server[2])):
-        yield from next(equal)[2]
+    for _, group in groupby(servers, key=lambda server: id(server[2])):
+        yield from next(group)[2]

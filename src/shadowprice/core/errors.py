@@ -1,4 +1,4 @@
-"""One error root; every error says what is wrong, where, and how to mend it."""
+"""The errors of this package: each has a message, a location and a hint."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 
 class ShadowpriceError(Exception):
-    """Root of the errors this package raises on purpose.
+    """Base class of the errors that this package raises on purpose.
 
     Attributes
     ----------
     code : str
         Machine-readable kind of the error, stable across versions.
     exit_code : int
-        Exit status of the command line: 1 the run failed, 2 the call or an input is wrong.
+        Exit status of the command line: 1 if the run failed, 2 if the arguments or an input are
+        wrong.
     """
 
     code = "error"
@@ -23,16 +24,16 @@ class ShadowpriceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in an input.
+    """A diagnostic: one problem in an input.
 
     Parameters
     ----------
     place : str
-        Where: ``jobs.yaml: jobs[3].worker.gpu`` or ``trace.csv: line 17``.
+        Location: ``jobs.yaml: jobs[3].worker.gpu`` or ``trace.csv: line 17``.
     message : str
-        What is wrong.
+        The problem.
     mend : str
-        What to write instead; empty where the message says it already.
+        Hint; empty if the message suffices.
     """
 
     place: str
@@ -45,12 +46,12 @@ class Fault:
 
 
 class InputError(ShadowpriceError):
-    """A file or an argument is wrong; nothing of it was taken.
+    """A file or an argument is invalid; nothing of it was used.
 
     Parameters
     ----------
     faults : str, Fault or sequence of Fault
-        Everything found wrong, in the order of the input.
+        All diagnostics, in the order of the input.
     """
 
     code = "input"
@@ -70,28 +71,28 @@ class OverbookingError(ShadowpriceError):
 
 
 class EventError(ShadowpriceError):
-    """An event is out of order, or speaks of what is not there; nothing of it was taken in."""
+    """An event is out of order or names something unknown; the state is unchanged."""
 
     code = "event"
 
 
 class PolicyError(ShadowpriceError):
-    """A policy returned a decision that breaks a rule: a bug in the policy."""
+    """A policy's decision breaks a rule: a bug in the policy."""
 
     code = "policy"
 
 
 class MissingExtraError(ShadowpriceError):
-    """An optional dependency is not installed.
+    """An optional dependency isn't installed.
 
     Parameters
     ----------
     package : str
-        What is missing.
+        The missing package.
     extra : str
-        The extra of this package that brings it.
+        The extra of this package that installs it.
     purpose : str
-        What it is needed for.
+        The feature that needs it.
     """
 
     code = "missing-extra"

@@ -1,16 +1,18 @@
-"""Training jobs: what they need, how fast they run, and what finishing them is worth.
+"""Training jobs: their demand, speed, remaining work and utility.
 
-A job counts its progress in integer units, so that planner, engine and driver agree on completion
-to the bit. Where all workers of a job run at one rate, the unit is a worker-slot and
-``required = ceil(work * step_time)`` in exact rationals (OASiS (2), papers' README reading 1).
-Where the rate differs (a measured throughput curve, or an internal rate for co-located training),
-or for a job that loses time whenever it moves, the unit is a millionth of a mini-batch and a slot's
-gain is rounded up to it. A bag of tasks does not train: its unit is a finished task.
+Progress is an integer, so that planner, engine and driver agree exactly on completion. The unit
+depends on the job:
 
-A job may lose time when its placement changes (`Job.restart`): it writes a checkpoint, starts again
-elsewhere and loads it. The first start is no change, unless the cluster counts it as one
-(`Cluster.restart_first`). A slot before which the placement changed, or in which the job resumes
-after a pause, yields progress for the rest of the slot only.
+- If all workers run at one rate, the unit is a worker-slot and
+  ``required = ceil(work * step_time)`` in exact rationals (OASiS (2), papers' README, reading 1).
+- The unit is a millionth of a mini-batch if the rate varies (a measured throughput curve, or an
+  internal rate for co-located training), or if restarts lose time. A slot's gain is rounded up.
+- The unit of a bag of tasks is a finished task.
+
+A job may lose time when its placement changes (`Job.restart`): it writes a checkpoint, restarts
+elsewhere and loads the checkpoint. The first start is free, unless `Cluster.restart_first` is set.
+A slot that follows a change of the placement or a pause yields progress only for its remaining
+time.
 """
 
 from __future__ import annotations
@@ -32,62 +34,62 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.utility import FAMILIES, Utility, utility_record
 
 MICRO: Final = 1_000_000
-"""Progress units in a mini-batch, for jobs that do not count worker-slots."""
+"""Progress units per mini-batch, for jobs that don't count worker-slots."""
 
 NO_RESTART: Final = Fraction(0)
-"""The restart of a job that loses nothing when its placement changes."""
+"""The ``restart`` of a job that loses no time when its placement changes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One training job, resolved against a cluster.
+    """A training job, resolved against a cluster.
 
     Parameters
     ----------
     name : str
         Unique name.
     arrival : int
-        Slot in which the job arrives; it may run in it.
+        Slot in which the job arrives, and can run at the earliest.
     required : int
         Progress units that complete the job.
     worker_counts : ndarray of int64, shape (choices,)
-        Numbers of workers it may run with in a slot, ascending, all positive.
+        Allowed worker counts in a slot, ascending, all positive.
     gains : ndarray of int64, shape (choices,)
-        Progress units of a slot with each number of workers, at the external rate.
+        Progress units per slot for each worker count, at the external rate.
     internal_gains : ndarray of int64, shape (choices,)
-        The same when the whole job stands on one machine (PD-ORS, Fact 1).
+        The same if all processes of the job are on one server (PD-ORS, Fact 1).
     worker : ndarray of int64, shape (resources,)
         Demand of one worker.
     ps : ndarray of int64, shape (resources,), or None
         Demand of one parameter server; None for all-reduce training.
     ps_counts : ndarray of int64, shape (choices,)
-        Fewest parameter servers for each number of workers, OASiS (6); zeros for all-reduce.
+        Minimum parameter servers for each worker count, OASiS (6); zeros for all-reduce.
     utility : Utility
-        Worth by slots from the arrival slot to the completion slot.
+        Value of completing, by slots from the arrival slot to the completion slot.
     tenant : str or None
-        Owner.
+        The tenant that owns the job.
     epochs, chunks, minibatches : int
-        The data: ``epochs * chunks * minibatches`` mini-batches in all.
+        Size of the work: ``epochs * chunks * minibatches`` mini-batches in total.
     step_seconds : float
-        Seconds a mini-batch takes on one worker, communication included (external rate); for a
-        measured curve, at the fewest workers.
+        Seconds per mini-batch on one worker, including communication (external rate); for a
+        measured curve, at the minimum worker count.
     worker_bandwidth, ps_bandwidth, internal_bandwidth : int
-        Bandwidths of the communication model in bit/s; 0 where it has none.
+        Bandwidths of the communication model in bit/s; 0 if the model has none.
     labels : mapping of str to str
-        What experiments group by (model family, utility class); no policy reads it.
+        Labels for grouping in experiments (model family, utility class); policies ignore them.
     before_arrival : float
-        Slots from the moment of submission to the beginning of the arrival slot, in [0, 1).
+        Slots from the submission to the start of the arrival slot, in [0, 1).
     bag : Bag or None
-        The tasks of a job that does not train; see `bag_job` for what the rest then means.
+        The tasks of a bag; see `bag_job` for the meaning of the other fields.
     restart : Fraction
-        Share of a slot that is lost when the placement changes, in [0, 1].
+        Fraction of a slot that is lost when the placement changes, in [0, 1].
     resumable : bool or None
-        Whether the job continues from saved progress after it is stopped; None if that is not
-        known yet. Only a job that is known to continue is stopped to be moved.
+        Whether the job resumes from saved progress after a stop; None if unknown. Only jobs with
+        True are stopped in order to move them.
     priority : float
-        What its owner states; for policies that queue by priority.
+        Priority stated by the owner, for policies that queue by priority.
     walltime : int or None
-        Slots after which its owner gives a run up; for policies that plan by stated times.
+        Slots after which the owner abandons a run, for policies that plan by stated times.
     """
 
     name: str
@@ -118,17 +120,17 @@ class Job:
 
     @property
     def work(self) -> int:
-        """Mini-batches in all."""
+        """Total number of mini-batches."""
         return self.epochs * self.chunks * self.minibatches
 
     @property
     def most_workers(self) -> int:
-        """Largest number of workers it may run with."""
+        """Maximum worker count."""
         return int(self.worker_counts[-1])
 
     @property
     def all_reduce(self) -> bool:
-        """Whether it trains without parameter servers."""
+        """Whether the job trains without parameter servers."""
         return self.ps is None
 
     @cached_property
@@ -138,36 +140,36 @@ class Job:
 
     @cached_property
     def _choice(self) -> Mapping[int, int]:
-        return {count: at for at, count in enumerate(self.worker_counts.tolist())}
+        return {count: index for index, count in enumerate(self.worker_counts.tolist())}
 
     def choice_of(self, workers: int) -> int | None:
-        """Return the position of a number of workers in ``worker_counts``, None if not allowed."""
+        """Return the index of a worker count in ``worker_counts``, None if it isn't allowed."""
         return self._choice.get(workers)
 
     @cached_property
     def moved_gains(self) -> NDArray[np.int64]:
-        """Progress units of a slot before which the placement changed, at the external rate."""
+        """Progress units of a slot that begins with a restart, at the external rate."""
         return _after_restart(self.gains, self.restart)
 
     @cached_property
     def moved_internal_gains(self) -> NDArray[np.int64]:
-        """The same at the internal rate."""
+        """Progress units of a slot that begins with a restart, at the internal rate."""
         return _after_restart(self.internal_gains, self.restart)
 
     def gain(self, workers: int, *, colocated: bool = False, moved: bool = False) -> int:
-        """Return the progress units of one slot with so many workers.
+        """Return the progress units of one slot.
 
-        A job that was revised while it ran may run with a number that it may not have any more,
-        to the end of its slot: that counts as the next lower one that it may, or its fewest.
+        A job that was revised during a slot may run with a worker count that isn't allowed any
+        more. That slot counts with the next lower allowed worker count, or with the minimum.
 
         Parameters
         ----------
         workers : int
-            Workers running in the slot; 0 gains nothing.
+            Workers that run in the slot; 0 makes no progress.
         colocated : bool
-            Whether all workers and parameter servers stand on one machine.
+            Whether all workers and parameter servers are on one server.
         moved : bool
-            Whether the placement changed before the slot, which costs `restart`.
+            Whether the slot begins with a restart, which costs `restart`.
         """
         if workers == 0:
             return 0
@@ -181,30 +183,30 @@ class Job:
         return int(gains[choice])
 
     def ps_needed(self, workers: int) -> int:
-        """Return the fewest parameter servers for so many workers, OASiS (6)."""
+        """Return the minimum number of parameter servers for a worker count, OASiS (6)."""
         return int(self.ps_counts[self._choice[workers]]) if workers else 0
 
     @cached_property
     def shortest_slots(self) -> int:
-        """Fewest slots in which the job can complete, at its external rate."""
+        """Minimum number of slots to complete the job, at its external rate."""
         if self.bag is not None:
             return self.bag.shortest_slots
         return -(-self.required // int(self.gains.max()))
 
     @cached_property
     def fastest_slots(self) -> int:
-        """Fewest slots in which the job can complete, at the better of its two rates."""
+        """Minimum number of slots to complete the job, at the better of its two rates."""
         if self.bag is not None:
             return self.bag.shortest_slots
         return -(-self.required // int(self.internal_gains.max()))
 
     def differs_only(self, name: str, other: Job) -> bool:
-        """Return whether two jobs are equal but for one field of `record`."""
+        """Return whether two jobs are equal except for one field of `record`."""
         mine, others = self.record(), other.record()
         return {**mine, name: None} == {**others, name: None}
 
     def same_demand(self, other: Job) -> bool:
-        """Return whether a worker and a parameter server of both jobs need the same."""
+        """Return whether a worker, and a parameter server, need the same in both jobs."""
         if (self.ps is None) != (other.ps is None):
             return False
         same = bool((self.worker == other.worker).all())
@@ -242,7 +244,7 @@ class Job:
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Job:
-        """Build the job that `record` described."""
+        """Build the job from the result of `record`."""
         values = dict(record)
         for name in ("worker_counts", "gains", "internal_gains", "worker", "ps_counts", "ps"):
             if values[name] is not None:
@@ -257,7 +259,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """The linear model: how long one mini-batch takes on one worker.
+    """The linear model of the time for one mini-batch on one worker.
 
     ``step_time = minibatch_time + update_time + 2 * gradient / bandwidth`` (OASiS (2)).
 
@@ -266,9 +268,9 @@ class StepModel:
     minibatch_seconds : Fraction
         Time to compute one mini-batch.
     update_seconds : Fraction
-        Synchronous update on the servers (Astraea's G_j).
+        Time of the synchronous update on the parameter servers (Astraea's G_j).
     gradient_bytes : int
-        Gradients sent, and parameters received, for a mini-batch.
+        Bytes of gradients sent, and of parameters received, per mini-batch.
     """
 
     minibatch_seconds: Fraction
@@ -278,7 +280,7 @@ class StepModel:
     def step_seconds(self, bandwidth: int) -> Fraction:
         """Return the step time over a link of ``bandwidth`` bit/s.
 
-        Communication is free where there is none (0) and where it is ``UNLIMITED``.
+        Communication takes no time if the bandwidth is 0 (undeclared) or ``UNLIMITED``.
         """
         step = self.minibatch_seconds + self.update_seconds
         if self.gradient_bytes and 0 < bandwidth < UNLIMITED:
@@ -309,7 +311,7 @@ def build_job(
     priority: float = 0.0,
     walltime: int | None = None,
 ) -> Job:
-    """Resolve what is known of a job into the numbers that schedulers use.
+    """Build a job: convert its description to the numbers that schedulers use.
 
     Parameters
     ----------
@@ -318,14 +320,15 @@ def build_job(
     priority, walltime
         As in `Job`.
     speed : StepModel or mapping of int to Fraction
-        The linear model, or measured mini-batches/s of the whole job by number of workers.
+        The linear model, or measured mini-batches/s of the whole job by worker count.
     slot_seconds : Fraction
         Length of a slot.
     worker_bandwidth, ps_bandwidth, internal_bandwidth : int
-        bit/s; 0 where the job names none. Without an internal one, co-located training is as
-        fast as any other; ``UNLIMITED`` makes its communication free (Astraea (1)).
+        bit/s; 0 if undeclared. Without an internal bandwidth, co-located training has the external
+        rate. ``UNLIMITED`` makes its communication free (Astraea (1)).
     worker_range : (int, int), optional
-        Fewest and most workers in a slot in which the job runs; by default 1 to ``chunks``.
+        Minimum and maximum worker count of a slot in which the job runs; by default 1 to
+        ``chunks``.
     restart_seconds : Fraction
         Time lost when the placement changes.
 
@@ -337,9 +340,8 @@ def build_job(
     Raises
     ------
     InputError
-        If no number of workers is allowed, parameter servers are slower than the workers they
-        serve (OASiS (6) with (7)), a restart takes longer than a slot, or the job is too large to
-        count.
+        If no worker count is allowed, parameter servers have less bandwidth than workers (OASiS (6)
+        with (7)), a restart takes longer than a slot, or the job exceeds a limit.
     """
     restart = NO_RESTART if not restart_seconds else Fraction(restart_seconds) / slot_seconds
     if not 0 <= restart <= 1:
@@ -347,18 +349,18 @@ def build_job(
             f"a restart takes {float(restart_seconds):g} s, a slot {float(slot_seconds):g} s; "
             "lower restart, or lengthen the slot: a job that moves must get somewhere within a slot"
         )
-    fewest, most = worker_range or (1, chunks)
-    most = min(most, chunks)
+    min_workers, max_workers = worker_range or (1, chunks)
+    max_workers = min(max_workers, chunks)
     work = epochs * chunks * minibatches
     if isinstance(speed, StepModel):
-        counts = _every_count(fewest, most)
+        counts = _every_count(min_workers, max_workers)
         step = speed.step_seconds(worker_bandwidth)
         internal_step = speed.step_seconds(internal_bandwidth or worker_bandwidth)
         if step <= 0:
             raise InputError("a mini-batch takes no time; give minibatch_time above 0")
         if internal_step == step and not restart:
-            # Worker-slots: exact, and blind to the rate. A lost share of a slot is no whole number
-            # of them.
+            # Worker-slots are exact and independent of the rate. Restarts would need fractions of
+            # them.
             required = _ceil(work * step / slot_seconds)
             gains = internal = counts
         else:
@@ -367,21 +369,25 @@ def build_job(
             internal = _micro_gains(counts, slot_seconds / internal_step)
         step_seconds = float(step)
     else:
-        listed = sorted(count for count in speed if fewest <= count <= most and speed[count] > 0)
-        counts = np.array(listed, dtype=np.int64)
+        measured_counts = sorted(
+            count for count in speed if min_workers <= count <= max_workers and speed[count] > 0
+        )
+        counts = np.array(measured_counts, dtype=np.int64)
         required = work * MICRO
-        gains = internal = _gains(_ceil(speed[n] * slot_seconds * MICRO) for n in listed)
-        step_seconds = float(listed[0] / speed[listed[0]]) if listed else 0.0
+        gains = internal = _gains(_ceil(speed[n] * slot_seconds * MICRO) for n in measured_counts)
+        step_seconds = (
+            float(measured_counts[0] / speed[measured_counts[0]]) if measured_counts else 0.0
+        )
     if not len(counts):
         raise InputError(
-            f"no number of workers is allowed between {fewest} and {most}; "
+            f"no number of workers is allowed between {min_workers} and {max_workers}; "
             "widen `workers` or add to `throughput`"
         )
     fastest = int(internal.max())
     _countable(required)
-    if fastest:  # a job that makes no progress within a slot is told so where it is planned
-        mend = "lower epochs, chunks or minibatches, or lengthen the slot"
-        bounds.LENGTH.check(-(-required // fastest), "", mend)
+    if fastest:  # planning refuses a job that makes no progress within a slot
+        hint = "lower epochs, chunks or minibatches, or lengthen the slot"
+        bounds.LENGTH.check(-(-required // fastest), "", hint)
     return Job(
         name=name,
         arrival=arrival,
@@ -420,17 +426,17 @@ def bag_job(
     labels: Mapping[str, str] | None = None,
     before_arrival: float = 0.0,
 ) -> Job:
-    """Return a bag of tasks as a job.
+    """Build a job from a bag of tasks.
 
-    Progress counts finished tasks. A copy is a worker; the one number of workers listed is that of
-    a copy of every task, the fewest with which a bag can start.
+    Progress counts finished tasks, and a copy is a worker. The only allowed worker count is one
+    copy of every task, the minimum with which a bag can start.
 
     Parameters
     ----------
     name, arrival, worker, utility, tenant, labels, before_arrival
-        As in `Job`; ``worker`` is what one copy takes.
+        As in `Job`; ``worker`` is the demand of one copy.
     bag : Bag
-        Tasks, deadline and how often it may be missed.
+        Tasks, deadline and allowed probability of missing it.
     """
     tasks = _frozen([bag.tasks])
     return Job(
@@ -455,11 +461,11 @@ def bag_job(
 def _ps_counts(
     counts: NDArray[np.int64], served: bool, worker_bandwidth: int, ps_bandwidth: int
 ) -> NDArray[np.int64]:
-    """Return ceil(workers * b / B), the fewest parameter servers of OASiS (6)."""
+    """Return ceil(workers * b / B), the minimum parameter servers of OASiS (6)."""
     if not served:
         return _frozen(np.zeros(len(counts), dtype=np.int64))
     if not worker_bandwidth or not ps_bandwidth:
-        # Without a bandwidth on both sides (6) asks for nothing: one server carries the model.
+        # (6) needs a bandwidth on both sides. Without it, one parameter server holds the model.
         return _frozen(np.ones(len(counts), dtype=np.int64))
     if ps_bandwidth < worker_bandwidth:
         raise InputError(
@@ -474,7 +480,7 @@ def _micro_gains(counts: NDArray[np.int64], per_worker: Fraction) -> NDArray[np.
 
 
 def _gains(values: Iterable[int]) -> NDArray[np.int64]:
-    """Return progress units of a slot, refusing what an int64 would not hold."""
+    """Return progress units per slot; raise InputError for values that exceed int64."""
     return _frozen([_countable(value) for value in values])
 
 
@@ -484,16 +490,16 @@ def _countable(progress: int) -> int:
 
 
 def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.int64]:
-    """Return what is left of a slot's gains, rounded down: nobody gets more than its time."""
+    """Return a slot's gains after a restart, rounded down so that no time is counted twice."""
     if not restart:
         return gains
-    kept = 1 - restart
-    return _frozen([int(gain) * kept.numerator // kept.denominator for gain in gains])
+    remaining = 1 - restart
+    return _frozen([int(gain) * remaining.numerator // remaining.denominator for gain in gains])
 
 
 @lru_cache(maxsize=256)
 def _every_count(fewest: int, most: int) -> NDArray[np.int64]:
-    """Return all numbers of workers in a range; jobs of one range share them."""
+    """Return all worker counts in a range; cached, because many jobs share a range."""
     return _frozen(np.arange(fewest, most + 1, dtype=np.int64))
 
 

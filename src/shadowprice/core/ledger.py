@@ -1,11 +1,10 @@
-"""What is reserved on every server, for every resource, in every slot of a rolling window.
+"""Reservations on every server, for every resource, in every slot of a rolling window.
 
-The ledger is the only thing that can reserve or release, and it refuses to overbook. Prices are a
-view of it, not a second truth.
+Only the ledger reserves and releases capacity, and it refuses to exceed a server's capacity. Prices
+are derived from it.
 
-Everything it does can be taken back by its opposite, last thing first, which is how the engine lets
-an event leave no trace. Versions never go back: they say that something changed, and a change that
-was taken back is two.
+Every operation has an inverse. The engine rolls back an event by running the inverses in reverse
+order. Version numbers never decrease: a change and its rollback count as two changes.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ from shadowprice.core.errors import OverbookingError, ShadowpriceError
 from shadowprice.core.schedule import EMPTY, Placement, Schedule
 
 _LIFE_BITS: Final = 20
-"""Room for the changes that one event makes, in numbers of changes."""
+"""log2 of the maximum number of version changes that one event makes."""
 
 _FEW: Final = 64
-"""Numbers up to which Python looks through an array sooner than numpy does."""
+"""Maximum size of an array that Python searches faster than numpy."""
 
 Mark = tuple[int, int, NDArray[np.int64] | None]
-"""Where a window was: its start, its place in the buffer, and rows that were overwritten."""
+"""Position of a window: its start, its offset in the buffer, and the overwritten rows."""
 
 
 @dataclass(slots=True)
 class Holding:
-    """What one job holds: a plan of future slots, and a standing placement until told otherwise."""
+    """The reservations of one job: a plan of future slots, and a placement for all slots."""
 
     worker: Amounts
     ps: Amounts
     plan: Schedule = EMPTY
     standing: Placement | None = None
     taken: tuple[int | list[int], Amounts] | None = None
-    """What it takes where it stands, once worked out: index of the servers, and amounts."""
+    """Cached amounts of the placement: index of the servers, and amounts."""
 
 
 class LedgerView:
-    """Read-only access to a ledger; what policies see.
+    """Read-only access to a ledger, for policies.
 
     Parameters
     ----------
     ledger : Ledger
-        The ledger to look at.
+        The ledger.
     """
 
     __slots__ = ("_ledger",)
@@ -70,26 +69,26 @@ class LedgerView:
 
     @property
     def capacity(self) -> Amounts:
-        """Capacity of each server now, shape (servers, resources); 0 on a lost one."""
+        """Present capacity of each server, shape (servers, resources); 0 for a lost server."""
         return _read_only(self._ledger.capacity)
 
     @property
     def used(self) -> Amounts:
-        """Reserved amounts, shape (window slots, servers, resources), row 0 being ``start``."""
+        """Reserved amounts, shape (window slots, servers, resources); row 0 is slot ``start``."""
         return _read_only(self._ledger.used)
 
     @property
     def versions(self) -> NDArray[np.int64]:
-        """Changes seen by each slot of the window, shape (window slots,)."""
+        """Number of changes of each slot of the window, shape (window slots,)."""
         return _read_only(self._ledger.versions)
 
     @property
     def capacity_version(self) -> int:
-        """Times that a server was lost or came back."""
+        """Number of changes of the servers' capacity."""
         return self._ledger.capacity_version
 
     def holding(self, job: str) -> Holding | None:
-        """Return what a job holds, None if nothing."""
+        """Return a job's reservations, None if it has none."""
         return self._ledger.holdings.get(job)
 
 
@@ -100,9 +99,9 @@ class Ledger:
     Parameters
     ----------
     cluster : Cluster
-        The servers.
+        The cluster.
     horizon : int
-        Slots in the window; 1 is enough for policies that only place the coming slot.
+        Slots in the window; 1 suffices for policies that only place the coming slot.
     start : int
         First slot of the window.
     """
@@ -117,12 +116,12 @@ class Ledger:
     def __post_init__(self) -> None:
         shape = self.cluster.capacity.shape
         self.cluster.check_plan(self.horizon)
-        # Twice the window, so that advancing moves an offset and the window stays one contiguous
-        # block; the copy down comes once a horizon.
+        # Twice the window: advancing moves an offset, and the window stays contiguous. Rows are
+        # copied back to the start only once per horizon.
         self._buffer = np.zeros((2 * self.horizon, *shape), dtype=np.int64)
         self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
         self._offset = 0
-        self._changes = 0  # those that every slot saw, on top of its own
+        self._changes = 0  # changes of all slots, added to each slot's own version
         self._standing = np.zeros(shape, dtype=np.int64)
         self._nothing = np.zeros(shape[1], dtype=np.int64)
         self.capacity = self.cluster.capacity.copy()
@@ -139,20 +138,20 @@ class Ledger:
 
     @property
     def versions(self) -> NDArray[np.int64]:
-        """Changes seen by each slot of the window, shape (horizon,)."""
+        """Number of changes of each slot of the window, shape (horizon,)."""
         return self._versions[self._offset : self._offset + self.horizon] + self._changes
 
     def _touch(self, slots: NDArray[np.int64]) -> None:
-        """Take note that these slots of the window changed."""
+        """Increment the versions of these slots."""
         self._versions[slots - self.start + self._offset] += 1
 
     def advance(self, slot: int) -> Mark:
-        """Move the window so that it starts at ``slot``; earlier slots are forgotten.
+        """Move the window so that it starts at ``slot``; earlier slots are discarded.
 
         Returns
         -------
         Mark
-            What `retreat` needs to move it back.
+            The argument for `retreat`, the inverse.
 
         Raises
         ------
@@ -166,7 +165,7 @@ class Ledger:
             )
         start, offset, rows = self.start, self._offset, None
         if steps >= self.horizon:
-            # No slot of the old window is left in the new one, however far away it is.
+            # The old and new window don't overlap.
             rows = self.used.copy()
             self._offset = 0
             self._buffer[: self.horizon] = self._standing
@@ -174,7 +173,7 @@ class Ledger:
         elif steps:
             if self._offset + steps > self.horizon:
                 rows = self.used.copy()
-                # A slot beyond the window has never been touched: it holds only what stands.
+                # Slots beyond the window were never reserved: they hold only placements.
                 self._buffer[: self.horizon] = rows
                 kept = self._versions[self._offset :][: self.horizon]
                 self._versions[: self.horizon] = kept.copy()
@@ -187,23 +186,23 @@ class Ledger:
         return start, offset, rows
 
     def retreat(self, mark: Mark) -> None:
-        """Move the window back to where it was before `advance`, all else being as it was then."""
+        """Undo `advance`; all later changes must have been undone before."""
         self.start, offset, rows = mark
         if rows is None:
             self._offset = offset
         else:
-            # The copy down overwrote the rows that had left the window.
+            # `advance` overwrote the rows of the old window.
             self._buffer[: self.horizon] = rows
             self._offset = 0
         self._changes += int(self._versions.max()) + 1
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
-        """Reserve a plan for a job that holds none.
+        """Reserve a plan for a job that has none.
 
         Parameters
         ----------
         job : str
-            Who holds it.
+            Name of the job.
         plan : Schedule
             Entries within the window.
         worker, ps : ndarray of int64, shape (resources,)
@@ -212,7 +211,7 @@ class Ledger:
         Raises
         ------
         OverbookingError
-            If a server would be overbooked or a slot lies outside the window; nothing is
+            If a server's capacity would be exceeded or a slot is outside the window. Nothing is
             reserved then.
         """
         holding = self._holding(job, worker, ps)
@@ -228,10 +227,10 @@ class Ledger:
             )
         rows = plan.slots - self.start
         amounts = self.used[rows, plan.servers] + self._amounts(plan, holding)
-        over = amounts > self.capacity[plan.servers]
-        if over.any():
+        exceeds = amounts > self.capacity[plan.servers]
+        if exceeds.any():
             self._forget_if_empty(job)
-            entry, column = (int(at) for at in np.argwhere(over)[0])
+            entry, column = (int(index) for index in np.argwhere(exceeds)[0])
             raise OverbookingError(
                 f"job {job!r} would overbook {self.cluster.resources[column]} of server "
                 f"{self.cluster.names[int(plan.servers[entry])]!r} in slot {plan.slots[entry]}"
@@ -241,12 +240,12 @@ class Ledger:
         holding.plan = plan
 
     def release(self, job: str) -> Schedule:
-        """Give back what a job still holds, planned and standing, from ``start`` on.
+        """Release a job's plan and placement from ``start`` on.
 
         Returns
         -------
         Schedule
-            The part of its plan that was given back.
+            The released part of its plan.
         """
         holding = self.holdings.pop(job, None)
         if holding is None:
@@ -262,7 +261,7 @@ class Ledger:
         return rest
 
     def put_back(self, job: str, holding: Holding, rest: Schedule) -> None:
-        """Let a job hold again what `release` gave back."""
+        """Undo `release`; ``rest`` is its result."""
         self.holdings[job] = holding
         if len(rest):
             rows = rest.slots - self.start
@@ -272,7 +271,7 @@ class Ledger:
             self._add(*self._taken(holding))
 
     def unreserve(self, job: str) -> None:
-        """Take back what `reserve` did."""
+        """Undo `reserve`."""
         holding = self.holdings[job]
         plan, holding.plan = holding.plan, EMPTY
         self.used[plan.slots - self.start, plan.servers] -= self._amounts(plan, holding)
@@ -280,7 +279,7 @@ class Ledger:
         self._forget_if_empty(job)
 
     def unstand(self, job: str, before: Placement | None) -> None:
-        """Let a job stand where it stood before `stand`."""
+        """Undo `stand`; ``before`` is the job's previous placement."""
         holding = self.holdings[job]
         assert holding.standing is not None
         self._take_away(*self._taken(holding))
@@ -290,28 +289,28 @@ class Ledger:
         self._forget_if_empty(job)
 
     def stand(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
-        """Place a job in every slot from ``start`` on, in place of where it stands now.
+        """Place a job in every slot from ``start`` on, replacing its present placement.
 
         Raises
         ------
         OverbookingError
-            If a server would be overbooked in any slot of the window; the job then stands where
-            it stood.
+            If a server's capacity would be exceeded in any slot of the window. The present
+            placement is kept then.
         """
         holding = self._holding(job, worker, ps)
         before = holding.standing
         if before is not None:
-            held = self._taken(holding)
-            self._take_away(*held)
+            previous = self._taken(holding)
+            self._take_away(*previous)
         servers, added = taken = self._standing_amounts(placement, holding)
         amounts = self.used[:, servers] + added
-        over = amounts > self.capacity[servers]
-        # Of the few numbers that most placements are, bytes are looked through sooner.
-        if (b"\1" in over.tobytes()) if over.size <= _FEW else over.any():
+        exceeds = amounts > self.capacity[servers]
+        # Most placements are small: searching bytes is then faster than `any`.
+        if (b"\1" in exceeds.tobytes()) if exceeds.size <= _FEW else exceeds.any():
             if before is not None:
-                self._add(*held)
+                self._add(*previous)
             self._forget_if_empty(job)
-            entry, resource = divmod(int(over.any(axis=0).argmax()), len(added.T))
+            entry, resource = divmod(int(exceeds.any(axis=0).argmax()), len(added.T))
             raise OverbookingError(
                 f"job {job!r} would overbook {self.cluster.resources[resource]} of server "
                 f"{self.cluster.names[placement.servers[entry]]!r}"
@@ -328,35 +327,34 @@ class Ledger:
         holding = Holding(worker, self._nothing if ps is None else ps)
         servers, added = self._standing_amounts(placement, holding)
         amounts = self.used[:, servers] + added
-        held = self.holdings.get(job)
-        if held is not None and held.standing is not None:
+        reserved = self.holdings.get(job)
+        if reserved is not None and reserved.standing is not None:
             own = np.zeros_like(self.capacity)
-            at, taken = self._taken(held)
-            own[at] += taken
+            own_servers, taken = self._taken(reserved)
+            own[own_servers] += taken
             amounts = amounts - own[servers]
         return bool((amounts <= self.capacity[servers]).all())
 
     def lose(self, server: int) -> tuple[str, ...]:
-        """Take a server out; return the jobs that hold something on it, in name order.
+        """Set a server's capacity to 0; return the jobs with reservations on it, sorted by name.
 
-        Their reservations stay until released: the caller releases them before anything else is
-        reserved.
+        The reservations stay. The caller must release them before anything else is reserved.
         """
         self.capacity[server] = 0
         self.capacity_changed()
         return self.holders(server)
 
     def holders(self, server: int) -> tuple[str, ...]:
-        """Return the jobs that hold something on a server, in name order."""
+        """Return the jobs with reservations on a server, sorted by name."""
         return tuple(sorted(job for job in self.holdings if self._holds(job, server)))
 
     def restore(self, server: int) -> None:
-        """Bring a lost server back with its full capacity."""
+        """Restore a lost server's full capacity."""
         self.capacity[server] = self.cluster.capacity[server]
         self.capacity_changed()
 
     def overbooked(self, server: int) -> bool:
-        """Whether more is held on a server, in any slot, than it has; so after it shrank."""
+        """Return whether reservations on a server exceed its capacity, which may have shrunk."""
         return bool((self.used[:, server] > self.capacity[server]).any())
 
     def rebuilt(self, cluster: Cluster, rows: NDArray[np.int64], out: Collection[int]) -> Ledger:
@@ -365,47 +363,47 @@ class Ledger:
         Parameters
         ----------
         cluster : Cluster
-            The servers now, with the same resources.
+            The new cluster, with the same resources.
         rows : ndarray of int64, shape (servers before,)
-            Row of each server now; -1 where it is gone, and nothing may be held there.
+            New row of each server, -1 if it was removed. Removed servers must have no reservations.
         out : collection of int
-            Rows, now, of servers that are out.
+            New rows of unavailable servers.
         """
-        made = Ledger(cluster, self.horizon, self.start)
+        ledger = Ledger(cluster, self.horizon, self.start)
         kept = np.flatnonzero(rows >= 0)
-        made._buffer[: self.horizon, rows[kept]] = self.used[:, kept]
-        made._standing[rows[kept]] = self._standing[kept]
-        made._changes = self._changes + int(self._versions.max()) + 1
-        made.capacity_version = self.capacity_version + 1
-        made.capacity[list(out)] = 0
-        made.holdings = {
+        ledger._buffer[: self.horizon, rows[kept]] = self.used[:, kept]
+        ledger._standing[rows[kept]] = self._standing[kept]
+        ledger._changes = self._changes + int(self._versions.max()) + 1
+        ledger.capacity_version = self.capacity_version + 1
+        ledger.capacity[list(out)] = 0
+        ledger.holdings = {
             job: Holding(
-                held.worker,
-                held.ps,
-                held.plan.from_slot(self.start).renumbered(rows),
-                None if held.standing is None else held.standing.renumbered(rows),
+                holding.worker,
+                holding.ps,
+                holding.plan.from_slot(self.start).renumbered(rows),
+                None if holding.standing is None else holding.standing.renumbered(rows),
             )
-            for job, held in self.holdings.items()
+            for job, holding in self.holdings.items()
         }
-        return made
+        return ledger
 
     def become(self, other: Ledger) -> None:
-        """Take over all that another ledger holds; views of this one then show it."""
+        """Replace this ledger's contents by another ledger's; views of this ledger then show them."""
         self.__dict__.update(other.__dict__)
 
     def clone(self) -> Ledger:
-        """Return a ledger that changes on its own from now on."""
-        made = copy(self)
-        made._buffer, made._versions = self._buffer.copy(), self._versions.copy()
-        made._standing, made.capacity = self._standing.copy(), self.capacity.copy()
-        made.holdings = {
-            job: Holding(held.worker, held.ps, held.plan, held.standing)
-            for job, held in self.holdings.items()
+        """Return an independent copy."""
+        ledger = copy(self)
+        ledger._buffer, ledger._versions = self._buffer.copy(), self._versions.copy()
+        ledger._standing, ledger.capacity = self._standing.copy(), self.capacity.copy()
+        ledger.holdings = {
+            job: Holding(holding.worker, holding.ps, holding.plan, holding.standing)
+            for job, holding in self.holdings.items()
         }
-        return made
+        return ledger
 
     def recount(self) -> Amounts:
-        """Return what the window should hold by adding up all holdings; for checks."""
+        """Return the reserved amounts, recomputed from all reservations; for checks."""
         total = np.zeros_like(self.used)
         for holding in self.holdings.values():
             plan = holding.plan.from_slot(self.start)
@@ -416,7 +414,7 @@ class Ledger:
         return total
 
     def digest(self) -> Mapping[str, object]:
-        """Return the reservations as plain values, equal for equal ledgers."""
+        """Return the reservations as plain values, which are equal for equal ledgers."""
         return {
             job: [
                 holding.plan.from_slot(self.start).rows(),
@@ -447,7 +445,7 @@ class Ledger:
             del self.holdings[job]
 
     def _add(self, servers: int | list[int], change: Amounts) -> None:
-        if isinstance(servers, int):  # views: what is indexed is not written back a second time
+        if isinstance(servers, int):  # in-place changes of views avoid a second write
             row, column = self._standing[servers], self.used[:, servers]
             row += change
             column += change
@@ -467,28 +465,28 @@ class Ledger:
         self._changes += 1
 
     def _taken(self, holding: Holding) -> tuple[int | list[int], Amounts]:
-        """Return what a job takes where it stands, worked out once."""
+        """Return the amounts of a job's placement, cached."""
         if holding.taken is None:
             assert holding.standing is not None
             holding.taken = self._standing_amounts(holding.standing, holding)
         return holding.taken
 
     def renumber(self, life: int) -> None:
-        """Let changes be numbered beyond all that a ledger of an earlier life told.
+        """Advance the versions past those of all ledgers of earlier processes.
 
-        Who remembers that one's numbers would otherwise take a change of this one for one that it
-        has seen.
+        Restored policy state may contain versions of an earlier ledger. A new change with an equal
+        version would be missed.
 
         Parameters
         ----------
         life : int
-            Larger than that of every ledger whose numbers anybody remembers.
+            Larger than the value for every ledger whose versions may be stored.
         """
         self._changes = max(self._changes, life << _LIFE_BITS)
         self.capacity_version = max(self.capacity_version, life << _LIFE_BITS)
 
     def capacity_changed(self) -> None:
-        """Take note that `capacity` was changed."""
+        """Increment the versions after a change of `capacity`."""
         self.capacity_version += 1
         self._changes += 1
 
@@ -500,9 +498,9 @@ class Ledger:
     def _standing_amounts(
         placement: Placement, holding: Holding
     ) -> tuple[int | list[int], Amounts]:
-        """Return the index of the servers of a placement, and what it takes of them.
+        """Return the index of a placement's servers, and the amounts on them.
 
-        One server, the most frequent case by far, is an integer and a row: plain indexing costs a
+        A single server, the most frequent case, is an integer and a row: plain indexing costs a
         fifth of indexing by a list.
         """
         if len(placement.servers) == 1:

@@ -1,4 +1,4 @@
-"""Moments that people write: a date and time, a clock time, or a span from now."""
+"""Parsing of moments in user input: date and time, clock time, or span from now."""
 
 from __future__ import annotations
 
@@ -16,33 +16,28 @@ SECOND: Final = 1_000_000_000
 _HINT: Final = "write 18:00, 2026-11-23T18:00, 2026-11-23T18:00:00Z, 6h or '20 slots'"
 
 _MAX_LENGTH: Final = 40
-"""Characters of a moment; the longest that is valid has 32."""
+"""Maximum length of the text; the longest valid moment has 32 characters."""
 
 
 def parse_moment_ahead(text: str, now: int, slot_seconds: Fraction, location: str) -> int:
-    """Read a moment that lies ahead.
+    """Parse a future moment; return nanoseconds since 1970.
 
     Parameters
     ----------
     text : str
-        A span from now (``6h``, ``20 slots``), a clock time (``18:00``: the next one), or a date
-        with or without a time. Without a time zone it is this machine's local time.
+        A span from now (``6h``, ``20 slots``), the next occurrence of a clock time (``18:00``), or
+        a date with or without a time. Without a time zone, it is local time.
     now : int
         The current time in nanoseconds since 1970.
     slot_seconds : Fraction
-        The length of a slot.
+        Length of a slot.
     location : str
-        Where the text is, for errors.
-
-    Returns
-    -------
-    int
-        Nanoseconds since 1970, later than ``now``.
+        Location for error messages.
 
     Raises
     ------
     InputError
-        If the text is none of these, or the moment has passed.
+        If the text has none of these forms, or the moment has passed.
     """
     try:
         span = parse_duration(text)
@@ -66,7 +61,7 @@ def _on_clock(text: str, now: int, location: str) -> int:
         moment = _nanoseconds(datetime.combine(today, clock).astimezone())
         if moment > now:
             return moment
-        # Tomorrow's is not always 24 hours later: the zone may change its offset in between.
+        # Not always 24 hours later, because the time zone's offset may change in between.
         return _nanoseconds(datetime.combine(today + timedelta(days=1), clock).astimezone())
     except (ValueError, OverflowError, OSError) as error:
         raise InputError(Fault(location, f"{shown(text)} is not a time", _HINT)) from error

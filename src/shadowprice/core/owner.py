@@ -1,7 +1,8 @@
-"""Who stands behind a job in Kubernetes: the resource that its pods belong to.
+"""The Kubernetes resource that a job was created from, and that owns its pods.
 
-It travels as labels of the job, so that neither the engine nor the store have to know of it. Only
-the service's own controller sets them: whoever could, would have pods run in any namespace.
+The owner is stored in the job's labels, so that the engine and the store don't depend on
+Kubernetes. Only the service's own controller may set these labels: they choose the namespace in
+which pods run.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from dataclasses import dataclass
 from typing import Final
 
 RESERVED_LABELS: Final = "shadowprice.io/"
-"""Beginning of the labels that nobody may submit."""
+"""Prefix of labels that users may not submit."""
 
 _NAMESPACE, _NAME, _UID = (f"{RESERVED_LABELS}{part}" for part in ("namespace", "name", "uid"))
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A resource that a job was made for.
+    """The Kubernetes resource that a job was created from.
 
     Parameters
     ----------
     namespace : str
-        Where it is, and where the job's pods go.
+        Namespace of the resource, and of the job's pods.
     name : str
-        Its name there.
+        Its name.
     uid : str
-        What tells it from earlier and later ones of that name.
+        Its UID, which differs from those of earlier and later resources of that name.
     """
 
     namespace: str
@@ -36,16 +37,16 @@ class Owner:
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, str]) -> Owner | None:
-        """Return the owner that a job's labels name, None where there is none."""
+        """Return the owner in a job's labels, None if there is none."""
         if not all(label in labels for label in (_NAMESPACE, _NAME, _UID)):
             return None
         return cls(labels[_NAMESPACE], labels[_NAME], labels[_UID])
 
     def labels(self) -> dict[str, str]:
-        """Return the labels that name it."""
+        """Return the labels that describe this owner."""
         return {_NAMESPACE: self.namespace, _NAME: self.name, _UID: self.uid}
 
     @property
     def job(self) -> str:
-        """What its job is called in the service: never the same for two resources."""
+        """Name of the job in the service, unique per resource."""
         return f"{self.namespace}.{self.name}.{self.uid.replace('-', '')[:12]}"

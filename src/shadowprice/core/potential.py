@@ -1,4 +1,4 @@
-"""How much of a job a plan does."""
+"""Progress that a plan can make."""
 
 from __future__ import annotations
 
@@ -13,24 +13,18 @@ def potential(
 ) -> int:
     """Return the progress units that a plan makes at the declared rates.
 
-    Parameters
-    ----------
-    job : Job
-        Whose plan it is.
-    plan : Schedule
-        Slots that lie ahead, with numbers of workers that the job may run with.
-    before : Placement or None
-        Where it runs in the slot before.
-    charged : bool
-        Whether restarts are taken off.
-    ran : bool
-        Whether its first start is one of them: it has run before, or the first costs as much.
+    The plan's slots are in the future, and its worker counts are allowed. ``before`` is the
+    placement in the slot before the plan. If ``charged``, restarts are deducted. ``ran`` says
+    whether the first start counts as a restart, because the job ran before or the first start costs
+    the same.
     """
     workers, _, colocated = plan.totals()
-    at = np.searchsorted(job.worker_counts, workers)
-    gains = np.where(colocated, job.internal_gains[at], job.gains[at])
+    choices = np.searchsorted(job.worker_counts, workers)
+    gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
     if charged and job.restart:
         moved = plan.moved(before, ran=ran)
-        left = np.where(colocated, job.moved_internal_gains[at], job.moved_gains[at])
-        gains = np.where(moved, left, gains)
+        moved_gains = np.where(
+            colocated, job.moved_internal_gains[choices], job.moved_gains[choices]
+        )
+        gains = np.where(moved, moved_gains, gains)
     return int(gains.sum())

@@ -1,6 +1,6 @@
-"""What a job really runs: the program that executors start once a place is found for it.
+"""The program of a job, which executors start once the job has a placement.
 
-Schedulers and the engine know nothing of it: it goes from the job's file to an executor.
+Schedulers and the engine don't use it. It goes from the job's file to an executor.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DEFAULT_GRACE: Final = 30.0
-"""Seconds that a process has to end by itself once it is told to, where its job says nothing."""
+"""Default grace period in seconds between SIGTERM and SIGKILL."""
 
 RESERVED: Final = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"})
-"""Variables that executors set, and a job may not."""
+"""Environment variables that executors set and jobs may not."""
 
 RESERVED_BEGINNINGS: Final = ("SHADOWPRICE_", "PET_")
-"""Beginnings of such variables."""
+"""Prefixes of reserved environment variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command and how it is to be treated.
+    """A command and how executors run it.
 
     Parameters
     ----------
     command : tuple of str
-        The words of the command, never interpreted by a shell.
+        The arguments, never interpreted by a shell.
     environment : mapping of str to str
-        Variables to set beside those of the contract; may hold secrets, and is never shown.
+        Variables in addition to those of the contract; may hold secrets, and is never displayed.
     directory : str
-        Absolute path of the directory it runs in; empty for one of the job's own.
+        Absolute path of the working directory; empty for a directory of the job's own.
     retries : int
-        Failures that the job is allowed in all; one more ends it.
+        Total failures that the job is allowed; the next failure closes it.
     grace : float
-        Seconds between being told to end (SIGTERM) and being ended (SIGKILL).
+        Seconds between SIGTERM and SIGKILL.
     tolerates_workers : bool
-        Whether a worker that dies does not end its generation while another lives.
+        Whether the generation continues if a worker dies while another lives.
     user : str
-        Name of the user whose processes they are; empty for the executor's own.
+        Name of the user that runs the processes; empty for the executor's own user.
     image : str
-        The container image that the processes run in, where the executor runs containers.
+        The container image, for executors that run containers.
     pod : mapping of str to object
-        What is said of the job's pods, as `core.specs.pod.PodSpec.plain` returns it.
+        Settings of the job's pods, the result of `core.specs.pod.PodSpec.plain`.
     """
 
     command: tuple[str, ...]
@@ -71,7 +71,7 @@ class Program:
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Program:
-        """Build the program that `record` described."""
+        """Build the program from the result of `record`."""
         values = dict(record)
         values["command"] = tuple(values["command"])  # type: ignore[arg-type]  # a list
         return cls(**values)  # type: ignore[arg-type]  # the fields are those of `record`

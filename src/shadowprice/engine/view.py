@@ -58,5 +58,5 @@ class EngineView:
         return self._engine.running.get(job)
 
     def runs(self, job: str) -> bool:
-        """Return whether a job runs in a slot that isn't over, so that its progress is incomplete."""
+        """Return whether a job runs in an unfinished slot, so that its progress is incomplete."""
         return self._engine.slot_running is not None and job in self._engine.running
