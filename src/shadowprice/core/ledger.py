@@ -388,7 +388,7 @@ class Ledger:
         return ledger
 
     def become(self, other: Ledger) -> None:
-        """Replace this ledger's contents by another ledger's; views of this ledger then show them."""
+        """Replace this ledger's contents by those of another; views then show them."""
         self.__dict__.update(other.__dict__)
 
     def clone(self) -> Ledger:

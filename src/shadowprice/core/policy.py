@@ -1,4 +1,4 @@
-"""The one protocol between policies and the engine."""
+"""The protocol between policies and the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shadowprice.core.schedule import Placement, Schedule
 
 
 class Status(Enum):
-    """Where a job is in its life."""
+    """Lifecycle status of a job."""
 
     ARRIVED = "arrived"
     QUEUED = "queued"
@@ -36,26 +36,26 @@ class Status(Enum):
 
 
 class JobState(Protocol):
-    """What a policy sees of a job."""
+    """A policy's view of a job."""
 
     @property
     def job(self) -> Job:
-        """The job itself."""
+        """The job."""
         ...
 
     @property
     def status(self) -> Status:
-        """Where it is in its life."""
+        """Lifecycle status."""
         ...
 
     @property
     def progress(self) -> int:
-        """Progress units made so far, out of ``job.required``."""
+        """Completed progress units, out of ``job.required``."""
         ...
 
     @property
     def remaining(self) -> int:
-        """Progress units still to make."""
+        """Progress units that remain."""
         ...
 
     @property
@@ -65,37 +65,37 @@ class JobState(Protocol):
 
     @property
     def generation_slot(self) -> int:
-        """Slot in which its newest placement began."""
+        """Slot in which its newest generation began."""
         ...
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
-        """Tasks of a bag that are not finished, by group; empty for other jobs."""
+        """Unfinished tasks of a bag, by group; empty for other jobs."""
         ...
 
     @property
     def copies_running(self) -> int:
-        """Copies of a bag's unfinished tasks that it has places for, at most; 0 where none run."""
+        """Maximum number of running copies of a bag's unfinished tasks; 0 if it doesn't run."""
         ...
 
     @property
     def plan(self) -> Schedule:
-        """Its committed schedule, past slots included."""
+        """Committed schedule, including past slots."""
         ...
 
     @property
     def promise(self) -> int | None:
-        """Slot by whose end it is promised to be complete, by a policy that promises."""
+        """Slot by whose end its completion is promised, by a policy that promises."""
         ...
 
     @property
     def placement(self) -> Placement | None:
-        """Where it stands until told otherwise, for policies that place slot by slot."""
+        """Current placement, for policies that place slot by slot."""
         ...
 
 
 class View(Protocol):
-    """The read-only state that a policy decides on."""
+    """Read-only state that a policy decides on."""
 
     @property
     def slot(self) -> int:
@@ -119,7 +119,7 @@ class View(Protocol):
 
     @property
     def until(self) -> int | None:
-        """End of the timespan T, None where it is open."""
+        """End of the timespan T, None if it is open."""
         ...
 
     @property
@@ -128,67 +128,66 @@ class View(Protocol):
         ...
 
     def lost(self, server: int) -> bool:
-        """Whether a server is out."""
+        """Return whether a server is unavailable."""
         ...
 
     def pinned(self, job: str) -> bool:
-        """Whether what runs of a job must keep its placement, because it has saved nothing."""
+        """Return whether a job must keep its placement, because it has no saved progress."""
         ...
 
     def running(self, job: str) -> Placement | None:
-        """Return the placement that a job runs in, and keeps unless another one is decided."""
+        """Return a job's running placement, which it keeps unless another one is decided."""
         ...
 
     def runs(self, job: str) -> bool:
-        """Whether a slot is under way in which a job runs: not all that it yields is counted."""
+        """Return whether a job runs in an unfinished slot, so that its progress is incomplete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a policy does; engine, drivers and reports ask this, never its name.
+    """Capabilities of a policy; the engine, drivers and reports query these instead of its name.
 
-    What stands for methods has a function that returns the policy with them: `priced`, `quoting`,
-    `guaranteed`.
+    If a capability stands for methods, a function returns the policy with their type: `priced`,
+    `quoting`, `guaranteed`.
 
     Parameters
     ----------
     plans_ahead : bool
-        Commits the future (`Commit`), so the ledger keeps a full window.
+        Commits future slots (`Commit`), so that the ledger keeps a full window.
     elastic : bool
-        May change a job's number of workers from slot to slot.
+        May change a job's worker count from slot to slot.
     charges : bool
-        Issues payments between tenants.
+        Emits payments between tenants.
     prices : bool
-        Offers a price for every server and resource (`PricedPolicy`).
+        Posts a price for every server and resource (`PricedPolicy`).
     wakes_every_slot : bool
-        Wants `SlotBegan`; others are only called when something changes.
+        Needs `SlotBegan`. Other policies are only called when something changes.
     local_traffic_is_free : bool
-        Parameter servers serve the workers on other servers alone (Astraea (3i)), so their number
-        is checked against these, server by server, instead of OASiS (6).
+        Parameter servers only serve workers on other servers (Astraea (3i)). So their number is
+        checked server by server, instead of OASiS (6).
     runs_bags : bool
-        Plans bags of tasks, with copies; the engine refuses them for every other policy.
+        Plans bags of tasks with copies. For other policies, the engine refuses bags.
     quotes : bool
-        Answers what it would decide about a job, without a trace (`QuotingPolicy`).
+        Can return its decision on a job without side effects (`QuotingPolicy`).
     guarantees : bool
-        A theorem bounds what it loses against the offline optimum (`GuaranteedPolicy`).
+        A theorem bounds its loss against the offline optimum (`GuaranteedPolicy`).
     forgets_refused : bool
-        All is decided as it would be had the jobs that it refuses never come.
+        Refused jobs don't influence any other decision.
     answers_at_once : bool
-        Its first word on an arriving job is its last: a job that it takes in on arrival is not
-        refused later.
+        The first decision on an arriving job is final: a job that is admitted or queued on arrival
+        isn't refused later.
     foresees : bool
-        What it decides now depends on jobs that have not arrived yet (known in a simulation
-        only), so that another job file may change its decisions from the first one on.
+        Decisions depend on jobs that haven't arrived yet (known in a simulation only). So another
+        job file may change decisions from the first one on.
     charges_restarts : bool
-        Its plans complete the work with the time counted that is lost whenever the placement
-        changes (`Job.restart`); the engine holds it to that. The plans of others fall short by what
-        their moves cost, and are planned again.
+        Plans include the time that is lost when the placement changes (`Job.restart`), and the
+        engine enforces that. Plans of other policies fall short by that time and are extended.
     window : int or None
-        Slots from the coming one on in which plans may lie; None: a horizon.
+        Slots from the coming one on in which plans may lie; None for the horizon.
     patience : int or None
-        Slots of standstill, nothing running and nothing to come, after which a driver may conclude
-        that what is queued will never run; None: a horizon.
+        Slots without running jobs or upcoming events after which a driver may conclude that queued
+        jobs will never run; None for the horizon.
     """
 
     plans_ahead: bool = False
@@ -211,13 +210,13 @@ class Capabilities:
 class Policy(Protocol):
     """A scheduler: events in, decisions out.
 
-    A policy keeps no clock and does no I/O. It may keep caches and queues of its own as long as the
-    same events give the same decisions.
+    A policy reads no clock and does no I/O. It may keep caches and queues, provided that the same
+    events give the same decisions.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it does."""
+        """The policy's capabilities."""
         ...
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
@@ -229,16 +228,16 @@ class Policy(Protocol):
         ...
 
     def resume(self, view: View) -> None:
-        """Begin anew on what the view shows, keeping what was learnt as far as it still holds.
+        """Resync with the view, keeping learnt state that is still valid.
 
-        Called when servers or shares changed, when a job was revised, and on a policy that was not
-        there when what the view shows was decided. What stands keeps standing, what is planned
-        keeps its plan; decisions come with the next event.
+        Called when servers or shares changed, when a job was revised, and on a policy that missed
+        events. Placements and plans stay in force. The policy makes its decisions on the next
+        event.
         """
         ...
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, for ``run.json``."""
+        """Return all effective parameters, for ``run.json``."""
         ...
 
 
@@ -251,98 +250,92 @@ class PricedPolicy(Policy, Protocol):
         Returns
         -------
         ndarray of float64, shape (servers, resources)
-            Utility per slot for all of a server's resource; 0 where it has none.
+            Utility per slot for a server's whole amount of the resource; 0 if it has none.
         """
         ...
 
 
 class QuotingPolicy(Policy, Protocol):
-    """A policy that answers questions about jobs before they are submitted."""
+    """A policy that can quote jobs before they are submitted."""
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return what would be decided about a job if it arrived now, as the next one.
+        """Return the decision on a job if it were the next to arrive.
 
-        Asking leaves no trace: neither in the ledger nor in what the policy remembers, so that
-        every later decision is the one it would have been.
+        A quote has no side effects on the ledger or the policy state, so that it doesn't change any
+        later decision.
 
         Parameters
         ----------
         view : View
-            The state; the job is not among ``open_jobs``.
+            The state; the job isn't among ``open_jobs``.
         job : Job
-            The job, arriving in ``view.slot`` or before.
+            The job, which arrives in ``view.slot`` or earlier.
         explained : bool
-            Whether a refusal is to carry its reason, which may cost as much again as the answer.
+            Whether a refusal includes its reason, which may double the cost.
         """
         ...
 
 
 class GuaranteedPolicy(Policy, Protocol):
-    """A policy whose theorem bounds what it loses against the offline optimum."""
+    """A policy with a theorem that bounds its loss against the offline optimum."""
 
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
-        """Return the theorem's ratio over the jobs that arrived, and whether its premise held.
-
-        Parameters
-        ----------
-        jobs : sequence of Job
-            All that arrived.
-        """
+        """Return the theorem's ratio for all jobs that arrived, and whether its premise held."""
         ...
 
 
-# What a policy may offer besides: it says so in its capabilities, and nothing else is asked.
+# Optional protocols. A policy declares them by its capabilities only.
 
 
 def priced(policy: Policy) -> PricedPolicy | None:
-    """Return a policy that posts prices, None if it posts none."""
+    """Return the policy as one that posts prices, None if it doesn't."""
     return cast(PricedPolicy, unwrapped(policy)) if policy.capabilities.prices else None
 
 
 def quoting(policy: Policy) -> QuotingPolicy | None:
-    """Return a policy that answers questions, None if it answers none."""
+    """Return the policy as one that gives quotes, None if it doesn't."""
     return cast(QuotingPolicy, unwrapped(policy)) if policy.capabilities.quotes else None
 
 
 def guaranteed(policy: Policy) -> GuaranteedPolicy | None:
-    """Return a policy that a theorem is proved of, None if there is none."""
+    """Return the policy as one with a proven ratio, None if it has none."""
     return cast(GuaranteedPolicy, unwrapped(policy)) if policy.capabilities.guarantees else None
 
 
 def unwrapped(policy: Policy) -> Policy:
-    """Return the policy itself where it is wrapped, to be timed for instance."""
+    """Return the policy inside any wrappers, such as the one that times decisions."""
     while hasattr(policy, "wrapped_policy"):
         policy = policy.wrapped_policy
     return policy
 
 
 def servers_out(view: View) -> list[int]:
-    """Return the rows of the servers that are out."""
+    """Return the rows of unavailable servers."""
     return [row for row in range(view.cluster.servers) if view.lost(row)]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What a policy may know when it is built.
+    """Information for building a policy.
 
     Parameters
     ----------
     cluster : Cluster
-        The servers.
+        The cluster.
     known_jobs : sequence of Job or None
-        The whole job set, where the driver knows it (a simulation); None live.
+        All jobs of the workload, in a simulation; None in the live service.
     until : int or None
-        End of the timespan T.
+        End of the timespan T: nothing runs in slot T or later.
     seed : int
-        Seed of any randomness it draws.
+        Random seed.
     itemised : bool
-        Whether commitments are to say what each of their slots costs.
+        Whether commitments include the cost of each slot.
     explained : bool
-        Whether refusals are to say why. Who repeats a run only to ask a question needs no reasons,
-        and finding them costs as much as deciding.
+        Whether refusals include reasons. Finding them costs as much as deciding, so runs that only
+        repeat decisions turn it off.
     end_moves : bool
-        Whether the end of the timespan may move, as that of a live service: a job that it alone
-        keeps from completing then waits instead of being dropped.
+        Whether the end of the timespan may move, as in a live service. If only the end keeps a job
+        from completing, the job then waits instead of being dropped.
     """
 
     cluster: Cluster

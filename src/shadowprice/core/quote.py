@@ -1,4 +1,4 @@
-"""What a policy answers when it is asked about a job that has not been submitted."""
+"""Quotes: a policy's decision on a job that hasn't been submitted."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from shadowprice.core.refusal import Refusal
 
 
 class Answer(Enum):
-    """What would become of a job."""
+    """The outcome that a quote predicts."""
 
     ADMITTED = "admitted"
-    """It would be given a plan, or a placement, at once."""
+    """The job would get a plan, a promise or a placement at once."""
     QUEUED = "queued"
-    """It would be taken in without a promise of when it runs."""
+    """The job would wait, without a promise."""
     REFUSED = "refused"
-    """It would be refused."""
+    """The job would be refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What would be decided about a job if it arrived now, as the next one.
+    """The decision on a job if it were the next to arrive.
 
     Parameters
     ----------
     job : str
-        The job.
+        Name of the job.
     slot : int
-        First slot that could still be decided.
+        First slot that can still be decided.
     answer : Answer
-        What would become of it.
+        The outcome.
     completion : int or None
-        Slot in which it is promised to complete; of a refused job, that of the best plan found.
-        None where nothing is promised.
+        Promised completion slot, or that of the best plan for a refused job. None without a
+        promise.
     utility, price : float or None
-        What that completion is worth, and what is asked for it; None where nothing is priced.
+        Utility of that completion, and its price; None if nothing is priced.
     displaced : tuple of str
-        Jobs that would lose the promise they were given, in the order of their arrival.
+        Jobs that would lose their promise, in order of arrival.
     refusal : Refusal or None
-        Why it would be refused, where that was asked for.
+        Reason of the refusal, if requested.
     message : str
-        Anything else worth saying, such as when a batch is decided.
+        Further information, such as when a batch is decided.
     """
 
     job: str
@@ -57,24 +57,15 @@ class Quote:
 
     @property
     def admitted(self) -> bool:
-        """Whether it would be taken in, with a promise or without."""
+        """Whether the job would be admitted or queued."""
         return self.answer is not Answer.REFUSED
 
     @classmethod
     def of(cls, decision: Decision, slot: int) -> Quote:
-        """Return the quote that comes true with a decision on an arriving job.
+        """Return the quote for a decision on an arriving job.
 
-        Parameters
-        ----------
-        decision : Commit, Promise, Place, Queue or Reject
-            What would be decided.
-        slot : int
-            First slot that could still be decided.
-
-        Raises
-        ------
-        TypeError
-            If the decision is none on an arriving job.
+        ``slot`` is the first slot that can still be decided. Raises TypeError for decisions that
+        don't answer an arrival.
         """
         match decision:
             case Commit(job, schedule, _, utility, cost):

@@ -1,4 +1,4 @@
-"""Why a job was not admitted: one dominant reason and the numbers behind it."""
+"""Refusals: the main reason why a job wasn't admitted, and its numbers."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """The dominant reason of a refusal."""
+    """The main reason of a refusal."""
 
     NEVER_FITS = "never-fits"
-    """No server, or not enough of them, could carry the job even in an empty cluster."""
+    """The servers can't run the job, even in an empty cluster."""
     TOO_LATE = "too-late"
-    """The job cannot complete before the end of the timespan or of the planner's horizon."""
+    """The job can't complete before the end of the timespan or of the planner's horizon."""
     NO_ROOM = "no-room"
-    """The cluster is too full in every window that would complete the job."""
+    """Free capacity doesn't suffice in any window that would complete the job."""
     PRICE = "price"
-    """The job is worth less than the resources it would use."""
+    """The job's utility is below the price of its resources."""
     NO_VALUE = "no-value"
-    """Nothing is left of the job's utility by the time it could complete."""
+    """The job's utility is 0 by the time it could complete."""
     DEADLINE = "deadline"
-    """No number of copies meets the deadline of a bag often enough, or it has passed."""
+    """The deadline has passed, or no number of copies meets it with the required probability."""
     POLICY = "policy"
-    """A rule of the policy, told in the message."""
+    """A rule of the policy, which the message names."""
     SERVER_LOST = "server-lost"
-    """What remained of the job could not be kept after a server was lost."""
+    """A server was lost, and the job's remaining work couldn't be replanned."""
     FAILED = "failed"
-    """It ran and failed, once more than it was allowed to."""
+    """The job failed more often than it was allowed to."""
     CANCELLED = "cancelled"
-    """Its owner withdrew it."""
+    """The owner cancelled the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A reason with the numbers behind it.
+    """A reason with its numbers.
 
     Parameters
     ----------
     reason : Reason
-        The dominant reason.
+        The main reason.
     message : str
-        One sentence for a person.
+        One sentence for the user.
     value : float, optional
         Utility at the best completion slot found.
     cost : float, optional
-        What the job would have paid for it.
+        Price of the job at that completion slot.
     completion : int, optional
         That completion slot.
     bottleneck : str, optional
-        The first thing in the way, such as ``gpu of worker servers from slot 3 to 9``.
+        The first obstacle, such as ``gpu of worker servers from slot 3 to 9``.
     numbers : mapping of str to float
-        Anything else worth showing.
+        Other values for display.
     """
 
     reason: Reason
@@ -63,7 +63,7 @@ class Refusal:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def record(self) -> dict[str, object]:
-        """Return the refusal as plain values, without what is unknown."""
+        """Return the refusal as plain values, without unknown ones."""
         record: dict[str, object] = {"code": self.reason.value, "message": self.message}
         for name in ("value", "cost", "completion", "bottleneck"):
             if getattr(self, name) is not None:

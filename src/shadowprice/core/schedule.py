@@ -1,4 +1,4 @@
-"""Where a job's workers and parameter servers stand, slot by slot."""
+"""Placements and schedules: the servers of a job's workers and parameter servers, by slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Placement:
     servers : tuple of int
         Server rows, ascending.
     workers, ps : tuple of int
-        Counts on each of them.
+        Counts on each server.
     """
 
     servers: tuple[int, ...]
@@ -30,27 +30,27 @@ class Placement:
 
     @property
     def total_workers(self) -> int:
-        """Workers in all."""
+        """Total number of workers."""
         return sum(self.workers)
 
     @property
     def total_ps(self) -> int:
-        """Parameter servers in all."""
+        """Total number of parameter servers."""
         return sum(self.ps)
 
     @property
     def colocated(self) -> bool:
-        """Whether everything stands on one machine (PD-ORS, Fact 1)."""
+        """Whether all processes are on one server (PD-ORS, Fact 1)."""
         return len(self.servers) == 1
 
     def renumbered(self, rows: Integers) -> Placement:
-        """Return the same on servers whose rows changed; ``rows`` gives the new ones."""
+        """Return the placement with new server rows; ``rows`` maps old rows to new ones."""
         entries = zip(self.servers, self.workers, self.ps, strict=True)
         return Placement.of((int(rows[server]), workers, ps) for server, workers, ps in entries)
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, int]]) -> Placement:
-        """Build from (server, workers, parameter servers), merging equal servers."""
+        """Build from (server, workers, parameter servers), merging entries of a server."""
         merged: dict[int, tuple[int, int]] = {}
         for server, workers, ps in entries:
             before = merged.get(server, (0, 0))
@@ -62,13 +62,13 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What a plan reserves, as parallel arrays sorted by slot, then server.
+    """The reservations of a plan, as parallel arrays sorted by slot, then server.
 
     Parameters
     ----------
     slots, servers, workers, ps : ndarray of int64, shape (entries,)
-        An entry is a slot, a server and the counts that stand there; (slot, server) is unique
-        and no entry is empty.
+        An entry is a slot, a server, and the counts on it. (slot, server) is unique, and no entry
+        is empty.
     """
 
     slots: Integers
@@ -87,7 +87,7 @@ class Schedule:
         for slot, server, workers, ps in entries:
             before = merged.get((slot, server), (0, 0))
             merged[slot, server] = (before[0] + workers, before[1] + ps)
-        rows = [(*place, *counts) for place, counts in sorted(merged.items()) if any(counts)]
+        rows = [(*key, *counts) for key, counts in sorted(merged.items()) if any(counts)]
         table = np.array(rows, dtype=np.int64).reshape(len(rows), 4)
         return cls(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
 
@@ -104,91 +104,96 @@ class Schedule:
 
     @property
     def start(self) -> int:
-        """First slot in which anything runs."""
+        """First slot in which the job runs."""
         return int(self.slots[0])
 
     @property
     def completion(self) -> int:
-        """Last slot in which anything runs, the papers' t^ (0-based)."""
+        """Last slot in which the job runs, the papers' t^ (0-based)."""
         return int(self.slots[-1])
 
     @cached_property
     def _bounds(self) -> tuple[Integers, Integers]:
-        """Distinct slots and where each begins, with the end appended."""
-        slots, begins = np.unique(self.slots, return_index=True)
-        return slots, np.append(begins, len(self.slots))
+        """Distinct slots, and the index at which each starts, followed by the length."""
+        slots, starts = np.unique(self.slots, return_index=True)
+        return slots, np.append(starts, len(self.slots))
 
     @property
     def active_slots(self) -> Integers:
-        """The distinct slots in which the job runs, ascending."""
+        """Distinct slots in which the job runs, ascending."""
         return self._bounds[0]
 
     def totals(self) -> tuple[Integers, Integers, NDArray[np.bool_]]:
         """Return workers, parameter servers and co-location for each of ``active_slots``."""
-        begins = self._bounds[1][:-1]
-        if not len(begins):
+        starts = self._bounds[1][:-1]
+        if not len(starts):
             return self.workers, self.ps, np.zeros(0, dtype=np.bool_)
-        workers = np.add.reduceat(self.workers, begins)
-        ps = np.add.reduceat(self.ps, begins)
+        workers = np.add.reduceat(self.workers, starts)
+        ps = np.add.reduceat(self.ps, starts)
         return workers, ps, np.diff(self._bounds[1]) == 1
 
     def placements(self) -> Iterator[tuple[int, Placement]]:
         """Yield each active slot with its placement, in order."""
         slots, bounds = self._bounds
         servers, workers, ps = self.servers.tolist(), self.workers.tolist(), self.ps.tolist()
-        edges = bounds.tolist()
-        for at, slot in enumerate(slots.tolist()):
-            cut = slice(edges[at], edges[at + 1])
-            yield slot, Placement(tuple(servers[cut]), tuple(workers[cut]), tuple(ps[cut]))
+        limits = bounds.tolist()
+        for index, slot in enumerate(slots.tolist()):
+            entries = slice(limits[index], limits[index + 1])
+            yield (
+                slot,
+                Placement(tuple(servers[entries]), tuple(workers[entries]), tuple(ps[entries])),
+            )
 
     def moved(self, before: Placement | None, *, ran: bool) -> NDArray[np.bool_]:
-        """Return before which of ``active_slots`` the placement changes, the first start apart.
+        """Return which of ``active_slots`` begin with a restart.
 
         Parameters
         ----------
         before : Placement or None
-            Where the job runs in the slot before ``start``, None if nowhere.
+            The job's placement in the slot before ``start``, None if it doesn't run.
         ran : bool
-            Whether it ever ran; the first slot of a job that never did is its first start.
+            Whether the job ever ran. If not, its first slot is the first start and no restart.
 
         Returns
         -------
         ndarray of bool, shape (active slots,)
-            True where a restart is lost: see `core.job`.
+            True if the slot begins with a restart, see `core.job`.
         """
         slots = self.active_slots
         moved = np.ones(len(slots), dtype=np.bool_)
-        standing, last = before, None
-        for at, (slot, placement) in enumerate(self.placements()):
-            paused = last is not None and slot != last + 1
-            moved[at] = paused or placement != standing
-            standing, last = placement, slot
+        previous, previous_slot = before, None
+        for index, (slot, placement) in enumerate(self.placements()):
+            paused = previous_slot is not None and slot != previous_slot + 1
+            moved[index] = paused or placement != previous
+            previous, previous_slot = placement, slot
         if len(slots) and not ran:
             moved[0] = False
         return moved
 
     def without(self, placement: Placement) -> Schedule:
-        """Return the slots that have another placement than this one."""
+        """Return the slots whose placement differs from this one."""
         slots = [slot for slot, other in self.placements() if other != placement]
         kept = np.isin(self.slots, slots)
         return Schedule(self.slots[kept], self.servers[kept], self.workers[kept], self.ps[kept])
 
     def leaves(self, placement: Placement) -> bool:
-        """Return whether any slot has another placement than this one."""
+        """Return whether the placement of any slot differs from this one."""
         return any(other != placement for _, other in self.placements())
 
     def from_slot(self, slot: int) -> Schedule:
-        """Return the part that lies in ``slot`` and later."""
-        at = int(np.searchsorted(self.slots, slot))
-        return Schedule(self.slots[at:], self.servers[at:], self.workers[at:], self.ps[at:])
+        """Return the entries of ``slot`` and later."""
+        index = int(np.searchsorted(self.slots, slot))
+        return Schedule(
+            self.slots[index:], self.servers[index:], self.workers[index:], self.ps[index:]
+        )
 
     def renumbered(self, rows: Integers) -> Schedule:
-        """Return the same on servers whose rows changed, without what stood on one now gone.
+        """Return the schedule with new server rows, without entries of removed servers.
 
         Parameters
         ----------
         rows : ndarray of int64, shape (servers before,)
-            The new row of each server, -1 where it is gone.
+            The new row of each server, -1 if it was removed.
         """
         servers = rows[self.servers]
         kept = servers >= 0
@@ -197,7 +202,7 @@ class Schedule:
         )
 
     def rows(self) -> list[list[int]]:
-        """Return ``[slot, server, workers, ps]`` rows, servers by their positions."""
+        """Return rows of slot, server row, workers and PS."""
         columns = (self.slots, self.servers, self.workers, self.ps)
         return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 

@@ -1,8 +1,8 @@
-"""What finishing a job is worth, as a non-increasing function of how long it took.
+"""Utilities: the value of completing a job, a non-increasing function of the time it took.
 
-Every utility is a function of ``d = completion slot - arrival slot`` (OASiS section III-C, and the
-same in the other three papers). Log-utilities are available because price constants need ratios of
-utilities that underflow (a sigmoid of decay 5 at ``d = 300``).
+Every utility is a function of ``d = completion slot - arrival slot`` (OASiS section III-C, and
+likewise in the other three papers). Logarithms are available, because price constants need ratios
+of utilities that underflow (a sigmoid of decay 5 at ``d = 300``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class Utility(Protocol):
-    """A non-increasing, non-negative worth of finishing ``d`` slots after arrival."""
+    """A non-increasing, non-negative value of completing ``d`` slots after arrival."""
 
     @property
     def kind(self) -> str:
@@ -28,7 +28,7 @@ class Utility(Protocol):
         ...
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the natural logarithm of the utility at each duration (``-inf`` where 0)."""
+        """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
         ...
 
     def values(self, durations: NDArray[np.generic]) -> Floats:
@@ -37,7 +37,7 @@ class Utility(Protocol):
 
 
 class _Family:
-    """What the families share: scalar access and a plain record for files."""
+    """Base of the utility families."""
 
     kind: ClassVar[str]
 
@@ -46,21 +46,21 @@ class _Family:
         return np.exp(self.log_values(durations))
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the natural logarithm of the utility at each duration (``-inf`` where 0)."""
+        """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.values(durations)), dtype=np.float64)
 
 
 def utility_value(utility: Utility, duration: float) -> float:
-    """Return one utility, at ``duration`` slots after arrival."""
-    if type(utility) is Sigmoid:  # what most jobs have, at a fifth of the cost of an array
+    """Return the utility at ``duration`` slots after arrival."""
+    if type(utility) is Sigmoid:  # the most frequent family, at a fifth of an array's cost
         exponent = min(utility.decay * (duration - utility.target), 700.0)
         return float(utility.value / (1.0 + np.exp(exponent)))
     return float(utility.values(np.array([duration], dtype=np.float64))[0])
 
 
 def utility_record(utility: Utility) -> dict[str, float | str]:
-    """Return the utility as a file writes it: its kind and its parameters."""
+    """Return the utility as in files: its kind and its parameters."""
     record: dict[str, float | str] = {"kind": utility.kind}
     for name in _parameters(type(utility)):
         record[name] = getattr(utility, name)
@@ -75,7 +75,7 @@ def _parameters(family: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Constant(_Family):
-    """``value`` whenever it finishes."""
+    """``value`` at any completion."""
 
     value: float
     kind: ClassVar[str] = "constant"
@@ -92,12 +92,11 @@ class Sigmoid(_Family):
     Parameters
     ----------
     value : float
-        Priority; the worth of a job that finishes long before its target (half of it where
-        ``decay`` is 0).
+        Priority: the utility of completing long before the target (half of it if ``decay`` is 0).
     decay : float
-        How steeply the worth falls around the target, per slot.
+        Steepness around the target, per slot.
     target : float
-        Slots after arrival at which half of ``value`` is left.
+        Slots after arrival at which the utility is half of ``value``.
     """
 
     value: float
@@ -143,7 +142,7 @@ class Linear(_Family):
 
 @dataclass(frozen=True, slots=True)
 class Power(_Family):
-    """``(scale / d)^exponent`` for ``d >= 1``; a job done in its arrival slot earns that of 1."""
+    """``(scale / max(d, 1))^exponent``."""
 
     scale: float
     exponent: float
@@ -157,7 +156,7 @@ class Power(_Family):
 
 @dataclass(frozen=True, slots=True)
 class Deadline(_Family):
-    """``value`` up to ``by`` slots after arrival, nothing later."""
+    """``value`` up to ``by`` slots after arrival, 0 later."""
 
     value: float
     by: float

@@ -1,4 +1,4 @@
-"""Words for people: what a file or a call holds, shown so that no terminal obeys it."""
+"""Text for messages: untrusted text is escaped, so that it can't control a terminal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _UNSAFE_IN_LINES: Final = re.compile(f"(?!\n)[{_RANGES}]")
 
 
 _PART: Final = 4
-"""Letters, at least, of a word that is taken for a part of a known name."""
+"""Minimum length of a text that matches as a part of a known name."""
 
 SHOWN: Final = 60
-"""Characters of a value that a message shows."""
+"""Maximum number of characters of a value in a message."""
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: quoted, escaped, and cut where it is long."""
+    """Return a value for a message: quoted, escaped, and truncated if it is long."""
     try:
         text = value if isinstance(value, str) else repr(value)
     except ValueError:  # an integer of more digits than Python writes
@@ -35,55 +35,39 @@ def shown(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text of several lines as one, such as a cause with the last lines of a log."""
-    return " | ".join(line for part in text.splitlines() if (line := part.strip()))
+    """Join the lines of a text, such as a cause followed by lines of a log."""
+    return " | ".join(line for raw_line in text.splitlines() if (line := raw_line.strip()))
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text: a cause, without the last lines of a log below it."""
+    """Return the first line of a text, such as a cause without the lines of a log."""
     return text.lstrip().partition("\n")[0].rstrip()
 
 
 def lines_below(text: str) -> list[str]:
-    """Return what follows the first line of a text, without lines that are empty."""
+    """Return the nonempty lines after the first line of a text."""
     return [line.rstrip() for line in text.lstrip().splitlines()[1:] if line.strip()]
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name most like a wrong one, None where none is or the search is too long.
+    """Return the known name that is most similar to ``name``, None if none is.
 
-    Where the wrong one is a part of a single known name, that is it: ``lost`` is ``server_lost``
-    rather than ``slot``.
-
-    Parameters
-    ----------
-    name : str
-        What was written.
-    known : iterable of str
-        What could have been meant; the first 2,000 are looked at.
-    cutoff : float
-        Least likeness, 0 to 1.
+    If ``name`` is a part of exactly one known name, that name is returned: ``lost`` gives
+    ``server_lost`` rather than ``slot``. Only the first 2,000 known names are compared, and names
+    over 100 characters match none. ``cutoff`` is the minimum similarity, 0 to 1.
     """
     if len(name) > 100:
         return None
     names = list(islice(known, 2_000))
-    whole = [one for one in names if name.lower() in one.lower()]
-    if len(whole) == 1 and len(name) >= _PART:
-        return whole[0]
-    found = difflib.get_close_matches(name, names, 1, cutoff=cutoff)
-    return found[0] if found else None
+    containing = [candidate for candidate in names if name.lower() in candidate.lower()]
+    if len(containing) == 1 and len(name) >= _PART:
+        return containing[0]
+    similar = difflib.get_close_matches(name, names, 1, cutoff=cutoff)
+    return similar[0] if similar else None
 
 
 def escaped(text: str, *, lines: bool = False) -> str:
-    """Return a text with every character that a terminal would obey written as its escape.
-
-    Parameters
-    ----------
-    text : str
-        Anything: names, paths, messages.
-    lines : bool
-        Whether line ends stay as they are.
-    """
+    """Return a text with control characters replaced by escapes; ``lines`` keeps line ends."""
     if text.isascii() and text.isprintable():
         return text
     return (_UNSAFE_IN_LINES if lines else _UNSAFE).sub(_escape, text)
@@ -91,16 +75,16 @@ def escaped(text: str, *, lines: bool = False) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    known = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
-    if known:
-        return known
+    named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
+    if named:
+        return named
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def no_text(text: str) -> tuple[str, str] | None:
-    """Return why a text can be neither stored nor given to a program, and what mends it."""
+    """Return why a text can't be stored or passed to a program, and a hint; None if it can."""
     if "\0" in text:
         return "holds a null character", "leave it out"
     if not is_text(text):
@@ -109,9 +93,9 @@ def no_text(text: str) -> tuple[str, str] | None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: it holds no half of a surrogate pair.
+    """Return whether a text can be encoded as UTF-8, without unpaired surrogates.
 
-    JSON and bytes on the command line can give such halves; tables and files take none.
+    JSON and bytes on the command line can contain unpaired surrogates.
     """
     if text.isascii():
         return True
@@ -123,7 +107,7 @@ def is_text(text: str) -> bool:
 
 
 def json_safe(text: str) -> str:
-    """Return JSON in which no character is one that a terminal would obey; it reads the same."""
+    """Return equivalent JSON in which control characters are escaped."""
 
     def escape(match: re.Match[str]) -> str:
         code = ord(match[0])

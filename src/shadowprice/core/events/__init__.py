@@ -1,13 +1,13 @@
-"""What happens to a cluster, what policies decide, and what drivers are told to do.
+"""Events, decisions and commands.
 
-Events flow from a driver into the engine, decisions from a policy to the engine, and commands from
-the engine to the driver. All are values: none of them acts.
+Drivers send events to the engine, policies send decisions to the engine, and the engine sends
+commands to the driver. All are immutable values without behaviour.
 
-An event's ``slot`` is the first slot that can still be decided when it happens: between two slots
-the coming one, and while a slot runs the one after it. `SlotBegan` and `SlotEnded` name the slot
-itself. Outside, servers go by name; rows of arrays are the engine's and the policies' business.
+An event's ``slot`` is the first slot that can still be decided: between two slots the coming one,
+and while a slot runs the one after it. `SlotBegan` and `SlotEnded` name the slot itself. Servers
+are identified by name. Only the engine and the policies use rows of arrays.
 
-A module for each way that they go; all of them are imported from here.
+Each direction has its own module; import all names from here.
 """
 
 from shadowprice.core.events.commands import (

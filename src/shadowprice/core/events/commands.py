@@ -1,4 +1,4 @@
-"""What the engine tells its driver: what to run and stop, and what became of jobs."""
+"""Commands and notifications from the engine to its driver."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from shadowprice.core.schedule import Placement
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What every command to run or stop something says; two are equal if they ask for the same.
+    """Common fields of commands; two are equal if they ask for the same.
 
     Parameters
     ----------
     id : int
-        Its number among all commands of the engine; a driver acts on it at most once.
+        Number among all commands of the engine. A driver executes it at most once.
     generation : int
-        Which placement of the job it speaks of, from 1 on; older ones are refused.
+        The job's generation, starting from 1. It fences commands: older generations are refused.
     after : tuple of int
-        Commands not acknowledged yet that free what this one takes, of the same slot and given
-        later among them: their end is waited for. Two resizes may name each other; each ends what
-        it replaces before it waits.
+        Unacknowledged commands that free this command's servers, and that must end first. They may
+        be later commands of the same slot. Two resizes may name each other: each stops its previous
+        generation before it waits.
     frees : tuple of str
-        Servers that the job's generation before holds until its end is seen.
+        Servers that the job's previous generation occupies until its end is observed.
     """
 
     id: int = field(default=0, compare=False, kw_only=True)
@@ -36,22 +36,22 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Run(Order):
-    """What `Start` and `Resize` have in common: a new generation of a job.
+    """Common fields of `Start` and `Resize`, which run a new generation of a job.
 
     Parameters
     ----------
     slot : int
-        The slot at whose beginning it is to run.
+        The slot at whose start the generation starts.
     job : str
-        The job.
+        Name of the job.
     placement : Placement
-        Where, by row.
+        The placement, by server row.
     servers : tuple of str
-        The placement's servers by name.
+        Names of the placement's servers.
     copies : tuple of TaskCopies
-        Of a bag, the copies of its tasks that the plan in force began with.
+        Of a bag: the copies at the start of the current plan.
     plan : int
-        Which plan of the job it follows, from 1 on; 0 where it stands until told otherwise.
+        Number of the job's plan, starting from 1; 0 if the job is placed without a plan.
     """
 
     slot: int
@@ -64,21 +64,21 @@ class Run(Order):
 
 @dataclass(frozen=True, slots=True)
 class Start(Run):
-    """Start, or resume, a job in this placement at the beginning of the slot."""
+    """Start or resume a job in this placement at the start of the slot."""
 
     tag: ClassVar[str] = "Start"
 
 
 @dataclass(frozen=True, slots=True)
 class Resize(Run):
-    """Move a running job to this placement at the beginning of the slot."""
+    """Move a running job to this placement at the start of the slot."""
 
     tag: ClassVar[str] = "Resize"
 
 
 @dataclass(frozen=True, slots=True)
 class Stop(Order):
-    """Stop a job at the beginning of the slot; ``finished`` tells whether it is complete."""
+    """Stop a job at the start of the slot; ``finished`` says whether it is complete."""
 
     tag: ClassVar[str] = "Stop"
 
@@ -89,16 +89,16 @@ class Stop(Order):
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """A job lost what it had been promised, and waits to be planned anew.
+    """A job lost its plan or placement, and waits for a new one.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     job : str
-        The job.
+        Name of the job.
     reason : str
-        What happened.
+        The cause.
     """
 
     tag: ClassVar[str] = "Displaced"
@@ -110,7 +110,7 @@ class Displaced:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision was checked and took effect; what drivers report to users."""
+    """A decision was validated and took effect; drivers report it to users."""
 
     tag: ClassVar[str] = "Decided"
 

@@ -1,4 +1,4 @@
-"""What a policy decides; the engine checks each before it takes effect."""
+"""Decisions of policies; the engine validates each before it takes effect."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from shadowprice.core.schedule import Placement, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Admit a job, or re-plan an admitted one, with the schedule it will run.
+    """Admit a job, or replan an admitted one, with a schedule.
 
     Parameters
     ----------
     job : str
-        The job.
+        Name of the job.
     schedule : Schedule
-        All of its future; completes the work that remains.
+        All future slots, which complete the remaining work.
     payoff, utility, cost : float
         The planner's numbers: ``payoff = utility - cost``.
     copies : tuple of TaskCopies
-        For a bag, the copies of every task that remains; all start in the schedule's first slot.
+        Of a bag: the copies of every remaining task. All start in the schedule's first slot.
     charged : float or None
-        What it will pay to tenants (`Charge`) over its slots, where that is not its cost: a place
-        of its own tenant has a price, and costs nothing.
+        Total of its future payments to tenants (`Charge`), if that isn't its cost: capacity of its
+        own tenant has a price but costs nothing.
     payoff_bound : float or None
-        No schedule had a larger payoff at the prices of that moment; None where that is not known.
+        Upper bound of any schedule's payoff at the present prices; None if unknown.
     slot_costs : tuple of float
-        What each active slot of the schedule costs, where the policy was asked to say so
-        (`PolicyContext.itemised`) and admits the job; they make up the cost.
+        Cost of each active slot, which add up to the cost. Present if the policy was asked for them
+        (`PolicyContext.itemised`) and admits the job.
     message : str
-        Why an admitted job is planned again.
+        Why an admitted job is replanned.
     """
 
     tag: ClassVar[str] = "Commit"
@@ -53,7 +53,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Refuse a job for good."""
+    """Refuse a job permanently."""
 
     tag: ClassVar[str] = "Reject"
 
@@ -63,7 +63,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Take a job in without promising when it runs."""
+    """Accept a job without promising when it runs."""
 
     tag: ClassVar[str] = "Queue"
 
@@ -73,25 +73,25 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Admit a job, or one that waits, with the slot by whose end it will be complete.
+    """Admit a new or waiting job with the slot by whose end it completes.
 
-    How the promise is met stays open: placements follow slot by slot. A later promise for the same
-    job takes the place of the earlier one, which is for when that cannot be kept any more.
+    The plan stays open: placements follow slot by slot. A later promise for the same job replaces
+    an earlier one that can't be kept any more.
 
     Parameters
     ----------
     job : str
-        The job.
+        Name of the job.
     completion : int or None
-        Last slot that the job may need; None takes a promise back and leaves the job waiting.
+        Last slot that the job may need; None withdraws a promise and leaves the job waiting.
     expected : int or None
-        Slot in which the plan of the moment completes it.
+        Completion slot in the present plan.
     payoff, utility, cost : float
-        What completing then is worth, what it costs others, and the difference.
+        Utility of that completion, its cost to other jobs, and the difference.
     message : str
         Why a promise changed.
     copies : tuple of TaskCopies
-        Of a bag: the copies that the plan of the moment gives its tasks.
+        Of a bag: the copies of its tasks in the present plan.
     """
 
     tag: ClassVar[str] = "Promise"
@@ -108,17 +108,17 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Run a queued job in this placement from the coming slot on, until told otherwise.
+    """Run a job in this placement from the coming slot on, until another decision.
 
     Parameters
     ----------
     job : str
-        The job.
+        Name of the job.
     placement : Placement
-        Where it stands.
+        The placement.
     copies : tuple of TaskCopies
-        Of a bag: the copies that are to start, one place each. Without, those that run go on, in
-        no more places on any server than they have.
+        Of a bag: the copies that start, one worker each. If empty, running copies continue, with at
+        most the present number of workers on each server.
     """
 
     tag: ClassVar[str] = "Place"
@@ -139,16 +139,16 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """Release the plan of an admitted job, so that another one can have its place.
+    """Release the plan of an admitted job, to make its capacity available to another job.
 
-    The policy plans the job again, or drops it, with a later decision on the same event.
+    The policy replans or drops the job by a later decision on the same event.
 
     Parameters
     ----------
     job : str
-        The job.
+        Name of the job.
     reason : str
-        Why, for its history.
+        The cause, for the job's history.
     """
 
     tag: ClassVar[str] = "Displace"
@@ -159,7 +159,7 @@ class Displace:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give up an admitted job that cannot be kept."""
+    """Abandon an admitted job that can't be completed."""
 
     tag: ClassVar[str] = "Drop"
 
@@ -169,18 +169,18 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One tenant pays another for what a job uses in a slot.
+    """A payment from one tenant to another for a job's resources in a slot.
 
     Parameters
     ----------
     job : str
-        The job that uses it.
+        The job that uses the resources.
     slot : int
-        The slot it is paid for.
+        The slot that is paid for.
     payer, payee : str
         Tenants.
     amounts : mapping of str to int
-        Micro-units of utility by type of place (``worker``, ``ps``, ``worker/v100``).
+        Millionths of a unit of utility, by resource (``worker``, ``ps``, ``worker/v100``).
     """
 
     tag: ClassVar[str] = "Charge"

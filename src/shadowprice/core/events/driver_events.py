@@ -1,4 +1,4 @@
-"""What a driver tells the engine: what happened outside."""
+"""Events from a driver to the engine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shadowprice.core.job import Job
 
 @dataclass(frozen=True, slots=True)
 class ServerLost:
-    """A server is gone: what runs on it has ended, and nothing may be planned on it.
+    """A server was lost: its processes have ended, and it can't be used.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     server : str
-        Its name.
+        Name of the server.
     row : int
         Its row, for policies; the engine fills it in.
     """
@@ -34,14 +34,14 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True)
 class ServerBack:
-    """A lost or drained server takes work again.
+    """A lost or drained server is available again.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     server : str
-        Its name.
+        Name of the server.
     row : int
         Its row, for policies; the engine fills it in.
     """
@@ -55,18 +55,18 @@ class ServerBack:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What a server is from now on.
+    """The new configuration of a server.
 
     Parameters
     ----------
     role : Role
-        What it may carry.
+        The processes that it may run.
     capacity : mapping of str to int
-        Amounts by resource, in the units of `core.amounts`; resources of the cluster only.
+        Amounts by resource of the cluster, in the units of `core.amounts`.
     drained : bool
-        Whether it is to be emptied: jobs leave it after the running slot, and none comes.
+        Whether to drain it: jobs leave it after the running slot, and no new ones start.
     cost : float or None
-        What it costs an hour, where servers have prices; None keeps what it was, 0 of a new one.
+        Price per hour, if servers have prices; None keeps the present price, 0 for a new server.
     """
 
     role: Role
@@ -77,23 +77,20 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class CapacityChanged:
-    """Servers were added, removed, resized, drained or given another role, or shares changed.
-
-    Or it became known that moving a job costs another time than was believed.
+    """Servers, shares of tenants, or the default restart time changed.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     servers : mapping of str to ServerState or None
-        What each named server is from now on; None removes it. Names that are new are added.
+        New configurations by name. None removes a server, and a new name adds one.
     tenants : tuple of Tenant or None
-        All tenants with their shares, None where they stay as they are.
+        All tenants with their shares, None if unchanged.
     restart_seconds : Fraction or None
-        Time that jobs lose whenever they move, where they do not say so themselves: of those that
-        are to come. None where it stays.
+        Default time that jobs lose when they move. It applies to future jobs. None if unchanged.
     restart_first : bool or None
-        Whether a job's first start loses it as well; None where it stays.
+        Whether a job's first start also loses that time; None if unchanged.
     """
 
     tag: ClassVar[str] = "CapacityChanged"
@@ -114,7 +111,7 @@ class TimespanChanged:
     slot : int
         First slot that can still be decided.
     until : int or None
-        First slot in which nothing may run, None where there is no end. It may have passed.
+        First slot in which nothing may run, None without an end. It may be in the past.
     """
 
     tag: ClassVar[str] = "TimespanChanged"
@@ -125,15 +122,15 @@ class TimespanChanged:
 
 @dataclass(frozen=True, slots=True)
 class JobRevised:
-    """What is known of a job changed: its rate, its work, its utility, its deadline.
+    """The description of a job changed: its rate, work, utility or deadline.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     job : Job
-        The job as it is now known, under its old name and arrival. Progress keeps its share of the
-        work in mini-batches.
+        The new description, with the old name and arrival. Progress keeps its number of
+        mini-batches.
     """
 
     tag: ClassVar[str] = "JobRevised"
@@ -144,20 +141,20 @@ class JobRevised:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A generation of a job ended with a failure.
+    """A generation of a job failed.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     job : str
-        The job.
+        Name of the job.
     generation : int
-        The generation that failed; one that is not the newest changes nothing.
+        The generation that failed; ignored if it isn't the newest.
     reason : str
-        What is known of it.
+        The cause, if known.
     retries : int
-        Failures that the job is allowed in all; one more closes it.
+        Total failures that the job is allowed; the next failure closes it.
     """
 
     tag: ClassVar[str] = "JobFailed"
@@ -171,18 +168,18 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """A generation of a job could not be started where it was told to; the job is planned anew.
+    """A generation of a job couldn't be started; the job is replanned.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     job : str
-        The job.
+        Name of the job.
     generation : int
-        The generation; one that is not the newest changes nothing.
+        The generation; ignored if it isn't the newest.
     reason : str
-        What is known of it.
+        The cause, if known.
     """
 
     tag: ClassVar[str] = "StartFailed"
@@ -195,7 +192,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """A generation of a job ended by itself, done, whatever had been counted of its progress."""
+    """A generation ended because the job is done, regardless of the progress counted so far."""
 
     tag: ClassVar[str] = "JobEnded"
 
@@ -206,16 +203,16 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProgressMeasured:
-    """How far running jobs say they are.
+    """Progress that running jobs reported.
 
     Parameters
     ----------
     slot : int
         First slot that can still be decided.
     progress : mapping of str to (int, int)
-        By job, the generation that reports, and its progress since the job's very beginning in
-        millionths of a mini-batch. A report of an old generation, or that goes back, is ignored;
-        until one says more than nothing, each takes the place of what was counted by time.
+        By job: the reporting generation, and the job's total progress in millionths of a
+        mini-batch. Reports of an old generation are ignored, and so are smaller values. Every
+        report up to the first positive one replaces the progress that was estimated by time.
     """
 
     tag: ClassVar[str] = "ProgressMeasured"
@@ -226,7 +223,7 @@ class ProgressMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Commands were carried out; of a `Stop` or `Resize`, the old generation's end was seen."""
+    """Commands were executed; for `Stop` and `Resize`, the old generation has ended."""
 
     tag: ClassVar[str] = "Acknowledged"
 
@@ -236,7 +233,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """A job was withdrawn by its owner; to policies, also one that failed for good."""
+    """The owner cancelled a job. Policies also get this event for a job that failed permanently."""
 
     tag: ClassVar[str] = "JobCancelled"
 
@@ -246,7 +243,7 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class JobsArrived:
-    """Jobs arrived, in the order in which they are to be considered."""
+    """Jobs arrived; the policy considers them in this order."""
 
     tag: ClassVar[str] = "JobsArrived"
 
@@ -256,7 +253,7 @@ class JobsArrived:
 
 @dataclass(frozen=True, slots=True)
 class SlotBegan:
-    """A slot begins: placements for it are settled now."""
+    """A slot starts, and its placements become commands."""
 
     tag: ClassVar[str] = "SlotBegan"
 
@@ -265,7 +262,7 @@ class SlotBegan:
 
 @dataclass(frozen=True, slots=True)
 class SlotEnded:
-    """A slot is over, with the progress that each running job made in it.
+    """A slot ended, with the progress of each running job in it.
 
     Parameters
     ----------
@@ -274,8 +271,8 @@ class SlotEnded:
     progress : mapping of str to int
         Progress units by job.
     finished : mapping of str to tuple of int
-        For every running bag, the tasks that finished in the slot, by entry of the copies that
-        its plan gave them; their sum is its progress.
+        For every running bag: tasks that finished in the slot, by entry of the plan's copies. Their
+        sum is the bag's progress.
     """
 
     tag: ClassVar[str] = "SlotEnded"

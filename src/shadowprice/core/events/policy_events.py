@@ -1,4 +1,4 @@
-"""What the engine tells a policy: what it may decide about."""
+"""Events from the engine to a policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shadowprice.core.events.driver_events import (
 
 @dataclass(frozen=True, slots=True)
 class JobsFinished:
-    """Jobs completed in the slot before ``slot``; what they held is released."""
+    """Jobs completed in the slot before ``slot``; their reservations are released."""
 
     tag: ClassVar[str] = "JobsFinished"
 
@@ -29,17 +29,17 @@ class JobsFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobsDisplaced:
-    """Admitted jobs lost their plan or placement and must be planned again, or dropped.
+    """Admitted jobs lost their plan or placement and must be replanned or dropped.
 
     Parameters
     ----------
     slot : int
         First slot in which they could run again.
     jobs : tuple of str
-        The jobs, in the order in which they were admitted.
+        The jobs, in order of arrival.
     server : int or None
-        Row of the server whose loss displaced them; None where a plan is not enough for the work
-        that remains, could not be started, or reaches past the end of the timespan.
+        Row of the server whose loss displaced them. None if another cause did: a plan that falls
+        short, a failed start, changed servers, or the end of the timespan.
     """
 
     tag: ClassVar[str] = "JobsDisplaced"
@@ -51,10 +51,10 @@ class JobsDisplaced:
 
 @dataclass(frozen=True, slots=True)
 class PlansFellShort:
-    """Plans of admitted jobs ended, or cannot complete the work that remains.
+    """Plans of admitted jobs ended, or can't complete the remaining work.
 
-    The jobs still hold what is left of their plans. The policy extends each plan, moves the job, or
-    drops it.
+    The jobs still hold the remaining slots of their plans. The policy extends each plan, moves the
+    job, or drops it.
 
     Parameters
     ----------
