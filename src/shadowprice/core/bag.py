@@ -97,8 +97,8 @@ class Bag:
     @property
     def shortest_slots(self) -> int:
         """Minimum number of slots in which all tasks can end."""
-        longest = max(group.law.shortest for group in self.groups)
-        return max(1, math.ceil(longest / self.slot_seconds))
+        min_seconds = max(group.law.shortest for group in self.groups)
+        return max(1, math.ceil(min_seconds / self.slot_seconds))
 
     @property
     def worker_slots(self) -> float:

@@ -200,8 +200,8 @@ class Cluster:
             if name in self.column:
                 vector[self.column[name]] = amount
             elif amount and name != BANDWIDTH:
-                known = ", ".join(self.resources)
-                raise InputError(f"no server has {name!r}; the cluster's resources are {known}")
+                names = ", ".join(self.resources)
+                raise InputError(f"no server has {name!r}; the cluster's resources are {names}")
         vector.setflags(write=False)
         return vector
 

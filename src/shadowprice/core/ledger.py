@@ -175,8 +175,8 @@ class Ledger:
                 rows = self.used.copy()
                 # Slots beyond the window were never reserved: they hold only placements.
                 self._buffer[: self.horizon] = rows
-                kept = self._versions[self._offset :][: self.horizon]
-                self._versions[: self.horizon] = kept.copy()
+                versions = self._versions[self._offset :][: self.horizon]
+                self._versions[: self.horizon] = versions.copy()
                 self._offset = 0
             entering = slice(self._offset + self.horizon, self._offset + self.horizon + steps)
             self._buffer[entering] = self._standing
@@ -250,15 +250,15 @@ class Ledger:
         holding = self.holdings.pop(job, None)
         if holding is None:
             return EMPTY
-        rest = EMPTY
+        released = EMPTY
         if len(holding.plan):
-            rest = holding.plan.from_slot(self.start)
-            rows = rest.slots - self.start
-            self.used[rows, rest.servers] -= self._amounts(rest, holding)
-            self._touch(rest.active_slots)
+            released = holding.plan.from_slot(self.start)
+            rows = released.slots - self.start
+            self.used[rows, released.servers] -= self._amounts(released, holding)
+            self._touch(released.active_slots)
         if holding.standing is not None:
             self._take_away(*self._taken(holding))
-        return rest
+        return released
 
     def put_back(self, job: str, holding: Holding, rest: Schedule) -> None:
         """Undo `release`; ``rest`` is its result."""
@@ -298,16 +298,16 @@ class Ledger:
             placement is kept then.
         """
         holding = self._holding(job, worker, ps)
-        before = holding.standing
-        if before is not None:
+        previous_placement = holding.standing
+        if previous_placement is not None:
             previous = self._taken(holding)
             self._take_away(*previous)
-        servers, added = taken = self._standing_amounts(placement, holding)
+        servers, added = amounts_taken = self._standing_amounts(placement, holding)
         amounts = self.used[:, servers] + added
         exceeds = amounts > self.capacity[servers]
         # Most placements are small: searching bytes is then faster than `any`.
         if (b"\1" in exceeds.tobytes()) if exceeds.size <= _FEW else exceeds.any():
-            if before is not None:
+            if previous_placement is not None:
                 self._add(*previous)
             self._forget_if_empty(job)
             entry, resource = divmod(int(exceeds.any(axis=0).argmax()), len(added.T))
@@ -318,7 +318,7 @@ class Ledger:
         self.used[:, servers] = amounts
         self._standing[servers] += added
         self._changes += 1
-        holding.standing, holding.taken = placement, taken
+        holding.standing, holding.taken = placement, amounts_taken
 
     def can_stand(
         self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None
@@ -330,8 +330,8 @@ class Ledger:
         reserved = self.holdings.get(job)
         if reserved is not None and reserved.standing is not None:
             own = np.zeros_like(self.capacity)
-            own_servers, taken = self._taken(reserved)
-            own[own_servers] += taken
+            own_servers, own_amounts = self._taken(reserved)
+            own[own_servers] += own_amounts
             amounts = amounts - own[servers]
         return bool((amounts <= self.capacity[servers]).all())
 
@@ -370,9 +370,9 @@ class Ledger:
             New rows of unavailable servers.
         """
         ledger = Ledger(cluster, self.horizon, self.start)
-        kept = np.flatnonzero(rows >= 0)
-        ledger._buffer[: self.horizon, rows[kept]] = self.used[:, kept]
-        ledger._standing[rows[kept]] = self._standing[kept]
+        kept_rows = np.flatnonzero(rows >= 0)
+        ledger._buffer[: self.horizon, rows[kept_rows]] = self.used[:, kept_rows]
+        ledger._standing[rows[kept_rows]] = self._standing[kept_rows]
         ledger._changes = self._changes + int(self._versions.max()) + 1
         ledger.capacity_version = self.capacity_version + 1
         ledger.capacity[list(out)] = 0
@@ -430,8 +430,8 @@ class Ledger:
         if holding.standing is not None and server in holding.standing.servers:
             return True
         plan = holding.plan
-        on = np.flatnonzero(plan.servers == server)
-        return bool(len(on) and plan.slots[on[-1]] >= self.start)
+        entries = np.flatnonzero(plan.servers == server)
+        return bool(len(entries) and plan.slots[entries[-1]] >= self.start)
 
     def _holding(self, job: str, worker: Amounts, ps: Amounts | None) -> Holding:
         holding = self.holdings.get(job)

@@ -53,8 +53,8 @@ class Placement:
         """Build from (server, workers, parameter servers), merging entries of a server."""
         merged: dict[int, tuple[int, int]] = {}
         for server, workers, ps in entries:
-            before = merged.get(server, (0, 0))
-            merged[server] = (before[0] + workers, before[1] + ps)
+            previous = merged.get(server, (0, 0))
+            merged[server] = (previous[0] + workers, previous[1] + ps)
         rows = sorted((server, *counts) for server, counts in merged.items() if any(counts))
         servers, workers_, ps_ = zip(*rows, strict=True) if rows else ((), (), ())
         return cls(servers, workers_, ps_)
@@ -85,8 +85,8 @@ class Schedule:
         """Build from (slot, server, workers, parameter servers), in any order."""
         merged: dict[tuple[int, int], tuple[int, int]] = {}
         for slot, server, workers, ps in entries:
-            before = merged.get((slot, server), (0, 0))
-            merged[slot, server] = (before[0] + workers, before[1] + ps)
+            previous = merged.get((slot, server), (0, 0))
+            merged[slot, server] = (previous[0] + workers, previous[1] + ps)
         rows = [(*key, *counts) for key, counts in sorted(merged.items()) if any(counts)]
         table = np.array(rows, dtype=np.int64).reshape(len(rows), 4)
         return cls(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
@@ -173,8 +173,10 @@ class Schedule:
     def without(self, placement: Placement) -> Schedule:
         """Return the slots whose placement differs from this one."""
         slots = [slot for slot, other in self.placements() if other != placement]
-        kept = np.isin(self.slots, slots)
-        return Schedule(self.slots[kept], self.servers[kept], self.workers[kept], self.ps[kept])
+        is_kept = np.isin(self.slots, slots)
+        return Schedule(
+            self.slots[is_kept], self.servers[is_kept], self.workers[is_kept], self.ps[is_kept]
+        )
 
     def leaves(self, placement: Placement) -> bool:
         """Return whether the placement of any slot differs from this one."""
@@ -196,9 +198,9 @@ class Schedule:
             The new row of each server, -1 if it was removed.
         """
         servers = rows[self.servers]
-        kept = servers >= 0
+        is_kept = servers >= 0
         return Schedule.from_arrays(
-            self.slots[kept], servers[kept], self.workers[kept], self.ps[kept]
+            self.slots[is_kept], servers[is_kept], self.workers[is_kept], self.ps[is_kept]
         )
 
     def rows(self) -> list[list[int]]:

@@ -30,8 +30,8 @@ def shown(value: object) -> str:
         text = value if isinstance(value, str) else repr(value)
     except ValueError:  # an integer of more digits than Python writes
         return "a number of thousands of digits"
-    cut = text[:SHOWN] + "..." if len(text) > SHOWN else text
-    return repr(cut) if isinstance(value, str) else cut
+    truncated = text[:SHOWN] + "..." if len(text) > SHOWN else text
+    return repr(truncated) if isinstance(value, str) else truncated
 
 
 def one_line(text: str) -> str:

@@ -95,8 +95,8 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
                 f"{record.story()}: {placement.total_workers} places for {started} copies"
             )
         return
-    before = record.placement
-    current = {} if before is None else dict(zip(before.servers, before.workers, strict=True))
+    present = record.placement
+    current = {} if present is None else dict(zip(present.servers, present.workers, strict=True))
     for server, count in zip(placement.servers, placement.workers, strict=True):
         if count > current.get(server, 0):
             raise PolicyError(
@@ -116,7 +116,10 @@ def count_finished(record: JobRecord, slot: int, gained: int, done: tuple[int, .
         done is None
         or len(done) != len(record.left)
         or sum(done) != gained
-        or any(not 0 <= number <= left for number, left in zip(done, record.left, strict=True))
+        or any(
+            not 0 <= number <= remaining
+            for number, remaining in zip(done, record.left, strict=True)
+        )
     ):
         raise ShadowpriceError(
             f"bag {record.job.name!r} finished {done} tasks in slot {slot} with a progress of "
@@ -136,7 +139,8 @@ def narrowed(record: JobRecord, now: int) -> Schedule | None:
     keep their workers.
     """
     live_copies = sum(
-        left * entry.copies for left, entry in zip(record.left, record.copies, strict=True)
+        remaining * entry.copies
+        for remaining, entry in zip(record.left, record.copies, strict=True)
     )
     plan = record.plan
     is_future = plan.slots >= now
@@ -147,5 +151,5 @@ def narrowed(record: JobRecord, now: int) -> Schedule | None:
     workers = np.where(is_future, allowed, plan.workers)
     if (workers == plan.workers).all():
         return None
-    kept = workers > 0
-    return Schedule(plan.slots[kept], plan.servers[kept], workers[kept], plan.ps[kept])
+    is_kept = workers > 0
+    return Schedule(plan.slots[is_kept], plan.servers[is_kept], workers[is_kept], plan.ps[is_kept])

@@ -221,7 +221,7 @@ class Books:
         departed: int,
         marks: Mapping[str, Iterable[str]],
     ) -> None:
-        """Load jobs into new books whose counters, slot and lost servers are already set.
+        """Load jobs into a new engine whose counters, slot and lost servers are already set.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class Books:
         self._digest.restore(departed, self.jobs)
 
     def take_books(self, other: Books) -> None:
-        """Copy the state of other books; both can then change independently."""
+        """Copy another engine's state; both can then change independently."""
         for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
             setattr(self, name, getattr(other, name))
         self.lost, self.drained = set(other.lost), set(other.drained)
@@ -346,9 +346,9 @@ class Books:
         holding = ledger.holdings.get(name)
         if holding is None:
             return
-        rest = ledger.release(name)
-        undo.push(ledger.put_back, name, holding, rest)
-        for slot in rest.active_slots.tolist() if rest is not EMPTY else ():
+        released = ledger.release(name)
+        undo.push(ledger.put_back, name, holding, released)
+        for slot in released.active_slots.tolist() if released is not EMPTY else ():
             agenda = self._agenda[slot]
             undo.drop(agenda, name, self._commitment)
             if not agenda:
@@ -394,7 +394,7 @@ class Books:
         # Copies placed slot by slot are numbered like plans: each start draws new durations.
         planned = len(record.plan) or record.job.bag is not None
         plan = record.plans if planned else 0
-        before = self.running.get(name)
+        previous = self.running.get(name)
         record.resumed_before = record.resumed_at if record.generation else -1
         record.resumed_at = record.measured
         record.generation = record.generation + 1
@@ -411,7 +411,7 @@ class Books:
             placement,
             id=number,
             generation=record.generation,
-            frees=() if before is None else tuple([names[row] for row in before.servers]),
+            frees=() if previous is None else tuple([names[row] for row in previous.servers]),
             servers=tuple([names[row] for row in placement.servers]),
             copies=record.copies,
             plan=plan,

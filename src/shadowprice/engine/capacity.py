@@ -45,21 +45,21 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
     roles, narrowed = [], []
     costs = np.zeros(len(names))
     for row, name in enumerate(names):
-        state, before = states.get(name), cluster.index.get(name)
-        if cluster.costs is not None and before is not None:
-            costs[row] = cluster.costs[before]
+        state, old_row = states.get(name), cluster.index.get(name)
+        if cluster.costs is not None and old_row is not None:
+            costs[row] = cluster.costs[old_row]
         if state is not None and state.cost is not None:
             costs[row] = state.cost
         if state is None:
-            assert before is not None
-            capacity[row] = cluster.capacity[before]
-            roles.append(cluster.roles[before])
+            assert old_row is not None
+            capacity[row] = cluster.capacity[old_row]
+            roles.append(cluster.roles[old_row])
             continue
         capacity[row] = _amounts(cluster, state)
         roles.append(state.role)
-        if before is not None and (
-            (capacity[row] < cluster.capacity[before]).any()
-            or state.role is not cluster.roles[before]
+        if old_row is not None and (
+            (capacity[row] < cluster.capacity[old_row]).any()
+            or state.role is not cluster.roles[old_row]
         ):
             narrowed.append(name)
     new_rows = {name: row for row, name in enumerate(names)}
@@ -89,13 +89,13 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             restart_first=restart_first,
             costs=None if cluster.costs is None else costs,
         )
-    given = [(name, state) for name, state in states.items() if state is not None]
+    remaining = [(name, state) for name, state in states.items() if state is not None]
     return Change(
         changed,
         rows,
         tuple(narrowed),
-        tuple(name for name, state in given if state.drained),
-        tuple(name for name, state in given if not state.drained),
+        tuple(name for name, state in remaining if state.drained),
+        tuple(name for name, state in remaining if not state.drained),
     )
 
 

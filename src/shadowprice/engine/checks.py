@@ -217,8 +217,8 @@ def _capacity(books: Books, event: CapacityChanged) -> None:
         for resource, amount in state.capacity.items():
             _known("resource", resource, cluster.column)
             _whole(f"the {resource} of server {name!r}", amount, 2**62)
-    gone = {name for name, state in event.servers.items() if state is None}
-    if len(gone) == cluster.servers and not event.servers.keys() - gone:
+    removed = {name for name, state in event.servers.items() if state is None}
+    if len(removed) == cluster.servers and not event.servers.keys() - removed:
         raise EventError("the last server cannot be removed; drain it, or add others with it")
     if event.tenants is not None:
         names = [tenant.name for tenant in event.tenants if isinstance(tenant, Tenant)]
@@ -226,8 +226,8 @@ def _capacity(books: Books, event: CapacityChanged) -> None:
             raise EventError("tenants are given twice, or are no tenants")
         open_ = {record.job.tenant for record in books.open_jobs.values()} - {None}
         if names and open_ - set(names):
-            left = ", ".join(sorted(str(name) for name in open_ - set(names)))
-            raise EventError(f"tenants with open jobs cannot leave: {left}")
+            remaining = ", ".join(sorted(str(name) for name in open_ - set(names)))
+            raise EventError(f"tenants with open jobs cannot leave: {remaining}")
         for tenant in event.tenants:
             for resource, amount in tenant.share.items():
                 _known("resource", resource, cluster.column)

@@ -292,8 +292,8 @@ class Decider(Books):
         """Return before which slots of a plan its job restarts, None if restarts cost nothing."""
         if not record.job.restart or not self.capabilities.charges_restarts or not len(plan):
             return None
-        before = self.running.get(record.job.name) if plan.start == self.slot else None
-        return plan.moved(before, ran=self.cluster.restart_first or record.started is not None)
+        present = self.running.get(record.job.name) if plan.start == self.slot else None
+        return plan.moved(present, ran=self.cluster.restart_first or record.started is not None)
 
     def _place(self, record: JobRecord, decision: Place) -> None:
         if len(record.plan):
@@ -304,9 +304,9 @@ class Decider(Books):
         else:
             check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
         self._check_there(record, decision.placement.servers)
-        before = record.placement
+        previous = record.placement
         self.ledger.stand(job.name, decision.placement, job.worker, job.ps)
-        self._undo.push(self.ledger.unstand, job.name, before)
+        self._undo.push(self.ledger.unstand, job.name, previous)
         self._touch(record).placement = decision.placement
         if decision.copies:
             record.plans = record.plans + 1

@@ -334,14 +334,14 @@ class Engine(JobEvents):
     def _switch(
         self, slot: int, name: str, placement: Placement | None, commands: list[Command]
     ) -> None:
-        before = self.running.get(name)
+        present = self.running.get(name)
         if placement is None:
-            if before is not None:
+            if present is not None:
                 self._undo.drop(self.running, name, self._start)
-                commands.append(self._stop(slot, name, before, finished=False))
-        elif before is None:
+                commands.append(self._stop(slot, name, present, finished=False))
+        elif present is None:
             commands.append(self._run(Start, slot, name, placement))
-        elif placement != before or self._new_copies(name):
+        elif placement != present or self._new_copies(name):
             commands.append(self._run(Resize, slot, name, placement))
 
     def _new_copies(self, name: str) -> bool:
@@ -363,13 +363,13 @@ class Engine(JobEvents):
         if finished:
             commands += self._consult(JobsFinished(slot + 1, tuple(finished)))
         # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
-        short = [
+        short_of_plan = [
             name
             for name in self._planned
             if self._fell_short(name, slot, behind) or self._must_stay(name, slot + 1)
         ]
-        if short:
-            commands += self._extend(short)
+        if short_of_plan:
+            commands += self._extend(short_of_plan)
         return commands
 
     def _count(
@@ -390,10 +390,10 @@ class Engine(JobEvents):
                 continue  # the job ended or was closed during the slot
             job = record.job
             if job.bag is None:
-                before = record.progress
-                previous_progress.append((record, before))
-                record.progress = made = before + gained
-                if made >= job.required:
+                previous = record.progress
+                previous_progress.append((record, previous))
+                record.progress = progress_made = previous + gained
+                if progress_made >= job.required:
                     finished.append(name)
                 if planned and name in planned and self._yielded_less(record, gained):
                     behind.add(name)

@@ -81,10 +81,10 @@ class JobEvents(ServerEvents):
     def _revise(self, event: JobRevised) -> list[Command]:
         job = event.job
         record = self.open_jobs[job.name]
-        before = record.job
-        done_minibatches = record.progress * before.work // before.required
+        old_job = record.job
+        done_minibatches = record.progress * old_job.work // old_job.required
         self._touch(record).job = job
-        if job.resumable and job.differs_only("resumable", before):
+        if job.resumable and job.differs_only("resumable", old_job):
             return []  # plans don't depend on this field
         record.progress = min(job.required, done_minibatches * job.required // job.work)
         if record.measured:
@@ -93,19 +93,19 @@ class JobEvents(ServerEvents):
         broken = not (
             revised_plan_holds(
                 record,
-                before,
+                old_job,
                 self.slot,
                 self.running.get(job.name),
                 charged=charged,
                 first=self.cluster.restart_first,
             )
             if len(record.plan)
-            else standing_holds(record, before)
+            else standing_holds(record, old_job)
         )
         self._resume_policy()
         commands = self._consult(event)
         if broken and job.name in self.open_jobs:
-            if len(record.plan) and record.job.same_demand(before):
+            if len(record.plan) and record.job.same_demand(old_job):
                 commands += self._extend([job.name])
             else:
                 commands += self._replan([job.name], None, "it was revised")

@@ -324,9 +324,9 @@ class JournalReader:
             number = 1
             while line := self._line(file, number + 1):
                 number += 1
-                place = self._place(number)
+                location = self._place(number)
                 try:
-                    item = _item(_text(line, place), cluster, place)
+                    item = _item(_text(line, location), cluster, location)
                 except InputError:
                     if not line.endswith(b"\n") and _is_last(file):
                         self._tell(number)
@@ -335,13 +335,13 @@ class JournalReader:
                 if isinstance(item, Entry):
                     if item.sequence != sequence + 1:
                         raise _damaged(
-                            place, f"is event {item.sequence}, but event {sequence + 1} is next"
+                            location, f"is event {item.sequence}, but event {sequence + 1} is next"
                         )
                     sequence = item.sequence
                     if isinstance(item.event, CapacityChanged):
                         cluster = changed_cluster(cluster, item.event).cluster
                 elif item.sequence != sequence:
-                    raise _damaged(place, f"is the digest after event {item.sequence}")
+                    raise _damaged(location, f"is the digest after event {item.sequence}")
                 yield item
 
     def _line(self, file: IO[bytes], number: int) -> bytes:

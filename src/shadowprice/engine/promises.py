@@ -30,8 +30,8 @@ def revised_plan_holds(
         return False
     workers, ps, _ = future.totals()
     positions = np.searchsorted(job.worker_counts, workers)
-    known = positions < len(job.worker_counts)
-    if not known.all() or (job.worker_counts[positions] != workers).any():
+    is_in_range = positions < len(job.worker_counts)
+    if not is_in_range.all() or (job.worker_counts[positions] != workers).any():
         return False
     if (ps < job.ps_counts[positions]).any():
         return False

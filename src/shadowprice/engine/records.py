@@ -145,7 +145,7 @@ def event_record(event: DriverEvent) -> Fields:
                 for name, state in event.servers.items()
             }
             if event.tenants is not None:
-                record["tenants"] = [[each.name, dict(each.share)] for each in event.tenants]
+                record["tenants"] = [[tenant.name, dict(tenant.share)] for tenant in event.tenants]
             if event.restart_seconds is not None:
                 record["restart_seconds"] = str(event.restart_seconds)
             if event.restart_first is not None:

@@ -45,8 +45,8 @@ class ServerEvents(Decider):
             commands += self._kill(slot, row)
         was_out = row in self.lost
         self._undo.assign(self, "lost", self.lost | {row})
-        out = self.drained | {row} if drained else self.drained - {row}
-        self._undo.assign(self, "drained", out)
+        drained_rows = self.drained | {row} if drained else self.drained - {row}
+        self._undo.assign(self, "drained", drained_rows)
         self._undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
         holders = ledger.lose(row)
         displaced = self._displace(holders)
@@ -100,7 +100,7 @@ class ServerEvents(Decider):
 
     def _rebuild(self, event: CapacityChanged, change: Change) -> list[Command]:
         """Replace the cluster, displace the jobs that no longer fit, and notify the policy."""
-        undo, before = self._undo, self.cluster
+        undo, old_cluster = self._undo, self.cluster
         commands: list[Command] = []
         displaced_names: list[str] = []
         for row in np.flatnonzero(change.rows < 0).tolist():
@@ -110,9 +110,9 @@ class ServerEvents(Decider):
         for name in change.narrowed:
             if (
                 change.cluster.roles[change.cluster.index[name]]
-                is not before.roles[before.index[name]]
+                is not old_cluster.roles[old_cluster.index[name]]
             ):
-                displaced_names += self._displace(self.ledger.holders(before.index[name]))
+                displaced_names += self._displace(self.ledger.holders(old_cluster.index[name]))
         self._renumber(change)
         undo.assign(self, "cluster", change.cluster)
         undo.assign(

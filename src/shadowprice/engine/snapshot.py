@@ -346,12 +346,12 @@ def _order_of(told: Mapping[str, Any], index: Mapping[str, int]) -> Start | Resi
     }
     if told["order"] == Stop.tag:
         return Stop(told["slot"], told["job"], told["finished"], **common)
-    known = [entry for entry in told["on"] if entry[0] in index]
+    entries = [entry for entry in told["on"] if entry[0] in index]
     kind = Start if told["order"] == Start.tag else Resize
     return kind(
         told["slot"],
         told["job"],
-        placement_of(known, index),
+        placement_of(entries, index),
         servers=tuple(name for name, _, _ in told["on"]),
         copies=tuple(TaskCopies(*entry) for entry in told["copies"]),
         plan=told["plan"],

@@ -217,10 +217,10 @@ def check_roles(
     PolicyError
         If a count is negative, or a server's role doesn't allow an entry.
     """
-    wrong = (workers < 0) | (ps < 0)
-    wrong |= (workers > 0) & ~cluster.hosts_workers[servers]
-    wrong |= (ps > 0) & ~cluster.hosts_ps[servers]
-    for entry in np.flatnonzero(wrong)[:1]:
+    is_invalid = (workers < 0) | (ps < 0)
+    is_invalid |= (workers > 0) & ~cluster.hosts_workers[servers]
+    is_invalid |= (ps > 0) & ~cluster.hosts_ps[servers]
+    for entry in np.flatnonzero(is_invalid)[:1]:
         _check_entry(record, int(servers[entry]), int(workers[entry]), int(ps[entry]), cluster)
 
 
@@ -246,9 +246,9 @@ def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np
     needed = np.array(
         [-(-int(n) * job.worker_bandwidth // job.ps_bandwidth) for n in elsewhere], dtype=np.int64
     )
-    short = (ps > 0) & (ps < needed)
-    if short.any():
-        entry = int(np.argmax(short))
+    is_short = (ps > 0) & (ps < needed)
+    if is_short.any():
+        entry = int(np.argmax(is_short))
         raise PolicyError(
             f"{record.story()}: {int(ps[entry])} parameter servers on a server cannot carry "
             f"{int(elsewhere[entry])} workers elsewhere, {int(needed[entry])} could (Astraea (3i))"
@@ -264,9 +264,9 @@ def _check_counts(
     """
     job = record.job
     choices = np.minimum(np.searchsorted(job.worker_counts, workers), len(job.worker_counts) - 1)
-    wrong = job.worker_counts[choices] != workers
-    if wrong.any():
-        raise PolicyError(_wrong_count(record, int(workers[wrong][0])))
+    is_invalid = job.worker_counts[choices] != workers
+    if is_invalid.any():
+        raise PolicyError(_wrong_count(record, int(workers[is_invalid][0])))
     needed = np.minimum(job.ps_counts[choices], 1) if local_free else job.ps_counts[choices]
     max_ps = np.zeros_like(workers) if job.all_reduce else workers
     if (ps < needed).any() or (ps > np.maximum(max_ps, needed)).any():

@@ -95,12 +95,12 @@ def audit_truthfulness(
     InputError
         If a tenant has no jobs.
     """
-    having = list(dict.fromkeys(job.tenant for job in scenario.jobs if job.tenant is not None))
-    names = having if tenants is None else list(tenants)
+    with_jobs = list(dict.fromkeys(job.tenant for job in scenario.jobs if job.tenant is not None))
+    names = with_jobs if tenants is None else list(tenants)
     for name in names:
-        if name not in having:
-            known = ", ".join(having) or "none"
-            raise InputError(Fault("tenant", f"{name!r} has no jobs", f"with jobs: {known}"))
+        if name not in with_jobs:
+            listed = ", ".join(with_jobs) or "none"
+            raise InputError(Fault("tenant", f"{name!r} has no jobs", f"with jobs: {listed}"))
     results = []
     done, total = 0, len(names) * (trials + 1)
     for name in names:
@@ -111,12 +111,12 @@ def audit_truthfulness(
         won: Counter[str] = Counter()
         tried: Counter[str] = Counter()
         for misreport in misreports(scenario.jobs, name, trials, scenario.seed, latest):
-            told = _true_revenue(scenario, choice, misreport, truth, name)
-            gain = told.revenue - honest.revenue
+            result = _true_revenue(scenario, choice, misreport, truth, name)
+            gain = result.revenue - honest.revenue
             tried[misreport.kind] += 1
             won[misreport.kind] += gain > EPSILON
             if gain > (best.gain if best else EPSILON):
-                best = Gain(misreport, told.revenue, told.utility, gain)
+                best = Gain(misreport, result.revenue, result.utility, gain)
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -141,7 +141,7 @@ def _true_revenue(
     truth: Mapping[str, Job],
     tenant: str,
 ) -> TrueRevenue:
-    told = Scenario(
+    reported = Scenario(
         scenario.cluster,
         stated.jobs,
         scenario.until,
@@ -152,12 +152,12 @@ def _true_revenue(
     )
     observer = TrueRevenue(truth, tenant, stated.told)
     Simulation(
-        cluster=told.cluster,
+        cluster=reported.cluster,
         jobs=stated.jobs,
-        policy=choice.build(told.context()),
-        until=told.until,
-        execution=told.execution,
-        incidents=told.incidents,
+        policy=choice.build(reported.context()),
+        until=reported.until,
+        execution=reported.execution,
+        incidents=reported.incidents,
     ).run([observer])
     return observer
 

@@ -85,25 +85,25 @@ class BagExecution:
         bag, copies = job.bag, order.copies
         assert bag is not None
         rng = np.random.default_rng([self.seed, order.plan, *job.name.encode()])
-        most = max(entry.copies for entry in copies)
+        max_copies = max(entry.copies for entry in copies)
         tasks = sum(entry.tasks for entry in copies)
-        ends = np.full((tasks, most), np.inf)
-        at = 0
+        ends = np.full((tasks, max_copies), np.inf)
+        row = 0
         for entry in copies:
-            law = law_of(bag.groups[entry.group].law)
+            distribution = law_of(bag.groups[entry.group].law)
             # In (0, 1], where the inverse survival is finite.
             survival = 1.0 - rng.random((entry.tasks, entry.copies))
-            seconds = law.inverse_survival(survival)
-            ends[at : at + entry.tasks, : entry.copies] = seconds / bag.slot_seconds
-            at += entry.tasks
-        numbers = [entry.tasks for entry in copies]
+            seconds = distribution.inverse_survival(survival)
+            ends[row : row + entry.tasks, : entry.copies] = seconds / bag.slot_seconds
+            row += entry.tasks
+        task_counts = [entry.tasks for entry in copies]
         return _Attempt(
             plan=order.plan,
             start=slot,
             left=tasks,
-            entry=np.repeat(np.arange(len(copies)), numbers),
+            entry=np.repeat(np.arange(len(copies)), task_counts),
             ends=ends,
-            alive=np.repeat(np.array([entry.copies for entry in copies]), numbers),
+            alive=np.repeat(np.array([entry.copies for entry in copies]), task_counts),
         )
 
 
@@ -111,9 +111,9 @@ def _stop_redundant(alive: Integers, workers: int) -> None:
     """Stop copies of the tasks with the most, until no more run than there are workers."""
     excess = int(alive.sum()) - workers
     while excess > 0:
-        most = int(alive.max())
-        widest = np.flatnonzero(alive == most)
+        max_copies = int(alive.max())
+        candidates = np.flatnonzero(alive == max_copies)
         # One level at a time, from the last task on.
-        stopped = widest[max(len(widest) - excess, 0) :]
+        stopped = candidates[max(len(candidates) - excess, 0) :]
         alive[stopped] -= 1
         excess -= len(stopped)

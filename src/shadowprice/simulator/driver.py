@@ -193,7 +193,7 @@ class Course:
             self._machines.withdraw(event.job)
 
     def _answer_at_once(self, slot: int) -> None:
-        """Pass on the jobs that arrive while a slot runs; they belong to the next one."""
+        """Handle the jobs that arrive while a slot runs; they belong to the next slot."""
         if self._upcoming is None or self._upcoming[0] != slot + 1:
             return
         later: list[DriverEvent] = []
@@ -205,14 +205,16 @@ class Course:
         self._upcoming = slot + 1, later
 
     def _go_to_next(self, to: int | None) -> bool:
-        """Skip slots in which nothing happens; return whether there is another to run."""
+        """Skip slots without events; return whether another slot must run."""
         machines, upcoming = self._machines, self._upcoming
-        come = to if upcoming is None or (to is not None and to < upcoming[0]) else upcoming[0]
+        event_slot = (
+            to if upcoming is None or (to is not None and to < upcoming[0]) else upcoming[0]
+        )
         waiting = self._wakes and machines.waiting
-        if come is None and (self._resting or (machines.idle and not waiting)):
+        if event_slot is None and (self._resting or (machines.idle and not waiting)):
             return False
-        if come is not None and (self._resting or (machines.idle and not waiting)):
-            self.slot = max(self.slot, come)
+        if event_slot is not None and (self._resting or (machines.idle and not waiting)):
+            self.slot = max(self.slot, event_slot)
         if self._until is not None and self.slot >= self._until:
             return False
         if to is not None and self.slot >= to:
@@ -236,9 +238,9 @@ def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> 
 
 def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:
     """Remove closed jobs from the engine."""
-    gone = engine.collect(awaited) if collectors else ()
-    for observer in collectors if gone else ():
-        observer.left(gone)
+    closed = engine.collect(awaited) if collectors else ()
+    for observer in collectors if closed else ():
+        observer.left(closed)
 
 
 def _agenda(
@@ -274,9 +276,9 @@ class _Timed:
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         decisions = iter(self._policy.decide(view, event))
         while True:
-            began = working_time()
+            start = working_time()
             decision = next(decisions, None)
-            seconds = working_time() - began
+            seconds = working_time() - start
             if decision is None:
                 return
             for observer in self._observers:

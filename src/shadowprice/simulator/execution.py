@@ -21,7 +21,7 @@ class ExecutionModel(Protocol):
 
 
 class ExactExecution:
-    """Jobs run at their declared rate: the internal one on a single machine, else the other."""
+    """Jobs run at their declared rate: internal on one server, otherwise external."""
 
     steady: ClassVar = True
 

@@ -94,7 +94,7 @@ class Machines:
         """Execute commands of the engine."""
         command: Any
         for command in commands:
-            # The most frequent types come first: large simulations spend most time here.
+            # The most frequent types come first, because large simulations spend most time here.
             kind = type(command)
             if kind is Decided:
                 self._heed(command.decision)
@@ -115,7 +115,7 @@ class Machines:
         """Run everything for a slot; return its progress."""
         gained = self._gains.copy()
         finished: dict[str, tuple[int, ...]] = {}
-        over = []
+        settled = []
         for name, running in self._varying.items():
             job, order = running.job, running.order
             if job.bag is None:
@@ -124,11 +124,11 @@ class Machines:
                 )
                 running.restarts = False
                 if self._steady:
-                    over.append(name)
+                    settled.append(name)
             else:
                 finished[name] = self._bags.run(job, order, slot)
                 gained[name] = sum(finished[name])
-        for name in over:
+        for name in settled:
             del self._varying[name]
         return SlotEnded(slot, gained, finished)
 

@@ -58,7 +58,7 @@ _HURRY: Final[Mapping[type, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A misreported job, as the policy sees it."""
+    """The reported version of a misreported job."""
 
     jobs: tuple[Job, ...]
     """The misstated job, or the parts that it is split into."""
@@ -91,7 +91,10 @@ class Misreport:
     def execution(self, true: ExecutionModel) -> ExecutionModel:
         """Return the execution of the reported jobs: understated work isn't done any faster."""
         paces = {
-            job.name: one.pace for one in self.told.values() for job in one.jobs if one.pace != 1
+            job.name: report.pace
+            for report in self.told.values()
+            for job in report.jobs
+            if report.pace != 1
         }
         return PacedExecution(paces, true) if paces else true
 
@@ -114,11 +117,11 @@ class PacedExecution:
 
 
 class TrueRevenue(Observer):
-    """True revenue of a tenant in a run, whatever was reported.
+    """True revenue of a tenant in a run, regardless of the reports.
 
     A job is done in the slot in which its progress, or that of its parts, reaches its true need. It
-    earns its true utility from its true arrival. Payments are those that were charged. ``truth``
-    are the tenant's true jobs, and ``told`` the reports of those that were misreported.
+    earns its true utility from its true arrival. Payments are those of the policy. ``truth`` are
+    the tenant's true jobs, and ``told`` the reports of those that were misreported.
     """
 
     def __init__(
@@ -129,7 +132,9 @@ class TrueRevenue(Observer):
         self._told = {
             name: (told or {}).get(name) or Told.of(job, job) for name, job in truth.items()
         }
-        self._owner = {part.name: name for name, one in self._told.items() for part in one.jobs}
+        self._owner = {
+            part.name: name for name, report in self._told.items() for part in report.jobs
+        }
         self._progress = dict.fromkeys(truth, 0)
         self.done: dict[str, int] = {}
         self.balance = 0
@@ -142,9 +147,11 @@ class TrueRevenue(Observer):
                 if part in self._owner:
                     gained[self._owner[part]] += progress
             for name, progress in gained.items():
-                one = self._told[name]
-                self._progress[name] += progress if one.most is None else min(progress, one.most)
-                if self._progress[name] >= one.need and name not in self.done:
+                report = self._told[name]
+                self._progress[name] += (
+                    progress if report.most is None else min(progress, report.most)
+                )
+                if self._progress[name] >= report.need and name not in self.done:
                     self.done[name] = event.slot
         for command in commands:
             if isinstance(command, Decided) and isinstance(command.decision, Charge):
@@ -178,29 +185,29 @@ def misreports(
     in slots.
     """
     rng = np.random.default_rng(seed)
-    mine = [at for at, job in enumerate(jobs) if job.tenant == tenant]
+    own = [index for index, job in enumerate(jobs) if job.tenant == tenant]
     lies = list(_lies(latest))
-    everything = list(_about_all(jobs, mine, lies))
-    singles = list(_singles(jobs, mine, lies))
-    singles = [singles[at] for at in rng.permutation(len(singles))]
+    everything = list(_about_all(jobs, own, lies))
+    singles = list(_singles(jobs, own, lies))
+    singles = [singles[index] for index in rng.permutation(len(singles))]
     # A third of each, if there are enough.
     third = trials // 3
-    kept = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
-    yield from kept[:trials]
-    yield from islice(_mixtures(jobs, mine, lies, rng), max(0, trials - len(kept)))
+    chosen = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
+    yield from chosen[:trials]
+    yield from islice(_mixtures(jobs, own, lies, rng), max(0, trials - len(chosen)))
 
 
 def _singles(
     jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, Lie]]
 ) -> Iterator[Misreport]:
-    for at in mine:
+    for index in mine:
         for kind, story, lie in lies:
-            told = lie(jobs[at])
-            if told is not None:
-                yield _misreport(kind, f"{jobs[at].name}: {story}", jobs, {at: told})
-    for at in mine:
-        sham = replace(jobs[at], name=f"{jobs[at].name}+sham")
-        story = f"{jobs[at].name}: a second one, worth nothing"
+            report = lie(jobs[index])
+            if report is not None:
+                yield _misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
+    for index in mine:
+        sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
+        story = f"{jobs[index].name}: a second one, worth nothing"
         yield Misreport("sham", story, (*jobs, sham))
 
 
@@ -208,9 +215,9 @@ def _about_all(
     jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, Lie]]
 ) -> Iterator[Misreport]:
     for kind, story, lie in lies:
-        told = {at: changed for at in mine if (changed := lie(jobs[at])) is not None}
-        if told:
-            yield _misreport(kind, f"all jobs: {story}", jobs, told)
+        reports = {index: report for index in mine if (report := lie(jobs[index])) is not None}
+        if reports:
+            yield _misreport(kind, f"all jobs: {story}", jobs, reports)
 
 
 def _mixtures(
@@ -220,27 +227,31 @@ def _mixtures(
     rng: np.random.Generator,
 ) -> Iterator[Misreport]:
     while mine:
-        told: dict[int, Told] = {}
+        reports: dict[int, Told] = {}
         stories = []
-        for at in mine:
+        for index in mine:
             if rng.random() < 0.5:
                 _, story, lie = lies[int(rng.integers(len(lies)))]
-                changed = lie(jobs[at])
-                if changed is not None:
-                    told[at] = changed
-                    stories.append(f"{jobs[at].name}: {story}")
-        if told:
+                report = lie(jobs[index])
+                if report is not None:
+                    reports[index] = report
+                    stories.append(f"{jobs[index].name}: {story}")
+        if reports:
             shown = "; ".join(stories[:3]) + (
                 f"; and {len(stories) - 3} more" if stories[3:] else ""
             )
-            yield _misreport("several", shown, jobs, told)
+            yield _misreport("several", shown, jobs, reports)
 
 
 def _misreport(kind: str, story: str, jobs: Sequence[Job], told: Mapping[int, Told]) -> Misreport:
     stated = [
-        one for at, job in enumerate(jobs) for one in (told[at].jobs if at in told else (job,))
+        entry
+        for index, job in enumerate(jobs)
+        for entry in (told[index].jobs if index in told else (job,))
     ]
-    return Misreport(kind, story, tuple(stated), {jobs[at].name: one for at, one in told.items()})
+    return Misreport(
+        kind, story, tuple(stated), {jobs[index].name: entry for index, entry in told.items()}
+    )
 
 
 def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
@@ -280,8 +291,8 @@ def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
 
 def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> Lie:
     def lie(job: Job) -> Told | None:
-        told = _scaled(job, parameters, factor)
-        return None if told is None else Told.of(told, job)
+        changed = _scaled(job, parameters, factor)
+        return None if changed is None else Told.of(changed, job)
 
     return lie
 
@@ -289,14 +300,15 @@ def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> L
 def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float) -> Job | None:
     names = parameters.get(type(job.utility), ())
     changes: dict[str, Any] = {
-        one.name: getattr(job.utility, one.name) * _factor(job.utility, one.name, factor)
-        for one in fields(job.utility)  # type: ignore[arg-type]  # families are dataclasses
-        if one.name in names
+        parameter.name: getattr(job.utility, parameter.name)
+        * _factor(job.utility, parameter.name, factor)
+        for parameter in fields(job.utility)  # type: ignore[arg-type]  # families are dataclasses
+        if parameter.name in names
     }
     if not any(getattr(job.utility, name) != value for name, value in changes.items()):
         return None
-    told: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
-    return replace(job, utility=told)
+    utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
+    return replace(job, utility=utility)
 
 
 def _factor(utility: Utility, name: str, factor: float) -> float:
@@ -309,11 +321,11 @@ def _factor(utility: Utility, name: str, factor: float) -> float:
 
 def _width_lie(keeps: Callable[[Any], Any]) -> Lie:
     def lie(job: Job) -> Told | None:
-        kept = keeps(job.worker_counts)
-        if not kept.any() or kept.all():
+        is_kept = keeps(job.worker_counts)
+        if not is_kept.any() or is_kept.all():
             return None
         names = ("worker_counts", "gains", "internal_gains", "ps_counts")
-        return Told.of(replace(job, **{name: getattr(job, name)[kept] for name in names}), job)
+        return Told.of(replace(job, **{name: getattr(job, name)[is_kept] for name in names}), job)
 
     return lie
 
@@ -335,8 +347,8 @@ def _less_work_lie(factor: Fraction) -> Lie:
         required = math.ceil(job.required * factor)
         if job.bag is not None or required >= job.required:
             return None
-        told = replace(job, required=required)
-        return Told((told,), required, pace=Fraction(required, job.required))
+        changed = replace(job, required=required)
+        return Told((changed,), required, pace=Fraction(required, job.required))
 
     return lie
 
@@ -348,14 +360,15 @@ def _split_lie(parts: int, *, whole: bool) -> Lie:
         required = -(-job.required // parts)
         if job.bag is not None or job.required < parts:
             return None
-        worth = job if whole else _scaled(job, _WORTH, 1 / parts)
-        if worth is None:
+        changed = job if whole else _scaled(job, _WORTH, 1 / parts)
+        if changed is None:
             return None
-        told = tuple(
-            replace(worth, name=f"{job.name}+{at + 1}", required=required) for at in range(parts)
+        pieces = tuple(
+            replace(changed, name=f"{job.name}+{index + 1}", required=required)
+            for index in range(parts)
         )
-        fastest = int(max(job.gains.max(), job.internal_gains.max()))
-        return Told(told, job.required, fastest)
+        max_gain = int(max(job.gains.max(), job.internal_gains.max()))
+        return Told(pieces, job.required, max_gain)
 
     return lie
 

@@ -120,13 +120,13 @@ def record_run(
         at_once=at_once,
     )
     partial = False
-    before, began = preparing.seconds, working_time()
+    prepared_before, start = preparing.seconds, working_time()
     with stop_sign() if stop is None else nullcontext(stop) as sign:
         try:
             simulation.run((recorder, *observers, sign), progress)
         except KeyboardInterrupt:
             partial = True
-    wall, prepared = working_time() - began, preparing.seconds - before
+    wall, prepared = working_time() - start, preparing.seconds - prepared_before
     circumstances = Circumstances(
         name, scenario.seed, scenario.until, scenario.inputs, settings, scenario.options, origin
     )

@@ -59,11 +59,11 @@ class Source:
 
     def __post_init__(self) -> None:
         if (self.jobs is None) == (self.trace is None):
-            found = "both --jobs and --trace are given" if self.jobs else "what to run is missing"
-            raise InputError(Fault("", found, "give --jobs FILE with --cluster FILE, or --trace"))
+            problem = "both --jobs and --trace are given" if self.jobs else "what to run is missing"
+            raise InputError(Fault("", problem, "give --jobs FILE with --cluster FILE, or --trace"))
         if self.trace is None and self.cluster is None:
-            mend = "give the cluster file of these jobs"
-            raise InputError(Fault("", "--cluster is missing", mend))
+            hint = "give the cluster file of these jobs"
+            raise InputError(Fault("", "--cluster is missing", hint))
 
     def scenario(
         self, seed: int = 0, added: Mapping[str, int] | None = None
@@ -97,7 +97,7 @@ class Source:
             workload, remarks = self._read_jobs(servers), []
             entry = partial(_entry, self.jobs, workload)
             inputs.append(_input("jobs", self.jobs))
-        happenings = self._read_incidents(servers, workload)
+        events = self._read_incidents(servers, workload)
         if self.incidents is not None:
             inputs.append(_input("incidents", self.incidents))
         if self.params is not None:
@@ -107,7 +107,7 @@ class Source:
             jobs=workload,
             until=_timespan(self.until, servers),
             seed=seed,
-            incidents=happenings,
+            incidents=events,
             inputs=inputs,
             options={"slot": self.slot, "load": self.load, "skip_invalid": self.skip_invalid},
             entry=entry,
@@ -133,7 +133,7 @@ class Source:
         if isinstance(self.jobs, Path):
             return read_jobs(self.jobs, cluster, skip_invalid=self.skip_invalid)
         assert self.jobs is not None
-        records = ((f"jobs[{at}]", record) for at, record in enumerate(self.jobs))
+        records = ((f"jobs[{index}]", record) for index, record in enumerate(self.jobs))
         return resolve_records(records, cluster, skip_invalid=self.skip_invalid)
 
     def _read_incidents(self, cluster: Cluster, jobs: Sequence[Job]) -> list[Incident]:
@@ -141,7 +141,7 @@ class Source:
             return []
         if isinstance(self.incidents, Path):
             return read_incidents(self.incidents, cluster, jobs)
-        records = ((f"incidents[{at}]", record) for at, record in enumerate(self.incidents))
+        records = ((f"incidents[{index}]", record) for index, record in enumerate(self.incidents))
         return resolve_incidents(records, "incidents", cluster, jobs)
 
     # ------------------------------------------------------------ traces
@@ -172,7 +172,9 @@ class Source:
         remarks = list(traced.remarks)
         if document is None:
             document = traced.sized(workload, self.load)
-            counts = ", ".join(f"{part['count']} x {part['name']}" for part in document["servers"])
+            counts = ", ".join(
+                f"{entry['count']} x {entry['name']}" for entry in document["servers"]
+            )
             remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
         cluster = resolve_cluster(altered(document, added or {}, place), place)
         workload = workload.fitted_to(cluster)
@@ -206,9 +208,11 @@ def altered(document: Document, added: Mapping[str, int], place: str) -> Documen
     names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
     for name in added:
         if name not in names:
-            close = closest(name, [str(known) for known in names])
-            mend = f"did you mean {close!r}?" if close else f"it has {', '.join(map(str, names))}"
-            raise InputError(Fault(place, f"unknown servers {name!r}", mend))
+            similar = closest(name, [str(candidate) for candidate in names])
+            hint = (
+                f"did you mean {similar!r}?" if similar else f"it has {', '.join(map(str, names))}"
+            )
+            raise InputError(Fault(place, f"unknown servers {name!r}", hint))
     changed: list[Any] = []
     for entry in entries:
         more = added.get(str(entry.get("name")), 0) if isinstance(entry, Mapping) else 0
@@ -219,11 +223,11 @@ def altered(document: Document, added: Mapping[str, int], place: str) -> Documen
         if count + more < 0:
             message = f"{-more} servers {entry['name']!r} taken away, but there are {count}"
             raise InputError(Fault(place, message))
-        kept = deepcopy(dict(entry))
-        if "count" in kept and count + more:
-            changed.append(kept | {"count": count + more})
-        elif "count" not in kept and more > 0:
-            changed += [kept, kept | {"name": f"{kept['name']}-more", "count": more}]
+        copied = deepcopy(dict(entry))
+        if "count" in copied and count + more:
+            changed.append(copied | {"count": count + more})
+        elif "count" not in copied and more > 0:
+            changed += [copied, copied | {"name": f"{copied['name']}-more", "count": more}]
     return {**document, "servers": changed}
 
 

@@ -48,12 +48,14 @@ class Trials:
     @property
     def measures(self) -> list[Measure]:
         """Metrics that any run has."""
-        return [one for one in OVER_SEEDS if self.frame[one.key].null_count() < len(self.frame)]
+        return [
+            metric for metric in OVER_SEEDS if self.frame[metric.key].null_count() < len(self.frame)
+        ]
 
     @cached_property
     def varied(self) -> frozenset[str]:
         """Policies for which the seed changed anything but times."""
-        keys = [one.key for one in self.measures if one.key not in TIMES]
+        keys = [metric.key for metric in self.measures if metric.key not in TIMES]
         distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique())
         return frozenset(policy for policy, *counts in distinct.iter_rows() if max(counts) > 1)
 
@@ -76,10 +78,10 @@ class Trials:
 
         If no seed changes a policy's runs, they count as one run, and the interval has no ends.
         """
-        known = [value for value in self.values(policy, key) if value is not None]
+        measured_values = [value for value in self.values(policy, key) if value is not None]
         if key not in TIMES and policy not in self.varied:
-            known = known[:1]
-        return interval(known) if known else None
+            measured_values = measured_values[:1]
+        return interval(measured_values) if measured_values else None
 
     def against_first(self, key: str) -> dict[str, Paired]:
         """Return each policy's difference from the first, with paired tests over the seeds.
@@ -97,25 +99,25 @@ class Trials:
 
     def record(self) -> Fields:
         """Return plain values: values by seed, means, and tests against the first policy."""
-        told: Fields = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
+        result: Fields = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
         if self.remark:
-            told["remark"] = self.remark
-        tests = {one.key: self.against_first(one.key) for one in self.measures}
+            result["remark"] = self.remark
+        tests = {metric.key: self.against_first(metric.key) for metric in self.measures}
         for name in self.policies:
-            told["policies"][name] = {}
-            for one in self.measures:
-                mean = self.interval(name, one.key)
-                entry: Fields = {"values": self.values(name, one.key)}
+            result["policies"][name] = {}
+            for metric in self.measures:
+                mean = self.interval(name, metric.key)
+                entry: Fields = {"values": self.values(name, metric.key)}
                 entry |= {} if mean is None else mean.record()
-                if name in tests[one.key]:
-                    test = tests[one.key][name]
+                if name in tests[metric.key]:
+                    test = tests[metric.key][name]
                     entry["against_first"] = {
                         **test.difference.record(),
                         "p": test.p,
                         "p_holm": test.adjusted,
                     }
-                told["policies"][name][one.key] = entry
-        return told
+                result["policies"][name][metric.key] = entry
+        return result
 
 
 def seeds_from(seed: int, seeds: int) -> range:
@@ -144,7 +146,7 @@ def trials_of(runs: Sequence[Measured]) -> Trials:
         for label, seed, info in runs
     ]
     schema: dict[str, Any] = {"policy": pl.String(), "seed": pl.Int64()}
-    schema |= {one.key: pl.Float64() for one in OVER_SEEDS}
+    schema |= {metric.key: pl.Float64() for metric in OVER_SEEDS}
     return Trials(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
@@ -195,12 +197,12 @@ def further_seeds(
 
     The metrics are (label, seed, ``run.json``) of the seeds from which all policies ran to the end.
     """
-    kept: list[Measured] = []
+    measured: list[Measured] = []
     for seed in seeds:
         scenario, _ = source.scenario(seed)
         with bar(f"seed {seed}"):
             runs = run_all(scenario, choices, stop=stop)
         if runs[-1].info["partial"]:
-            return kept, runs[-1]
-        kept += [(run.policy, seed, run.info) for run in runs]
-    return kept, None
+            return measured, runs[-1]
+        measured += [(run.policy, seed, run.info) for run in runs]
+    return measured, None

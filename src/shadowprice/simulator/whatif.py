@@ -22,7 +22,7 @@ from shadowprice.simulator.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Servers added to a cluster, or removed."""
+    """Servers that are added to a cluster, or removed."""
 
     added: tuple[tuple[str, int], ...] = ()
     """Numbers by the name of their entry in the cluster; empty for the cluster as it is."""
@@ -78,8 +78,8 @@ class WhatIf:
 
     def interval(self, change: Change, policy: str, key: str) -> Interval | None:
         """Return the mean of a column over the seeds; None if no run has it."""
-        known = self.of(change, policy)[key].drop_nulls().to_list()
-        return interval(known) if known else None
+        values = self.of(change, policy)[key].drop_nulls().to_list()
+        return interval(values) if values else None
 
     @property
     def policies(self) -> list[str]:
@@ -120,14 +120,14 @@ def whatif(
     """
     if not changes:
         changes = [Change(((name, 1),)) for name in source.kinds(seeds[0])]
-    every = (AS_IT_IS, *dict.fromkeys(changes))
-    for change in every:
+    clusters = (AS_IT_IS, *dict.fromkeys(changes))
+    for change in clusters:
         # A wrong name must not waste the runs before it.
         source.scenario(seeds[0], dict(change.added))
     rows: list[dict[str, Any]] = []
     for seed in seeds:
         infos: list[Fields] = []
-        for change in every:
+        for change in clusters:
             scenario, _ = source.scenario(seed, dict(change.added))
             for choice in choices:
                 if progress is not None:
@@ -154,9 +154,9 @@ def whatif(
         "policy": pl.String(),
         "seed": pl.Int64(),
     }
-    schema |= {one.key: pl.Float64() for one in OVER_SEEDS}
+    schema |= {metric.key: pl.Float64() for metric in OVER_SEEDS}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return WhatIf(every, _with_gains(frame))
+    return WhatIf(clusters, _with_gains(frame))
 
 
 def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
@@ -166,15 +166,17 @@ def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
         pl.col("total_utility").alias("_utility"),
         pl.col("cost_whole").alias("_cost"),
     )
-    beyond = pl.col("total_utility") - pl.col("_utility")
+    gain = pl.col("total_utility") - pl.col("_utility")
     servers = pl.when(pl.col("servers") != 0).then(pl.col("servers"))
-    dearer = pl.col("cost_whole") - pl.col("_cost")
+    added_cost = pl.col("cost_whole") - pl.col("_cost")
     return (
         frame.join(base, on=["policy", "seed"], how="left", maintain_order="left")
         .with_columns(
-            beyond.alias("gain"),
-            (beyond / servers).alias("gain_per_server"),
-            pl.when(dearer * pl.col("servers") > 0).then(beyond / dearer).alias("gain_per_cost"),
+            gain.alias("gain"),
+            (gain / servers).alias("gain_per_server"),
+            pl.when(added_cost * pl.col("servers") > 0)
+            .then(gain / added_cost)
+            .alias("gain_per_cost"),
         )
         .drop("_utility", "_cost")
     )

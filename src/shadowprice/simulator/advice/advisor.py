@@ -92,26 +92,26 @@ def advise_together(
     known = known or Known(scenario)
     with remembered(Remembered(next(iter(entries), 0), known.measures)):
         policy = choice.build(scenario.context())
-    can = policy.capabilities
+    capabilities = policy.capabilities
     advisors = [
         _Advisor(scenario, choice, position, entry, most_arrivals, known)
         for position, entry in entries.items()
     ]
-    if not (can.quotes and can.answers_at_once):
+    if not (capabilities.quotes and capabilities.answers_at_once):
         for advisor in advisors:
             advisor.run()
     elif repeats_once(policy):
-        _ask(scenario, advisors, known, foresees=can.foresees)
+        _ask(scenario, advisors, known, foresees=capabilities.foresees)
     else:
         for advisor in advisors:
-            _ask(scenario, [advisor], known, foresees=can.foresees)
+            _ask(scenario, [advisor], known, foresees=capabilities.foresees)
     return [advisor.counsel() if advisor.error is None else advisor.error for advisor in advisors]
 
 
 def repeats_once(policy: Policy) -> bool:
-    """Whether one repeated run suffices for all refused jobs, because they change nothing in it."""
-    can = policy.capabilities
-    return can.forgets_refused and can.quotes and can.answers_at_once
+    """Return whether one repeated run suffices for all refused jobs, which then don't affect it."""
+    capabilities = policy.capabilities
+    return capabilities.forgets_refused and capabilities.quotes and capabilities.answers_at_once
 
 
 def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, foresees: bool) -> None:
@@ -121,9 +121,11 @@ def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, fore
         advisor.begin(policy, foresees=foresees)
     visit_moments(scenario, policy, [advisor.visitor() for advisor in advisors], known)
     # The job could be admitted earlier, in a slot that was skipped.
-    again = [visitor for advisor in advisors if (visitor := advisor.visitor_between()) is not None]
-    if again:
-        visit_moments(scenario, advisors[0].policy(), again, known)
+    skipped = [
+        visitor for advisor in advisors if (visitor := advisor.visitor_between()) is not None
+    ]
+    if skipped:
+        visit_moments(scenario, advisors[0].policy(), skipped, known)
     for advisor in advisors:
         advisor.finish()
 
@@ -145,12 +147,12 @@ def _worth_its_price(way: Way, step: int, found: Admission) -> int:
     """
     if not found.price or not found.utility:
         return step
-    enough = way.values[step - 1] * found.price / found.utility
-    return bisect_right(way.values, enough) + 1
+    sufficient = way.values[step - 1] * found.price / found.utility
+    return bisect_right(way.values, sufficient) + 1
 
 
 def _is_size(way: Way) -> bool:
-    """Whether a change only reduces the resources that the job needs."""
+    """Return whether a change only reduces the resources that the job needs."""
     return way.name == "size" and way.key[-1] != BANDWIDTH  # less of it makes the work take longer
 
 
@@ -170,22 +172,22 @@ def _where_it_pays(values: Sequence[float], gaps: Mapping[int, tuple[float, floa
     The price rises with the utility if prices depend on it. Their ratio is taken as a power of the
     utility, through the two steps with ratios nearest to 1.
     """
-    near = sorted(
-        (abs(math.log(paid / worth)), step, math.log(paid / worth))
-        for step, (worth, paid) in gaps.items()
-        if worth > 0 and paid > 0
+    nearest = sorted(
+        (abs(math.log(price / utility)), step, math.log(price / utility))
+        for step, (utility, price) in gaps.items()
+        if utility > 0 and price > 0
     )[:2]
-    if not near:
+    if not nearest:
         return 0
-    _, step, gap = near[0]
-    at = math.log(values[step - 1])
+    _, step, gap = nearest[0]
+    log_value = math.log(values[step - 1])
     slope = -1.0  # as long as prices don't change
-    if len(near) == 2 and near[1][1] != step:
-        _, other, far = near[1]
-        slope = (gap - far) / (at - math.log(values[other - 1]))
+    if len(nearest) == 2 and nearest[1][1] != step:
+        _, other, other_gap = nearest[1]
+        slope = (gap - other_gap) / (log_value - math.log(values[other - 1]))
     if slope >= -_FLAT:
         return 0
-    return bisect_right(values, math.exp(min(at - gap / slope, _LARGEST))) + 1
+    return bisect_right(values, math.exp(min(log_value - gap / slope, _LARGEST))) + 1
 
 
 class _Advisor:
@@ -274,15 +276,15 @@ class _Advisor:
         for way in ways:
             vain = in_vain and _is_size(way)
             start = _as_much_work(way, work)
-            asked = self._ask_about(way, moment, self._in_force, start, vain=vain)
-            if way.key == ("epochs",) and isinstance(asked, Found):
-                work = way.values[asked.step - 1] / int(way.before)
+            result = self._ask_about(way, moment, self._in_force, start, vain=vain)
+            if way.key == ("epochs",) and isinstance(result, Found):
+                work = way.values[result.step - 1] / int(way.before)
         return True
 
     def _smaller_in_vain(self, ways: Sequence[Way], ask: Ask) -> bool:
-        """Whether the job is refused even with the smallest request of every resource."""
-        least = self._variants.least([way for way in ways if _is_size(way)])
-        return least is None or ask(least) is None
+        """Return whether the job is refused even with the smallest request of every resource."""
+        smallest_job = self._variants.least([way for way in ways if _is_size(way)])
+        return smallest_job is None or ask(smallest_job) is None
 
     def _ask_about(
         self, way: Way, moment: Moment, in_force: str | None, start: int, *, vain: bool
@@ -298,16 +300,16 @@ class _Advisor:
             return None if job is None else moment.ask(job)
 
         guess = partial(_worth_its_price, way) if way.name == "value" else None
-        asked: Found[Admission] | Nothing = Nothing(1)
+        result: Found[Admission] | Nothing = Nothing(1)
         if not vain:
-            asked = smallest(answer, len(way.values), start, guess=guess)
+            result = smallest(answer, len(way.values), start, guess=guess)
         if in_force is None:
-            self._keep(way, asked, None)
+            self._keep(way, result, None)
         else:
             gaps: dict[int, tuple[float, float]] = {}
             aim = partial(_where_it_pays, way.values, gaps) if way.name == "value" else None
-            self._keep(way, asked, self._true(way, in_force, answer, gaps), aim)
-        return asked
+            self._keep(way, result, self._true(way, in_force, answer, gaps), aim)
+        return result
 
     def _true(
         self,
@@ -334,18 +336,18 @@ class _Advisor:
                 return None
             if answered(step) and repr(policy.parameters_in_force()) == in_force:
                 return answer(step)
-            found = self._rerun.ask(job, policy)
-            if found is not None and found.utility and found.price:
-                gaps[step] = found.utility, found.price
-            elif found is None and self._rerun.short is not None:
+            admission = self._rerun.ask(job, policy)
+            if admission is not None and admission.utility and admission.price:
+                gaps[step] = admission.utility, admission.price
+            elif admission is None and self._rerun.short is not None:
                 gaps[step] = self._rerun.short
-            return found
+            return admission
 
         return fate
 
     def _later_true(self, in_force: str, delays: Delays) -> Callable[[int], Admission | None]:
-        told = delays.told
-        return self._true(self._later, in_force, told.__getitem__, {}, told.__contains__)
+        answers = delays.told
+        return self._true(self._later, in_force, answers.__getitem__, {}, answers.__contains__)
 
     def _keep(
         self,
@@ -360,16 +362,16 @@ class _Advisor:
             return
         start = asked.step if isinstance(asked, Found) else 0
         try:
-            found = smallest(fate, len(way.values), start, evenly=0, aim=aim)
+            result = smallest(fate, len(way.values), start, evenly=0, aim=aim)
         except _TooDearError:
             self._left_out.append(way.label)
             return
-        text = None
-        if isinstance(asked, Nothing) and isinstance(found, Found):
-            text = "nothing"
-        elif isinstance(asked, Found) and found != asked:
-            text = plain(way.values[asked.step - 1])
-        self._outcomes.append(_Outcome(way, found, "run", text))
+        at_those_prices = None
+        if isinstance(asked, Nothing) and isinstance(result, Found):
+            at_those_prices = "nothing"
+        elif isinstance(asked, Found) and result != asked:
+            at_those_prices = plain(way.values[asked.step - 1])
+        self._outcomes.append(_Outcome(way, result, "run", at_those_prices))
 
     # ------------------------------------------------------------ running again
 
@@ -440,13 +442,13 @@ class _Advisor:
         """Return all results; of several keys that reduce the work, only the smallest change."""
         advice, hopeless = [], []
         for outcome in self._outcomes:
-            way, found = outcome.way, outcome.found
-            if isinstance(found, Nothing):
+            way, result = outcome.way, outcome.found
+            if isinstance(result, Nothing):
                 if way.values:
                     up_to = plain(way.values[-1])
-                    hopeless.append(Hopeless(way.name, way.label, up_to, found.tried))
+                    hopeless.append(Hopeless(way.name, way.label, up_to, result.tried))
                 continue
-            value = way.values[found.step - 1]
+            value = way.values[result.step - 1]
             advice.append(
                 Advice(
                     way=way.name,
@@ -454,10 +456,10 @@ class _Advisor:
                     before=way.before,
                     after=plain(value),
                     change=way.change(value),
-                    refused=way.before if found.step == 1 else plain(way.values[found.step - 2]),
-                    completion=found.answer.completion,
-                    utility=found.answer.utility,
-                    price=found.answer.price,
+                    refused=way.before if result.step == 1 else plain(way.values[result.step - 2]),
+                    completion=result.answer.completion,
+                    utility=result.answer.utility,
+                    price=result.answer.price,
                     verified=outcome.verified,
                     at_those_prices=outcome.at_those_prices,
                 )

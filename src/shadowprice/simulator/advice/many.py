@@ -41,34 +41,34 @@ def with_advice(
     """
     refused = run.jobs.filter(run.jobs["outcome"].is_in(advised_outcomes(run.info)))
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
-    position = {job.name: at for at, job in enumerate(scenario.jobs)}
-    found: dict[str, Counsel] = {}
+    position = {job.name: index for index, job in enumerate(scenario.jobs)}
+    advice: dict[str, Counsel] = {}
     names = names[: int(bounds.ADVISED.most)]
-    began = time.monotonic()
-    tried, some = 0, 1
+    start = time.monotonic()
+    done, group_size = 0, 1
     known = Known(scenario)
-    several = repeats_once(choice.build(scenario.context()))
-    moment = _MOMENT
-    while scenario.entry is not None and tried < len(names):
-        if time.monotonic() - began >= seconds or (stop is not None and stop.asked is not None):
+    in_groups = repeats_once(choice.build(scenario.context()))
+    group_seconds = _MOMENT
+    while scenario.entry is not None and done < len(names):
+        if time.monotonic() - start >= seconds or (stop is not None and stop.asked is not None):
             break
         if progress is not None:
-            progress(tried, len(names))
-        part = names[tried : tried + some]
-        asked = time.monotonic()
+            progress(done, len(names))
+        group = names[done : done + group_size]
+        group_start = time.monotonic()
         try:
-            entries = {position[job]: scenario.entry(position[job]) for job in part}
+            entries = {position[job]: scenario.entry(position[job]) for job in group}
             counsels = advise_together(scenario, choice, entries, known=known)
         except KeyboardInterrupt:  # after a second request the run and the advice so far are kept
             break
         # A policy with a time limit may admit a job when it is queried again.
-        told_on = zip(part, counsels, strict=True)
-        found |= {job: counsel for job, counsel in told_on if isinstance(counsel, Counsel)}
-        tried += len(part)
+        results = zip(group, counsels, strict=True)
+        advice |= {job: counsel for job, counsel in results if isinstance(counsel, Counsel)}
+        done += len(group)
         # A group of jobs repeats the run once, which may take long.
-        took = time.monotonic() - asked
-        moment = max(moment, 2.0 * took) if some == 1 else moment
-        if several and 2.0 * took <= moment:
-            some *= 2
-    told = {"refused": refused.height, "told": len(found), "seconds": seconds}
-    return replace(run, info={**run.info, "advice": told}, advice=found)
+        group_took = time.monotonic() - group_start
+        group_seconds = max(group_seconds, 2.0 * group_took) if group_size == 1 else group_seconds
+        if in_groups and 2.0 * group_took <= group_seconds:
+            group_size *= 2
+    counts = {"refused": refused.height, "told": len(advice), "seconds": seconds}
+    return replace(run, info={**run.info, "advice": counts}, advice=advice)

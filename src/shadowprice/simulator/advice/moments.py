@@ -63,10 +63,10 @@ class Moment:
 
     def __init__(self, view: View, policy: Policy) -> None:
         self._view = view
-        asked = quoting(policy)
-        if asked is None:
+        quoter = quoting(policy)
+        if quoter is None:
             raise ValueError("the policy gives no quotes")
-        self._policy = asked
+        self._policy = quoter
 
     @property
     def slot(self) -> int:
@@ -80,10 +80,10 @@ class Moment:
 
     def ask(self, job: Job) -> Admission | None:
         """Return the admission of the job if it came next; None if it would be refused."""
-        can = self._policy.capabilities
-        if job.bag is not None and not can.runs_bags:
+        capabilities = self._policy.capabilities
+        if job.bag is not None and not capabilities.runs_bags:
             return None
-        if never_fits(job, self._view.cluster, local_free=can.local_traffic_is_free):
+        if never_fits(job, self._view.cluster, local_free=capabilities.local_traffic_is_free):
             return None
         quote = self._policy.quote(self._view, job)
         if not quote.admitted:
@@ -118,16 +118,20 @@ def visit_moments(
     effect (`Capabilities.forgets_refused`). ``known`` caches decisions of other runs of the
     scenario.
     """
-    alone = visitors[0].position if len(visitors) == 1 else None
+    left_out = visitors[0].position if len(visitors) == 1 else None
     incidents: list[Any] = list(scenario.incidents)
-    if alone is not None:
-        name = scenario.jobs[alone].name
-        incidents = [e for e in incidents if not (isinstance(e, JobCancelled) and e.job == name)]
-    visits = _Visits(policy, {job.name: at for at, job in enumerate(scenario.jobs)}, visitors)
+    if left_out is not None:
+        name = scenario.jobs[left_out].name
+        incidents = [
+            event
+            for event in incidents
+            if not (isinstance(event, JobCancelled) and event.job == name)
+        ]
+    visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, visitors)
     if not incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
-        course = Retracing(scenario, policy, known or Known(scenario), alone)
+        course = Retracing(scenario, policy, known or Known(scenario), left_out)
         for position, decision in course.run(
-            slots={slot for one in visitors for slot in one.slots}
+            slots={slot for visitor in visitors for slot in visitor.slots}
         ):
             if decision is None:
                 visits.pass_by(course.view, position)
@@ -135,8 +139,8 @@ def visit_moments(
                     return
         return
     # These events have no jobs, but with them the driver doesn't skip the slots.
-    incidents += [JobsArrived(slot, ()) for one in visitors for slot in one.slots]
-    others = [other for at, other in enumerate(scenario.jobs) if at != alone]
+    incidents += [JobsArrived(slot, ()) for visitor in visitors for slot in visitor.slots]
+    others = [other for index, other in enumerate(scenario.jobs) if index != left_out]
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
         simulation.run([_Slots(visits)])
@@ -156,10 +160,10 @@ class _Visits:
         self.policy = policy
         self._positions = positions
         self._due: dict[int, list[Visitor]] = {}
-        for one in sorted(visitors, key=lambda one: one.position):
-            for slot in one.slots:
-                self._due.setdefault(slot, []).append(one)
-        self._left = {one.position: len(one.slots) for one in visitors}
+        for visitor in sorted(visitors, key=lambda visitor: visitor.position):
+            for slot in visitor.slots:
+                self._due.setdefault(slot, []).append(visitor)
+        self._left = {visitor.position: len(visitor.slots) for visitor in visitors}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -184,19 +188,19 @@ class _Visits:
         # The jobs stay one event, because a policy may decide on all of them at once.
         undecided = {job.name: self._positions[job.name] for job in event.jobs}
         decisions = iter(self.policy.decide(view, event))
-        for one in due:
-            while any(position < one.position for position in undecided.values()):
+        for visitor in due:
+            while any(position < visitor.position for position in undecided.values()):
                 decision = next(decisions)  # every job of the event is decided
                 yield decision
                 undecided.pop(decision.job, None)
-            self._call(one, view)
+            self._call(visitor, view)
         del self._due[event.slot]
         yield from decisions
 
     def reach(self, view: View) -> None:
         """Visit the decision points of a slot without arrivals."""
-        for one in self._due.pop(view.slot, ()):
-            self._call(one, view)
+        for visitor in self._due.pop(view.slot, ()):
+            self._call(visitor, view)
 
     def pass_by(self, view: View, position: int) -> None:
         """Visit the decision points of a slot that precede a job of the file."""
@@ -280,21 +284,21 @@ class Rerun:
         scenario = self._with(job)
         if not scenario.incidents and isinstance(policy, PricedAdmission) and can_retrace(scenario):
             return self._retraced(scenario, policy)
-        fate = _Fate(job.name, policy.capabilities, faults=bool(scenario.incidents))
+        outcome = _Fate(job.name, policy.capabilities, faults=bool(scenario.incidents))
         simulation = _simulation(scenario, policy, scenario.jobs)
         try:
             if policy.capabilities.foresees:
-                simulation.run([fate])
+                simulation.run([outcome])
             else:
                 self.head = 0
-                self._before(job.arrival, policy).fork(simulation, [fate]).run()
+                self._before(job.arrival, policy).fork(simulation, [outcome]).run()
         except _Enough:
             pass
         except ShadowpriceError:
             return None
-        self.arrivals += fate.arrivals
-        self.short = fate.short
-        return fate.admission
+        self.arrivals += outcome.arrivals
+        self.short = outcome.short
+        return outcome.admission
 
     def _before(self, slot: int, policy: Policy) -> Course:
         """Return the run stopped before a slot in which the job arrives, without the job.
@@ -304,17 +308,22 @@ class Rerun:
         scenario, known = self._scenario, self._known
         job = scenario.jobs[self._position]
         if known.pauses is None:
-            as_it_was = _simulation(scenario, policy, scenario.jobs)
-            known.pauses = Pauses(as_it_was)
+            original = _simulation(scenario, policy, scenario.jobs)
+            known.pauses = Pauses(original)
         if slot == job.arrival:
             return known.pauses.before(slot)
         if self._others_only is None:
             # Incidents of the job itself occur only with it.
-            own = [
-                e for e in scenario.incidents if isinstance(e, JobCancelled) and e.job == job.name
+            own_events = [
+                event
+                for event in scenario.incidents
+                if isinstance(event, JobCancelled) and event.job == job.name
             ]
             others = _simulation(
-                replace(scenario, incidents=[e for e in scenario.incidents if e not in own]),
+                replace(
+                    scenario,
+                    incidents=[event for event in scenario.incidents if event not in own_events],
+                ),
                 policy,
                 [other for other in scenario.jobs if other is not job],
             )

@@ -30,13 +30,13 @@ class Pauses:
 
     def before(self, slot: int) -> Course:
         """Return the run in its state before a slot; only fork it, don't continue it."""
-        at = bisect_right(self._slots, slot)
-        if at and self._slots[at - 1] == slot:
-            return self._courses[at - 1]
-        course = (self._courses[at - 1] if at else self._begun).fork(self._simulation)
+        index = bisect_right(self._slots, slot)
+        if index and self._slots[index - 1] == slot:
+            return self._courses[index - 1]
+        course = (self._courses[index - 1] if index else self._begun).fork(self._simulation)
         course.run(slot)
-        self._slots.insert(at, slot)
-        self._courses.insert(at, course)
+        self._slots.insert(index, slot)
+        self._courses.insert(index, course)
         if len(self._slots) > _MOST:
             # The part between two kept checkpoints is simulated again if needed.
             del self._slots[1::2], self._courses[1::2]

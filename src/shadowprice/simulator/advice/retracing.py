@@ -39,7 +39,7 @@ _MOST_PROOFS: Final = 8
 
 
 def can_retrace(scenario: Scenario) -> bool:
-    """Whether plans hold in a scenario, so that arrivals are the only events."""
+    """Return whether plans hold in a scenario, so that arrivals are its only events."""
     return type(scenario.execution) is ExactExecution and all(
         job.bag is None and not job.restart for job in scenario.jobs
     )
@@ -80,17 +80,17 @@ class Known:
         self._count = 0
 
     def fits(self, job: Job) -> bool:
-        """Whether a job fits the empty cluster; no policy decides on others."""
+        """Return whether a job fits the empty cluster; no policy decides on other jobs."""
         return self._check(job) is None
 
     def about(self, reservations: int, position: int) -> _Known:
         """Return the cached decisions on a job."""
-        known = self._at.get((reservations, position))
-        if known is None:
+        cached = self._at.get((reservations, position))
+        if cached is None:
             if len(self._at) >= _MOST_KNOWN:
                 self._at.clear()
-            known = self._at[reservations, position] = _Known()
-        return known
+            cached = self._at[reservations, position] = _Known()
+        return cached
 
     def behind(self, reservations: int, position: int, plan: Schedule) -> int:
         """Return the number of the reservations with those of a job added."""
@@ -185,7 +185,7 @@ class Retracing:
             if until is not None and slot >= until:
                 return
             self._pass_time(slot)
-            coming = [one for one in arriving.get(slot, ()) if one[0] != self._changed]
+            coming = [arrival for arrival in arriving.get(slot, ()) if arrival[0] != self._changed]
             if slot in extra and self._changed is not None:
                 insort(coming, (self._changed, extra[slot]), key=itemgetter(0))
             yield from self._decided(coming)
@@ -198,8 +198,8 @@ class Retracing:
         self._notice_terms()
         for position, job in coming:
             yield position, None
-            again = None if position == self._changed else (position, self._known.measures)
-            if policy.learn(job, self.view.ledger, again):
+            cache_key = None if position == self._changed else (position, self._known.measures)
+            if policy.learn(job, self.view.ledger, cache_key):
                 self._notice_terms()
             decision = self._decide(position, job)
             if isinstance(decision, Commit):
@@ -209,26 +209,30 @@ class Retracing:
     def _pass_time(self, slot: int) -> None:
         """Begin a slot: jobs that completed before the end of their plan release the rest of it."""
         self.view.books.advance(slot)
-        for over in [one for one in self._early if one[0] <= slot]:
-            self._early.remove(over)
-            self.view.books.release(over[1])
+        for entry in [early for early in self._early if early[0] <= slot]:
+            self._early.remove(entry)
+            self.view.books.release(entry[1])
 
     def _decide(self, position: int, job: Job) -> Decision:
         """Return the decision on a job, from the cache if possible."""
         policy = self._policy
         if position == self._changed:
             return policy.weigh(self.view, job)[0]
-        known = self._known.about(self._reservations, position)
-        for terms, short in known.refused:
-            if short.remains(self._ln_cheapest(terms)):
+        cached = self._known.about(self._reservations, position)
+        for terms, proof in cached.refused:
+            if proof.remains(self._ln_cheapest(terms)):
                 return _REFUSED
-        decision = known.decisions.get(self._key)
+        decision = cached.decisions.get(self._key)
         if decision is None:
-            decision, found = policy.weigh(self.view, job, measured=True)
-            if found is not None and found.remains(0.0) and len(known.refused) < _MOST_PROOFS:
-                known.refused.append((self._terms, found))
+            decision, shortfall = policy.weigh(self.view, job, measured=True)
+            if (
+                shortfall is not None
+                and shortfall.remains(0.0)
+                and len(cached.refused) < _MOST_PROOFS
+            ):
+                cached.refused.append((self._terms, shortfall))
             else:
-                known.decisions[self._key] = decision
+                cached.decisions[self._key] = decision
         return decision
 
     def _notice_terms(self) -> None:
@@ -236,8 +240,8 @@ class Retracing:
         terms = self._policy.terms
         if (
             any(
-                now is not then
-                for now, then in zip(terms.constants, self._terms.constants, strict=True)
+                new is not old
+                for new, old in zip(terms.constants, self._terms.constants, strict=True)
             )
             or terms.divided is not self._terms.divided
         ):
@@ -253,9 +257,9 @@ class Retracing:
     def _reserve(self, position: int, job: Job, plan: Schedule) -> None:
         self.view.books.reserve(job.name, plan, job.worker, job.ps)
         self._reservations = self._known.behind(self._reservations, position, plan)
-        over = _completion(job, plan)
-        if over < plan.completion:
-            self._early.append((over + 1, job.name))
+        completion = _completion(job, plan)
+        if completion < plan.completion:
+            self._early.append((completion + 1, job.name))
 
 
 def _completion(job: Job, plan: Schedule) -> int:

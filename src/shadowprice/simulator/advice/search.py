@@ -57,12 +57,12 @@ def smallest(
     ``aim`` estimates the result from the answers so far, 0 for no estimate; it is for queries that
     cost a full run each.
     """
-    known: dict[int, Answer | None] = {0: None}
+    answers: dict[int, Answer | None] = {0: None}
 
     def answer(step: int) -> Answer | None:
-        if step not in known:
-            known[step] = ask(step)
-        return known[step]
+        if step not in answers:
+            answers[step] = ask(step)
+        return answers[step]
 
     step = min(max(start, 0), steps)
     if step > 0:
@@ -71,24 +71,24 @@ def smallest(
         low, high = 0, steps if steps > 0 and answer(steps) is not None else 0
     if not high:
         high = _spread(answer, steps, evenly)
-        low = max((step for step in known if step < high and known[step] is None), default=0)
+        low = max((step for step in answers if step < high and answers[step] is None), default=0)
     if not high:
-        return Nothing(len(known) - 1)
+        return Nothing(len(answers) - 1)
     if guess is not None:
         low, high = _guessed(answer, low, high, guess)
-    aims = _AIMS if aim is not None else 0
+    remaining_aims = _AIMS if aim is not None else 0
     while high - low > 1:
         middle = (low + high) // 2
-        if aim is not None and aims > 0:
-            aims -= 1
+        if aim is not None and remaining_aims > 0:
+            remaining_aims -= 1
             middle = min(max(aim() or middle, low + 1), high - 1)
         if answer(middle) is None:
             low = middle
         else:
             high = middle
-    found = known[high]
-    assert found is not None
-    return Found(high, found)
+    result = answers[high]
+    assert result is not None
+    return Found(high, result)
 
 
 def _around(
@@ -128,9 +128,9 @@ def _guessed(
 ) -> tuple[int, int]:
     """Return closer bounds, by following guesses while they are admitted."""
     while high - low > 1:
-        found = answer(high)
-        assert found is not None
-        step = guess(high, found)
+        admitted = answer(high)
+        assert admitted is not None
+        step = guess(high, admitted)
         if not low < step < high:
             return low, high
         if answer(step) is None:
@@ -149,8 +149,8 @@ def _spread(answer: Callable[[int], object], steps: int, evenly: int) -> int:
     """Return the first admitted of the smallest and evenly spaced steps, 0 if none is."""
     if steps > 0 and evenly and answer(1) is not None:
         return 1
-    for part in range(1, evenly + 1):
-        step = part * steps // (evenly + 1)
+    for position in range(1, evenly + 1):
+        step = position * steps // (evenly + 1)
         if step > 0 and answer(step) is not None:
             return step
     return 0

@@ -83,8 +83,8 @@ def ways_of(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Way]
             yield from _fewer("work", (name,), int(entry.get(name, 1)))
         yield from _workers(entry, job)
     else:
-        for at, group in enumerate(entry["tasks"]):
-            yield from _fewer("work", ("tasks", at, "count"), int(group.get("count", 1)))
+        for index, group in enumerate(entry["tasks"]):
+            yield from _fewer("work", ("tasks", index, "count"), int(group.get("count", 1)))
         yield from _chances(entry)
     for part in ("worker", "ps"):
         for resource, amount in (entry.get(part) or {}).items():
@@ -124,7 +124,7 @@ def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Wa
     """Yield later deadlines and targets, and a smaller slope."""
     utility = entry["utility"]
     # Beyond the last slot of any plan, a later value has no effect.
-    most = max(end - job.arrival, cluster.horizon) + 1
+    max_slots = max(end - job.arrival, cluster.horizon) + 1
     keys: tuple[Key, ...] = (("utility", "by"), ("utility", "target"), ("deadline",))
     for key in keys:
         text = entry.get("deadline") if len(key) == 1 else utility.get(key[1])
@@ -134,11 +134,13 @@ def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Wa
         now = job.bag.deadline if len(key) == 1 and job.bag else getattr(job.utility, str(key[-1]))
         if key[-1] == "target":
             # The utility falls within some slots around the target, so a later one has no effect.
-            spread = 40.0 / max(float(utility.get("decay", 1.0)), 40.0 / most)
-            steps = [f"{value!r} slots" for value in _grid(max(float(now), 0.1), most + spread)]
+            spread = 40.0 / max(float(utility.get("decay", 1.0)), 40.0 / max_slots)
+            steps = [
+                f"{value!r} slots" for value in _grid(max(float(now), 0.1), max_slots + spread)
+            ]
         else:
             # A deadline is at the end of a slot.
-            steps = [_slots(value) for value in _up(math.floor(now), most)]
+            steps = [_slots(value) for value in _up(math.floor(now), max_slots)]
 
         def told(value: str, now: float = float(now)) -> str:
             more = float(parse_duration(value).slots) - now
@@ -147,8 +149,8 @@ def _patience(entry: Entry, job: Job, cluster: Cluster, end: int) -> Iterator[Wa
         yield Way("deadline", key, str(text), steps, told)
     slope = float(utility.get("slope", 0.0))
     if slope < 0:
-        steps_ = [slope * (100 - part) / 100 for part in range(1, 100)]
-        values = [float(f"{value:.4g}") for value in steps_] + [0.0]
+        slopes = [slope * (100 - percent) / 100 for percent in range(1, 100)]
+        values = [float(f"{value:.4g}") for value in slopes] + [0.0]
 
         def gentler(value: float) -> str:
             return f"{_digits(100 * (1 - value / slope))} % less steep"
@@ -168,15 +170,15 @@ def _fewer(name: str, key: Key, now: int) -> Iterator[Way]:
 
 
 def _workers(entry: Entry, job: Job) -> Iterator[Way]:
-    fewest, most = int(job.worker_counts[0]), job.most_workers
-    given = entry.get("workers") or {}
+    min_workers, max_workers = int(job.worker_counts[0]), job.most_workers
+    declared = entry.get("workers") or {}
     for bound, now, values in (
-        ("min", fewest, _down(fewest, 1)),
-        ("max", most, _up(most, job.chunks)),
-        ("max", most, _down(most, fewest)),
+        ("min", min_workers, _down(min_workers, 1)),
+        ("max", max_workers, _up(max_workers, job.chunks)),
+        ("max", max_workers, _down(max_workers, min_workers)),
     ):
         if values:
-            before = str(given[bound]) if given.get(bound) is not None else f"{now} (default)"
+            before = str(declared[bound]) if declared.get(bound) is not None else f"{now} (default)"
 
             def told(value: int, bound: str = bound, now: int = now) -> str:
                 noun = _count(abs(value - now), "worker")
@@ -233,7 +235,7 @@ def _grid(now: float, most: float) -> list[float]:
     if most <= now:
         return []
     count = math.ceil(math.log(most / now) / math.log(STEP))
-    steps = (float(f"{now * STEP**at:.4g}") for at in range(1, count + 1))
+    steps = (float(f"{now * STEP**power:.4g}") for power in range(1, count + 1))
     return [step for step in steps if step > now]
 
 
