@@ -1,7 +1,7 @@
 """Price-based scheduling of machine-learning training jobs on shared clusters.
 
-`simulate`, `compare`, `whatif` and `open_run` are what a program needs first; they are imported
-when they are first used, so that ``import shadowprice`` costs nothing.
+`simulate`, `compare`, `whatif` and `open_run` are the main functions. They are imported at their
+first use, so that ``import shadowprice`` is fast.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The commands as functions: runs and comparisons whose tables are polars frames.
+"""Python API: the commands as functions that return results with polars frames.
 
 .. code-block:: python
 
@@ -38,7 +38,7 @@ from shadowprice.simulator.whatif import whatif as run_whatif
 PathLike = str | Path
 Parameters = Mapping[str, Any]
 Policies = str | Sequence[str | tuple[str, Parameters]]
-"""A name, or names, or (name, parameters)."""
+"""A name, or a sequence of names and (name, parameters) pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,17 +48,18 @@ class Result:
     Parameters
     ----------
     run : Run
-        All that a run directory holds.
+        The content of a run directory.
     """
 
     run: Run
 
     def __repr__(self) -> str:
-        told = self.summary
+        summary = self.summary
         partial = ", partial" if self.partial else ""
         return (
-            f"<Result of {self.policy}: utility {told['total_utility']:.6g} of "
-            f"{told['value']:.6g}, {told['finished']} of {told['arrived']} jobs finished{partial}>"
+            f"<Result of {self.policy}: utility {summary['total_utility']:.6g} of "
+            f"{summary['value']:.6g}, "
+            f"{summary['finished']} of {summary['arrived']} jobs finished{partial}>"
         )
 
     @property
@@ -73,7 +74,7 @@ class Result:
 
     @property
     def info(self) -> Fields:
-        """What ``run.json`` holds: parameters in force, inputs, versions, times."""
+        """Content of ``run.json``: effective parameters, inputs, versions, times."""
         return self.run.info
 
     @property
@@ -83,24 +84,24 @@ class Result:
 
     @property
     def jobs(self) -> pl.DataFrame:
-        """A row a job, as ``jobs.parquet``."""
+        """One row per job, as ``jobs.parquet``."""
         return self.run.jobs
 
     @property
     def slots(self) -> pl.DataFrame:
-        """A row a slot, as ``slots.parquet``."""
+        """One row per slot, as ``slots.parquet``."""
         return self.run.slots
 
     @property
     def allocations(self) -> pl.DataFrame:
-        """What ran, as ``allocations.parquet``, with servers by name."""
+        """Placements by slot, as ``allocations.parquet``, with server names."""
         names = pl.Series("server", self.run.server_names, dtype=pl.String())
         frame = self.run.allocations
         return frame.with_columns(names.gather(frame["server"]).alias("server"))
 
     @property
     def decisions(self) -> pl.DataFrame:
-        """Decisions in the order taken: ``job``, ``slot``, ``outcome``, ``reason``, and numbers."""
+        """Decisions in order: ``job``, ``slot``, ``outcome``, ``reason``, and numbers."""
         schema: dict[str, Any] = {
             "job": pl.String(),
             "slot": pl.Int64(),
@@ -111,18 +112,20 @@ class Result:
             "cost": pl.Float64(),
             "completion": pl.Int64(),
         }
-        rows = [{name: line.get(name) for name in schema} for line in self.run.decisions(False)]
+        rows = [
+            {name: decision.get(name) for name in schema} for decision in self.run.decisions(False)
+        ]
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     @property
     def payments(self) -> pl.DataFrame | None:
-        """What tenants paid each other; None where the policy does not charge."""
+        """Payments between tenants; None if the policy has none."""
         if self.run.payments is None:
             return None
         return pl.DataFrame(list(self.run.payments()))
 
     def at(self, slot: int | str) -> Moment:
-        """Return one slot: ``jobs`` that run or wait, and ``servers``.
+        """Return the state in one slot: ``jobs`` that run or wait, and ``servers``.
 
         Parameters
         ----------
@@ -132,32 +135,32 @@ class Result:
         Raises
         ------
         InputError
-            If that is neither, or the run did not get to the slot.
+            If it is neither, or the run ended before the slot.
         """
         seconds = self.info["cluster"]["slot_seconds"]
         return moment_of(self.run, parse_slot(str(slot), seconds, "slot"))
 
     @property
     def advice(self) -> dict[str, Fields] | None:
-        """What would have had refused jobs admitted, by job, as ``advice.jsonl`` writes it.
+        """Changes that would have admitted refused jobs, by job, as in ``advice.jsonl``.
 
-        None where nobody asked for it.
+        None if no advice was requested.
         """
         if "advice" not in self.info:
             return None
-        return {job: told.record() for job, told in self.run.advice.items()}
+        return {job: advice.record() for job, advice in self.run.advice.items()}
 
     def diff(self, other: Result) -> Difference:
-        """Return which ``jobs`` fared differently in another run, and why."""
+        """Return the ``jobs`` with another outcome in another run, and the causes."""
         return difference(self.run, other.run)
 
     def save(self, folder: PathLike) -> Path:
-        """Write the run directory, its page included; an earlier run there is replaced.
+        """Write the run directory with its report page; replace an earlier run.
 
         Raises
         ------
         InputError
-            If there is something else in the folder.
+            If the folder contains anything else.
         """
         with PendingDirectory(Path(folder), is_run) as pending:
             write_run(self.run, pending.path)
@@ -168,14 +171,14 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several policies on one workload, from one seed or several.
+    """Several policies on one workload, for one or several seeds.
 
     Parameters
     ----------
     runs : dict of str to Result
         The runs of the first seed, by label.
     trials : Trials
-        Measures of all seeds.
+        Metrics of all seeds.
     """
 
     runs: Mapping[str, Result]
@@ -183,69 +186,69 @@ class Comparison:
 
     def __repr__(self) -> str:
         seeds = len(self.trials.seeds)
-        told = f"{', '.join(self.runs)}, {seeds} seed{'s' if seeds > 1 else ''}"
-        why = f"; {self.trials.remark}" if self.trials.remark else ""
-        return f"<Comparison of {told}{why}>"
+        description = f"{', '.join(self.runs)}, {seeds} seed{'s' if seeds > 1 else ''}"
+        remark = f"; {self.trials.remark}" if self.trials.remark else ""
+        return f"<Comparison of {description}{remark}>"
 
     def __getitem__(self, label: str) -> Result:
-        """Return the run of a policy from the first seed."""
+        """Return the run of a policy with the first seed."""
         return self.runs[label]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the labels, as through those of ``runs``."""
+        """Iterate over the labels of ``runs``."""
         return iter(self.runs)
 
     def __len__(self) -> int:
         return len(self.runs)
 
     def save(self, folder: PathLike) -> Path:
-        """Write the comparison's page and numbers, and each run's directory, as the command does.
+        """Write the comparison's page and numbers, and a directory for each run.
 
         Raises
         ------
         InputError
-            If there is something else than an earlier comparison in the folder.
+            If the folder contains anything but an earlier comparison.
         """
         runs = [result.run for result in self.runs.values()]
         with PendingDirectory(Path(folder), is_comparison) as pending:
             for run in runs:
                 keep_run(run, pending.path)
-            several = len(self.trials.seeds) > 1
-            keep_comparison(runs, pending.path, self.trials.record() if several else None)
+            has_several_seeds = len(self.trials.seeds) > 1
+            keep_comparison(runs, pending.path, self.trials.record() if has_several_seeds else None)
             pending.commit()
         return Path(folder)
 
     @property
     def frame(self) -> pl.DataFrame:
-        """A row a policy and seed, with every measure."""
+        """One row per policy and seed, with every metric."""
         return self.trials.frame
 
     @property
     def means(self) -> pl.DataFrame:
-        """A row a measure and policy: ``mean``, ``low`` and ``high`` of the 95 % interval."""
+        """One row per metric and policy: ``mean``, and ``low`` and ``high`` (95 % interval)."""
         rows = []
-        for one in self.trials.measures:
+        for metric in self.trials.measures:
             for name in self.trials.policies:
-                mean = self.trials.interval(name, one.key)
+                mean = self.trials.interval(name, metric.key)
                 if mean is not None:
-                    rows.append({"measure": one.key, "policy": name} | mean.record())
+                    rows.append({"measure": metric.key, "policy": name} | mean.record())
         schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
         schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     @property
     def tests(self) -> pl.DataFrame:
-        """What each policy has beyond the first, by paired permutation tests over the seeds.
+        """Differences from the first policy, with paired permutation tests over the seeds.
 
-        Without policies whose runs, like those of the first, no seed changes; where it changes
-        nothing at all, ``trials.remark`` says so.
+        A policy is left out if the seeds change neither its runs nor those of the first policy. If
+        they change no run at all, ``trials.remark`` says so.
         """
         rows = [
-            {"measure": one.key, "policy": name}
+            {"measure": metric.key, "policy": name}
             | test.difference.record()
             | {"p": test.p, "p_holm": test.adjusted}
-            for one in self.trials.measures
-            for name, test in self.trials.against_first(one.key).items()
+            for metric in self.trials.measures
+            for name, test in self.trials.against_first(metric.key).items()
         ]
         schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
         schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
@@ -255,12 +258,12 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """A workload on a cluster as it is and with servers added or taken away.
+    """A workload on a cluster as it is, and with servers added or removed.
 
     Parameters
     ----------
     found : shadowprice.simulator.whatif.WhatIf
-        What was measured.
+        The metrics.
     """
 
     found: Alternatives
@@ -270,12 +273,15 @@ class WhatIf:
 
     @property
     def frame(self) -> pl.DataFrame:
-        """A row a change, policy and seed, with measures and gains."""
+        """One row per change, policy and seed, with metrics and gains."""
         return self.found.frame
 
     @property
     def gains(self) -> pl.DataFrame:
-        """A row a change and policy: ``gain`` and ``gain_per_server``, means over the seeds."""
+        """Mean gains over the seeds, one row per change and policy.
+
+        Columns: ``gain``, ``gain_per_server`` and ``gain_per_cost``.
+        """
         return (
             self.frame.filter(pl.col("servers") != 0)
             .group_by("change", "policy", maintain_order=True)
@@ -303,39 +309,39 @@ def simulate(
     Parameters
     ----------
     cluster : path or mapping, optional
-        Cluster file, or what one holds.
+        Cluster file, or its content.
     jobs : path or iterable of mappings, optional
-        Job file, or the jobs that one holds. Numbers may be numpy's, here and elsewhere.
+        Job file, or its jobs. Numbers may be numpy's, in all inputs.
     policy : str
         Name of the policy, or ``./file.py:NAME``.
     trace : str, optional
-        A trace in place of jobs, such as ``philly:PATH?limit=1000``; without a cluster, on one
-        sized to it (``load``, ``slot``).
+        A trace instead of jobs, such as ``philly:PATH?limit=1000``. Without a cluster, one is sized
+        to it (``load``, ``slot``).
     parameters : mapping, optional
         Parameters of the policy; nested ones as nested mappings.
     incidents : path or iterable of mappings, optional
-        Servers lost and back, jobs cancelled: incident file, or the incidents that one holds.
+        Lost and restored servers and cancelled jobs: incident file, or its incidents.
     until : str, optional
         Timespan, such as ``300 slots``.
     slot, load
-        Of the cluster that a trace brings.
+        Slot length and load of the cluster that is sized to a trace.
     seed : int
-        Seed of everything drawn.
+        Random seed.
     skip_invalid : bool
-        Leave faulty jobs out.
+        Whether to leave invalid jobs out.
     advice_seconds : float, optional
-        Also work out what would have had refused jobs admitted, those worth most first, and begin
-        with none after so many seconds; see `Result.advice`.
+        Also search for changes that would have admitted refused jobs, the most valuable job first.
+        No further job is started after this time. See `Result.advice`.
 
     Returns
     -------
     Result
-        With ``jobs``, ``slots``, ``allocations`` and ``decisions`` as frames.
+        The run, with ``jobs``, ``slots``, ``allocations`` and ``decisions`` as frames.
 
     Raises
     ------
     InputError
-        If an input is missing or wrong; with every fault.
+        If an input is missing or invalid, with all diagnostics.
     """
     seed = _seed(seed)
     _check_advice(advice_seconds)
@@ -369,25 +375,25 @@ def compare(
     cluster, jobs, trace, incidents, until, slot, load, skip_invalid
         As in `simulate`.
     policies : sequence of str or (str, mapping)
-        Names or ``./file.py:NAME``, or (name, parameters).
+        Names, references ``./file.py:NAME``, or (name, parameters).
     seeds : int
-        From how many seeds, ``seed`` and those after it.
+        Number of seeds: ``seed`` and the following ones.
     seed : int
         The first seed.
     advice_seconds : float, optional
-        As in `simulate`, for every policy's run from the first seed.
+        As in `simulate`, for every policy's run with the first seed.
 
     Returns
     -------
     Comparison
-        Runs of the first seed; means and tests over all.
+        Runs of the first seed; means and tests over all seeds.
 
     Raises
     ------
     InputError
-        If an input is wrong.
+        If an input is invalid.
     KeyboardInterrupt
-        If it was interrupted: half a comparison says nothing.
+        If the comparison was interrupted, because a partial one is useless.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     _check_advice(advice_seconds)
@@ -423,7 +429,7 @@ def whatif(
     seed: int = 0,
     skip_invalid: bool = False,
 ) -> WhatIf:
-    """Tell what more servers, or fewer, would have earned, as ``shadowprice whatif`` does.
+    """Run a workload on changed clusters, as ``shadowprice whatif`` does.
 
     Parameters
     ----------
@@ -432,23 +438,23 @@ def whatif(
     policies, seeds, seed
         As in `compare`.
     changes : sequence of mappings
-        Each a cluster of its own: servers added (below 0: taken away) by the name of their entry.
-        By default, one more of every kind.
+        Each gives one changed cluster: servers added (negative: removed) by the name of their
+        entry. By default, one more server of each entry.
 
     Returns
     -------
     WhatIf
-        With ``gains`` and all measures.
+        The comparison, with ``gains`` and all metrics.
 
     Raises
     ------
     InputError
-        If an input is wrong, or the cluster has no such servers.
+        If an input is invalid, or the cluster has no such servers.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    asked = [Change(tuple(plain_values(change).items())) for change in changes]
-    return WhatIf(run_whatif(source, _choices(policies), asked, chosen))
+    requested = [Change(tuple(plain_values(change).items())) for change in changes]
+    return WhatIf(run_whatif(source, _choices(policies), requested, chosen))
 
 
 def open_run(folder: PathLike) -> Result:
@@ -457,7 +463,7 @@ def open_run(folder: PathLike) -> Result:
     Raises
     ------
     InputError
-        If it holds no run.
+        If the folder contains no run.
     """
     run = read_run(Path(folder))
     if "advice" in run.info:
@@ -467,8 +473,8 @@ def open_run(folder: PathLike) -> Result:
 
 def _check_name(policy: object) -> None:
     if not isinstance(policy, str):
-        mend = "write policy='oasis', parameters={...}"
-        raise InputError(Fault("policy", f"{policy!r} is no name", mend))
+        hint = "write policy='oasis', parameters={...}"
+        raise InputError(Fault("policy", f"{policy!r} is no name", hint))
 
 
 def _seed(seed: Any) -> int:
@@ -482,7 +488,7 @@ def _seeds(seeds: Any) -> int:
 def _advised(run: Run, scenario: Scenario, choice: PolicyChoice, seconds: float | None) -> Run:
     if seconds is None or run.info["partial"]:
         return run
-    # A run that nobody asks advice on needs none of it.
+    # Imported here, because runs without advice don't need it.
     from shadowprice.simulator.advice import with_advice  # noqa: PLC0415
 
     return with_advice(run, scenario, choice, seconds=seconds)
@@ -524,14 +530,14 @@ def _listed(
 
 
 def _choices(policies: Policies) -> list[PolicyChoice]:
-    found = []
+    choices = []
     for entry in [policies] if isinstance(policies, str) else policies:
         name, parameters = (entry, {}) if isinstance(entry, str) else plain_values(entry)
         _check_name(name)
-        found.append(PolicyChoice.named(name, parameters, location="policies"))
-        bounds.POLICIES.check(len(found), "policies")
-    check_choices(found, "policies", "write ['oasis', 'fifo']")
-    return found
+        choices.append(PolicyChoice.named(name, parameters, location="policies"))
+        bounds.POLICIES.check(len(choices), "policies")
+    check_choices(choices, "policies", "write ['oasis', 'fifo']")
+    return choices
 
 
 __all__ = ["Comparison", "Result", "WhatIf", "compare", "open_run", "simulate", "whatif"]

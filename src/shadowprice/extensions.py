@@ -1,7 +1,7 @@
 """Extensions: objects of a user's own file (``./file.py:NAME``) or of an installed package.
 
-A file is read once, and what was read is what runs: here, in the service, and on a Ray node that
-has no such file. Its digest identifies the version.
+A file is read once, and this content runs everywhere: here, in the service, and on a Ray node that
+doesn't have the file. Its digest identifies the version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXPECTED: Final = "write FILE.py:NAME, such as ./policy.py:FirstFit"
 
 
 def is_file_reference(text: str) -> bool:
-    """Whether a text refers to a file rather than to a registered name, rightly or wrongly."""
+    """Return whether a text is meant as a reference to a file and not as a registered name."""
     return "/" in text or text.partition(":")[0].endswith(".py")
 
 
@@ -108,8 +108,10 @@ class FileExtension:
         namespace = vars(self._module())
         if self.name not in namespace:
             names = [name for name in namespace if not name.startswith("_")]
-            near = closest(self.name, names)
-            hint = f"did you mean {near!r}?" if near else "name a class or function of the file"
+            similar = closest(self.name, names)
+            hint = (
+                f"did you mean {similar!r}?" if similar else "name a class or function of the file"
+            )
             raise InputError(Fault(self.path, f"has no name {shown(self.name)}", hint))
         return namespace[self.name]
 
@@ -202,18 +204,20 @@ _files: set[str] = set()
 @cache
 def installed_extensions(group: str) -> Mapping[str, InstalledExtension]:
     """Return the entry points of a group by name, without importing them."""
-    found: dict[str, InstalledExtension] = {}
+    extensions: dict[str, InstalledExtension] = {}
     for point in sorted(metadata.entry_points(group=group), key=lambda point: point.name):
-        dist = point.dist
-        name, version = (dist.name, dist.version) if dist else ("", "")
-        first = found.get(point.name)
-        if first is None:
-            found[point.name] = InstalledExtension(group, point.name, point.value, name, version)
-        elif first.distribution != name:
-            found[point.name] = InstalledExtension(
-                group, point.name, first.value, first.distribution, first.version, name
+        distribution = point.dist
+        name, version = (distribution.name, distribution.version) if distribution else ("", "")
+        existing = extensions.get(point.name)
+        if existing is None:
+            extensions[point.name] = InstalledExtension(
+                group, point.name, point.value, name, version
             )
-    return found
+        elif existing.distribution != name:
+            extensions[point.name] = InstalledExtension(
+                group, point.name, existing.value, existing.distribution, existing.version, name
+            )
+    return extensions
 
 
 def summary_of(documented: object) -> tuple[str, str]:

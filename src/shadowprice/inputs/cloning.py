@@ -77,7 +77,10 @@ class CloningFile:
             return CloningProblem(self.groups, self.machines, self.deadline, self.miss_probability)
         except InputError as error:
             raise InputError(
-                [Fault(f"{self.place}: {one.place}", one.message, one.mend) for one in error.faults]
+                [
+                    Fault(f"{self.place}: {fault.place}", fault.message, fault.mend)
+                    for fault in error.faults
+                ]
             ) from error
 
 
@@ -98,26 +101,26 @@ def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
     Errors call it ``place``; the files of durations that it names are relative to ``folder``.
     """
     spec, faults = validate(CloningSpec, document, place)
-    reading = Reading(measured=measured_in(folder))
+    context = Reading(measured=measured_in(folder))
     groups: list[TaskGroup] = []
     tasks = document.get("tasks") if isinstance(document, dict) else None
     for position, task in enumerate(tasks if isinstance(tasks, list) else ()):
         # Durations are checked even if the file is refused, so that all problems are reported.
         duration = task.get("duration") if isinstance(task, dict) else None
-        known, _ = validate(_TaskLaw, {"duration": duration}, place)
-        if known is None:
+        task_spec, _ = validate(_TaskLaw, {"duration": duration}, place)
+        if task_spec is None:
             continue
         try:
-            law = law_of(known.duration.law(reading))
+            distribution = law_of(task_spec.duration.law(context))
         except InputError as error:
-            where = f"{place}: tasks[{position}].duration"
+            location = f"{place}: tasks[{position}].duration"
             faults += [
-                Fault(where, ": ".join(filter(None, (one.place, one.message))), one.mend)
-                for one in error.faults
+                Fault(location, ": ".join(filter(None, (fault.place, fault.message))), fault.mend)
+                for fault in error.faults
             ]
             continue
         if spec is not None:
-            groups.append(TaskGroup(spec.tasks[position].count, law))
+            groups.append(TaskGroup(spec.tasks[position].count, distribution))
     if spec is None or faults:
         raise InputError(faults)
     return CloningFile(

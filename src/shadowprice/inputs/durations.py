@@ -35,8 +35,8 @@ def measured_in(folder: Path) -> Measured:
             "name": spec.file,
         }
         law = Law("empirical", parameters, 0.0, 0.0)
-        found = law_of(law)
-        return replace(law, shortest=found.shortest, mean=found.mean)
+        distribution = law_of(law)
+        return replace(law, shortest=distribution.shortest, mean=distribution.mean)
 
     return measured
 
@@ -53,30 +53,30 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
     """
     values: list[float] = []
     faults: list[Fault] = []
-    at: int | None = 0 if column is None else None
+    index: int | None = 0 if column is None else None
     for number, line in read_lines(path):
         if not line.strip():
             continue
         cells = [line] if column is None else _cells(path, number, line)
-        if at is None:
+        if index is None:
             if column not in cells:
-                close = closest(str(column), cells)
-                mend = f"did you mean {close!r}?" if close else f"it has {', '.join(cells)}"
-                raise InputError(Fault(f"{path}: line {number}", f"has no column {column!r}", mend))
-            at = cells.index(column)
+                similar = closest(str(column), cells)
+                hint = f"did you mean {similar!r}?" if similar else f"it has {', '.join(cells)}"
+                raise InputError(Fault(f"{path}: line {number}", f"has no column {column!r}", hint))
+            index = cells.index(column)
             continue
-        text = cells[at] if at < len(cells) else ""
+        text = cells[index] if index < len(cells) else ""
         value = _number(text)
         if 1e-9 <= value <= bounds.SECONDS.most:
             values.append(value)
             bounds.MEASURED.check(len(values), str(path))
         elif len(faults) < 20:
-            mend = "" if column is not None else "name the column of a CSV file by `column`"
+            hint = "" if column is not None else "name the column of a CSV file by `column`"
             faults.append(
                 Fault(
                     f"{path}: line {number}",
                     f"expected a positive number, got {shown(text.strip())}",
-                    mend,
+                    hint,
                 )
             )
     if faults:

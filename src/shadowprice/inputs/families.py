@@ -95,20 +95,24 @@ def with_family(record: Any, families: Families, place: str, *, without: str = A
     if "throughput" in record or "minibatch_time" in record:
         return record
     name = record["family"]
-    known = families.get(name) if isinstance(name, str) else None
-    if known is None:
-        likely = closest(name, families) if isinstance(name, str) else None
-        mend = f"did you mean {likely!r}?" if likely else _known(families) or without
-        raise InputError(Fault(f"{place}.family", f"unknown family {shown(name)}", mend))
+    family = families.get(name) if isinstance(name, str) else None
+    if family is None:
+        similar = closest(name, families) if isinstance(name, str) else None
+        hint = f"did you mean {similar!r}?" if similar else _known(families) or without
+        raise InputError(Fault(f"{place}.family", f"unknown family {shown(name)}", hint))
     chunks = record.get("chunks", 1)
-    most = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
-    curve = {str(n): speed for n, speed in known["throughput"].items() if n <= most}
+    max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
+    curve = {str(n): speed for n, speed in family["throughput"].items() if n <= max_workers}
     if not curve:
-        fewest = min(known["throughput"])
+        min_workers = min(family["throughput"])
         raise InputError(
-            Fault(f"{place}.family", f"was measured with {fewest} workers or more", "raise chunks")
+            Fault(
+                f"{place}.family",
+                f"was measured with {min_workers} workers or more",
+                "raise chunks",
+            )
         )
-    restart = {"restart": known["restart"]} if "restart" in known else {}
+    restart = {"restart": family["restart"]} if "restart" in family else {}
     return {**restart, **record, "throughput": curve}
 
 

@@ -93,30 +93,30 @@ def resolve_records(
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
     named: dict[str, str] = {}
-    for count, (where, record) in enumerate(records, start=1):
+    for count, (location, record) in enumerate(records, start=1):
         bounds.JOBS.check(count, place)
         if isinstance(record, InputError):
             faults += record.faults
         else:
-            spec, wrong = validate(JobSpec, record, where)
-            faults += [*_name_taken(record, where, named), *wrong]
+            spec, problems = validate(JobSpec, record, location)
+            faults += [*_name_taken(record, location, named), *problems]
             if spec is not None:
-                specs.append((where, spec))
+                specs.append((location, spec))
         if len(faults) > MOST_FAULTS:
             if not skip_invalid:
                 raise InputError(_first_of(faults, place))
             del faults[MOST_FAULTS:]
-    resolved, wrong = resolve_jobs(specs, cluster, measured_in(folder))
-    faults += wrong
+    resolved, problems = resolve_jobs(specs, cluster, measured_in(folder))
+    faults += problems
     jobs: dict[str, Job] = {}  # the first valid record of a name has it
-    for where, job in resolved:
+    for location, job in resolved:
         refusal = never_fits(job, cluster, local_free=True)
         if refusal is None:
             jobs.setdefault(job.name, job)
         else:
             message = f"job {job.name!r} can never run here: it {refusal.message}"
-            mend = f"request less of the scarce resource: {refusal.bottleneck}"
-            faults.append(Fault(where, message, mend))
+            hint = f"request less of the scarce resource: {refusal.bottleneck}"
+            faults.append(Fault(location, message, hint))
     if faults and not skip_invalid:
         raise InputError(_first_of(faults, place))
     if not jobs:
@@ -141,9 +141,9 @@ def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault
     if name not in named:
         named[name] = where
         return []
-    mend = f"the name is taken by {named[name]}; rename one"
-    joint = " " if where.endswith(":") else "."
-    return [Fault(f"{where}{joint}name", f"duplicate job name {shown(name)}", mend)]
+    hint = f"the name is taken by {named[name]}; rename one"
+    separator = " " if where.endswith(":") else "."
+    return [Fault(f"{where}{separator}name", f"duplicate job name {shown(name)}", hint)]
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
@@ -158,10 +158,10 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
         If the file, or a line of it, can't be read.
     """
     lines = ".jsonl" in path.suffixes
-    for place, record in _json_lines(path) if lines else _yaml_jobs(path, complete=False):
+    for location, record in _json_lines(path) if lines else _yaml_jobs(path, complete=False):
         if isinstance(record, InputError):
             raise record
-        yield place, record
+        yield location, record
 
 
 def read_entry(path: Path, name: str) -> Mapping[str, Any]:
@@ -201,14 +201,14 @@ def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]
     if not isinstance(jobs, list) or not jobs:
         raise InputError(Fault(str(path), "holds no job list", "begin it with `jobs:`"))
     for key in document.keys() - {"jobs", "families"}:
-        mend = "a job file holds only `jobs:`, and where curves are, `families:`"
-        raise InputError(Fault(f"{path}: {key}", "unknown key", mend))
+        hint = "a job file holds only `jobs:`, and where curves are, `families:`"
+        raise InputError(Fault(f"{path}: {key}", "unknown key", hint))
     families = _families(document.get("families"), path)
-    for at, record in enumerate(jobs):
-        place = f"{path}: jobs[{at}]"
+    for index, record in enumerate(jobs):
+        place = f"{path}: jobs[{index}]"
         try:
-            known = families or complete
-            yield place, with_family(record, families, place) if known else record
+            resolve = families or complete
+            yield place, with_family(record, families, place) if resolve else record
         except InputError as error:
             yield place, error
 

@@ -34,8 +34,8 @@ def entries(given: Iterable[Any], kind: str) -> list[Any]:
         If a mapping is given: it's the content of a whole file.
     """
     if isinstance(given, Mapping):
-        mend = f"give the list of {kind} in it, or the path of the file"
-        raise InputError(Fault(kind, "is a mapping", mend))
+        hint = f"give the list of {kind} in it, or the path of the file"
+        raise InputError(Fault(kind, "is a mapping", hint))
     return [plain_values(entry) for entry in given]
 
 

@@ -68,27 +68,27 @@ def resolve_incidents(
     Errors about the list as a whole begin with ``given``.
     """
     faults: list[Fault] = []
-    found: list[tuple[str, Incident]] = []
+    incidents: list[tuple[str, Incident]] = []
     arrivals = {job.name: job.arrival for job in jobs}
     for place, record in records:
         if isinstance(record, InputError):
             faults += record.faults
             continue
-        spec, wrong = validate(IncidentSpec, record, place)
-        faults += wrong
+        spec, problems = validate(IncidentSpec, record, place)
+        faults += problems
         if len(faults) > bounds.FAULTS.most:
             break
-        bounds.INCIDENTS.check(len(found), given)
+        bounds.INCIDENTS.check(len(incidents), given)
         if spec is not None:
             try:
-                found.append((place, _resolve(spec, place, cluster, arrivals)))
+                incidents.append((place, _resolve(spec, place, cluster, arrivals)))
             except InputError as error:
                 faults += error.faults
-    found.sort(key=lambda entry: entry[1].slot)
-    faults += _server_faults(found)
+    incidents.sort(key=lambda entry: entry[1].slot)
+    faults += _server_faults(incidents)
     if faults:
         raise InputError(faults)
-    return [incident for _, incident in found]
+    return [incident for _, incident in incidents]
 
 
 def _resolve(
@@ -110,9 +110,9 @@ def _resolve(
 
 
 def _unknown(place: str, what: str, name: str, known: Iterable[str]) -> Fault:
-    close = closest(name, known)
-    mend = f"did you mean {close!r}?" if close else ""
-    return Fault(place, f"unknown {what} {name!r}", mend)
+    similar = closest(name, known)
+    hint = f"did you mean {similar!r}?" if similar else ""
+    return Fault(place, f"unknown {what} {name!r}", hint)
 
 
 def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:
@@ -137,10 +137,10 @@ def _yaml(path: Path) -> Iterator[tuple[str, Any]]:
     if not isinstance(incidents, list) or not incidents:
         raise InputError(Fault(str(path), "holds no incident list", "begin it with `incidents:`"))
     for key in document.keys() - {"incidents"}:
-        mend = "an incident file holds only `incidents:`"
-        raise InputError(Fault(f"{path}: {key}", "unknown key", mend))
-    for at, record in enumerate(incidents):
-        yield f"{path}: incidents[{at}]", record
+        hint = "an incident file holds only `incidents:`"
+        raise InputError(Fault(f"{path}: {key}", "unknown key", hint))
+    for index, record in enumerate(incidents):
+        yield f"{path}: incidents[{index}]", record
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ def check_shape(path: Path, text: str) -> None:
         If the text is not YAML.
     """
     values = depth = 0
-    most, longest = bounds.VALUES.most, bounds.PATH.most
+    max_values, max_length = bounds.VALUES.most, bounds.PATH.most
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     event: Any
@@ -37,7 +37,7 @@ def check_shape(path: Path, text: str) -> None:
         kind = type(event)
         if kind is yaml.ScalarEvent:
             values += 1
-            if len(event.value) > longest:
+            if len(event.value) > max_length:
                 bounds.PATH.check(len(event.value), _place(path, event), "is a quote missing?")
             if event.anchor:
                 sizes[event.anchor] = 1
@@ -51,17 +51,17 @@ def check_shape(path: Path, text: str) -> None:
                 sizes[event.anchor] = -1
         elif kind in _CLOSING:
             depth -= 1
-            anchor, before = opened.pop()
+            anchor, values_before = opened.pop()
             if anchor:
-                sizes[anchor] = values - before
+                sizes[anchor] = values - values_before
         elif kind is yaml.AliasEvent:
             size = sizes.get(str(event.anchor), 1)
             if size < 0:
                 raise InputError(Fault(_place(path, event), f"*{event.anchor} contains itself"))
             values += size
-        if values > most:
-            mend = "write a job file as JSON Lines (.jsonl)"
-            bounds.VALUES.check(values, _place(path, event), mend)
+        if values > max_values:
+            hint = "write a job file as JSON Lines (.jsonl)"
+            bounds.VALUES.check(values, _place(path, event), hint)
 
 
 def _place(path: Path, event: Any) -> str:

@@ -68,8 +68,8 @@ def load_yaml(path: Path) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{path}: line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
-        raise InputError(Fault(where, f"not YAML: {error.problem}")) from error
+        location = f"{path}: line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
+        raise InputError(Fault(location, f"not YAML: {error.problem}")) from error
     except (
         yaml.YAMLError,
         ValueError,
@@ -93,8 +93,8 @@ def load_json_line(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line, object_pairs_hook=_unique_pairs)
     except json.JSONDecodeError as error:
-        where = f"{path}: line {number}, column {error.colno}"
-        raise InputError(Fault(where, f"not JSON: {error.msg}")) from error
+        location = f"{path}: line {number}, column {error.colno}"
+        raise InputError(Fault(location, f"not JSON: {error.msg}")) from error
     except (ValueError, RecursionError) as error:
         message = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(Fault(f"{path}: line {number}", message)) from error
@@ -111,7 +111,7 @@ class _Loader(yaml.CSafeLoader):
         for key_node, _ in node.value:
             if (
                 key_node.tag == _MERGE
-            ):  # merged keys are defaults: the mapping's own keys may repeat them
+            ):  # merged keys are defaults, which the mapping's own keys may override
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str | int | float) and key in seen:

@@ -23,7 +23,7 @@ MAGIC: Final = b"\x1f\x8b"
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether the content of a file begins as gzip does, whatever its name."""
+    """Return whether a file's content starts as gzip does; the name doesn't matter."""
     with path.open("rb") as file:
         return file.read(2) == MAGIC
 
@@ -45,20 +45,20 @@ def blocks(path: Path, largest: Bound, size: int = BLOCK) -> Iterator[bytes]:
             raise InputError(
                 Fault(str(path), "is not a regular file", "write the data to a file first")
             )
-        packed = is_gzip(path)
-        most = largest.most
-        if packed:
-            most = min(most, max(EXPECTED, bounds.EXPANSION.most * path.stat().st_size))
+        is_packed = is_gzip(path)
+        max_bytes = largest.most
+        if is_packed:
+            max_bytes = min(max_bytes, max(EXPECTED, bounds.EXPANSION.most * path.stat().st_size))
         else:
             largest.check(path.stat().st_size, str(path))
-        with gzip.open(path) if packed else path.open("rb") as file:
+        with gzip.open(path) if is_packed else path.open("rb") as file:
             total = 0
             while block := file.read(size):
                 total += len(block)
-                if total > most:
-                    bound = largest if most == largest.most else bounds.EXPANSION
+                if total > max_bytes:
+                    limit = largest if max_bytes == largest.most else bounds.EXPANSION
                     raise InputError(
-                        Fault(str(path), f"unpacks to more than {bound.most:,} {bound.what}")
+                        Fault(str(path), f"unpacks to more than {limit.most:,} {limit.what}")
                     )
                 yield block
                 lines += block.count(b"\n")
