@@ -26,7 +26,7 @@ from shadowprice.core.wording import closest, shown
 POLICIES: Final = "shadowprice.policies"
 TRACES: Final = "shadowprice.traces"
 EXECUTORS: Final = "shadowprice.executors"
-"""Groups of entry points in which an installed package declares its extensions."""
+"""Entry point groups in which installed packages declare extensions of each kind."""
 
 _REFERENCE: Final = re.compile(r"(?P<file>.+?\.py):(?P<name>[^\W\d]\w*)")
 _EXPECTED: Final = "write FILE.py:NAME, such as ./policy.py:FirstFit"

@@ -222,8 +222,8 @@ class Policy(Protocol):
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event.
 
-        The engine applies each decision before it asks for the next one, so a generator sees the
-        ledger with its earlier decisions in it.
+        The engine applies each decision before it requests the next one. So a generator sees the
+        ledger with its earlier decisions.
         """
         ...
 

@@ -161,12 +161,12 @@ class Decider(Books):
         unwrapped(self.policy).resume(self._view)
 
     def _bring_policy_back(self) -> None:
-        """Resync a policy that missed events, between two events."""
+        """Resync a policy that missed events; call it between two events."""
         if self._absent:
             self.begin_policy_anew()
 
     def _keep_memory(self) -> None:
-        """Save the policy state before an event, if the saved one is outdated.
+        """Save the policy state before an event, unless it is already saved.
 
         Saved before the event and not before the consultation, because the event's new jobs aren't
         open yet.
@@ -175,7 +175,10 @@ class Decider(Books):
             self._memory = remember(self.policy, self._view)
 
     def _settle_memory(self) -> None:
-        """Discard the saved policy state after the event took effect."""
+        """Discard the saved policy state after an event took effect.
+
+        An enclosing unit of work keeps it for its rollback.
+        """
         if self._asked:
             if self._held is not None:
                 self._held.push(self._recall, self._memory)

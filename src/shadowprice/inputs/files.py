@@ -26,7 +26,7 @@ def read_cluster(path: Path, *, starts_cost: bool = False) -> Cluster:
     """Read a cluster file (YAML).
 
     ``starts_cost`` is the default of the file's ``restart_first``: whether the first start of a job
-    costs its restart time too. It does where jobs really run; the papers don't count it.
+    costs its restart time too. It does for real processes; in the papers it doesn't.
 
     Raises
     ------

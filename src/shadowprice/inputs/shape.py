@@ -17,8 +17,8 @@ _CLOSING: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 def check_shape(path: Path, text: str) -> None:
     """Refuse a YAML document with too many values, too deep a nesting, or too long a text.
 
-    An alias counts as everything that it stands for, so that a few lines can't expand to a billion
-    values. An alias that contains itself is refused. Errors call the document ``path``.
+    An alias counts as its whole content, so that a few lines can't expand to a billion values. An
+    alias that contains itself is refused. Errors call the document ``path``.
 
     Raises
     ------

@@ -20,9 +20,9 @@ PATIENCE: Final = 2.0
 class StopSign(Observer):
     """Raises `KeyboardInterrupt` after the current event, if a stop is requested.
 
-    It must be the last observer, so that the others have seen the event. ``asked`` is the time of
-    the request, None without one; ``status`` is the exit status of a stopped run: 128 plus the
-    signal's number.
+    It must be the last observer, so that all other observers have received the event. ``asked`` is
+    the time of the request, None without one. ``status`` is the exit status of a stopped run: 128
+    plus the signal's number.
     """
 
     def __init__(self) -> None:

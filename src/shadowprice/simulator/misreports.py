@@ -313,7 +313,7 @@ def _scaled(job: Job, parameters: Mapping[type, tuple[str, ...]], factor: float)
 
 def _factor(utility: Utility, name: str, factor: float) -> float:
     if isinstance(utility, Power) and name == "scale":
-        # The scale counts to the power of the exponent; with exponent 0, every job is worth 1.
+        # The utility is proportional to scale ** exponent; with exponent 0 it is always 1.
         return float(factor ** (1 / utility.exponent)) if utility.exponent else 1.0
     # A more urgent job has an earlier target or deadline.
     return 1 / factor if name in {"target", "by"} else factor

@@ -52,7 +52,7 @@ class Scenario:
     def context(self, *, explained: bool = True) -> PolicyContext:
         """Return the context of a policy that knows the whole workload, as simulations allow.
 
-        ``explained`` asks for reasons of refusals.
+        ``explained`` requests reasons of refusals.
         """
         return PolicyContext(
             cluster=self.cluster,

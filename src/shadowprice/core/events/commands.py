@@ -12,7 +12,7 @@ from shadowprice.core.schedule import Placement
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Common fields of commands; two are equal if they ask for the same.
+    """Common fields of commands, which comparisons ignore.
 
     Parameters
     ----------

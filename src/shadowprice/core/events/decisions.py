@@ -31,8 +31,8 @@ class Commit:
     payoff_bound : float or None
         Upper bound of any schedule's payoff at the present prices; None if unknown.
     slot_costs : tuple of float
-        Cost of each active slot, which add up to the cost. Present if the policy was asked for them
-        (`PolicyContext.itemised`) and admits the job.
+        Cost of each active slot, which add up to the cost. Present if requested
+        (`PolicyContext.itemised`) and if the decision admits the job.
     message : str
         Why an admitted job is replanned.
     """
@@ -87,7 +87,7 @@ class Promise:
     expected : int or None
         Completion slot in the present plan.
     payoff, utility, cost : float
-        Utility of that completion, its cost to other jobs, and the difference.
+        ``payoff = utility - cost``: utility of that completion, and its cost to other jobs.
     message : str
         Why a promise changed.
     copies : tuple of TaskCopies

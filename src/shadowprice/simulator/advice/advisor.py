@@ -141,7 +141,7 @@ class _Outcome:
 
 
 def _worth_its_price(way: Way, step: int, found: Admission) -> int:
-    """Return the step at which a job is worth slightly more than an admitted one pays.
+    """Return the step at which the job's utility slightly exceeds the price of an admitted step.
 
     Dinkelbach's step: a job with this utility would still be admitted with the same schedule.
     """
@@ -264,7 +264,7 @@ class _Advisor:
             )
 
     def _ask_now(self, moment: Moment) -> bool:
-        """Query all changes except a later arrival; return whether that is worth a query."""
+        """Query all changes except a later arrival; return whether to query later slots."""
         try:
             self._check(moment.ask(self._job))
         except InputError as error:
