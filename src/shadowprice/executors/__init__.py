@@ -1,5 +1,5 @@
-"""What runs jobs: one contract, and an executor for each place that jobs can run in.
+"""Executors, which run jobs: one contract, and one package for each environment.
 
-`contract` is what the live service talks to; `registry` finds an executor by name; each executor
-has a folder of its own and knows the contract and the core only.
+The live service talks to `contract`. `registry` finds an executor by name. Each executor depends
+only on the contract, the core and the modules here that all of them share.
 """

@@ -1,31 +1,30 @@
-"""The contract between the live service and what runs its jobs.
+"""The contract between the live service and the executors that run its jobs.
 
-An executor starts *generations*. A generation is one placement of a job: fixed numbers of workers
-and parameter servers on named servers, each a process. It begins once, ends once, and at most one
-generation of a job runs at a time. The service changes a job by stopping one generation, seeing its
-end, and starting the next.
+An executor runs *generations*. A generation is one run of a job at a fixed placement: fixed numbers
+of workers and parameter servers on named servers, each a process. It starts once and ends once, and
+a job has at most one running generation. To rescale a job, the service stops its generation, waits
+for the end, and starts the next one.
 
-Orders (`start`, `stop`) are answered at once by a `Receipt`, after what they change is durable;
-what becomes of them is told by `watch`, as reports. What was accepted is reported `Started`
-or `Refused`, and one that started is reported `Ended`, exactly one of each, in that order. A
-report may come again, word for word, until `forget` says that it was recorded. So a service
-that was away, for a moment or a month, misses nothing: what it did not record it is told again.
+Commands and reports. An executor makes a command (`start`, `stop`) durable, and then returns a
+`Receipt`. `watch` reports the effect. An accepted generation is reported `Started` or `Refused`,
+and a started one is reported `Ended`: exactly one of each, in that order. An executor may repeat a
+report unchanged until `forget` acknowledges it. So a service that was down for any time receives
+every report that it didn't record.
 
-Fencing. The newest generation that an executor saw of a job, in a `start` or a `stop`, is kept
-where it survives both of them. A `start` of an older one is stale, a `start` of the same one a
-duplicate: neither starts anything. Orders may so be repeated, delayed and reordered at will.
-The same one is the same order, not only the same number: a store that was restored counts again
-from where the copy was made, and may give a number to another order. What tells orders apart
-(`GenerationSpec.identity`) is kept with a generation; another order of its number is stale.
+Fencing. The executor durably stores the newest generation of each job that a `start` or a `stop`
+named. A `start` of an older generation is stale, and a `start` of the same one is a duplicate.
+Neither starts anything, so commands may be repeated, delayed and reordered. Two commands are the
+same if their `GenerationSpec.identity` is equal. A store restored from a backup may reuse a
+generation's number for a different command; that command is stale.
 
-Endings. All processes of a generation end together: with the first that fails, and once all workers
-exited 0. A program that tolerates workers (`Program.tolerates_workers`) says that the others go on
-without one that dies: only parameter servers, or the last worker, then end the generation.
-`executors.generations.verdict` is that rule, for every executor.
+Endings. All processes of a generation end together: when the first one fails, or when every worker
+has exited 0. With `Program.tolerates_workers`, the generation continues if a worker dies, until a
+parameter server or the last worker fails. `executors.generations.verdict` implements this rule for
+every executor.
 
-Each module is one part of it: `orders`, `reports`, `answers` and `servers` are what goes to and
-fro, `executor` is what every executor does, `optional` what one may offer besides, `options` what
-it is made with. All of it is imported from here.
+Modules: `orders`, `reports`, `answers` and `servers` define the data exchanged, `executor` the
+protocol, `optional` the optional protocols, and `options` the constructor's options. Import all
+names from this package.
 """
 
 from shadowprice.executors.contract.answers import Held, LogChunk, Observed, Phase

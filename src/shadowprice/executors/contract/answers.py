@@ -1,4 +1,4 @@
-"""What an executor answers when it is asked: what it holds, what was written, what really runs."""
+"""Results of an executor's queries: generations, log chunks and observed jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shadowprice.executors.contract.reports import Ended, Refused
 
 
 class Phase(StrEnum):
-    """Where a generation is between its order and the moment it is forgotten."""
+    """State of a generation from its start command until it is forgotten."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -20,26 +20,11 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A generation that an executor holds, as `list` tells it.
+    """A generation that the executor hasn't forgotten, as returned by `list`.
 
-    Parameters
-    ----------
-    job : str
-        The job.
-    generation : int
-        The generation.
-    phase : Phase
-        Where it is.
-    placement : tuple of Share
-        Where it runs.
-    processes : tuple of str
-        Names of its processes, as `logs` takes them: ``worker-0``, ``ps-1``.
-    started : float or None
-        When it started, seconds since 1970.
-    end : Ended or Refused or None
-        How it ended, until it is forgotten.
-    identity : str
-        That of the order which asked for it; empty where that said none.
+    ``processes`` are the names that `logs` accepts, such as ``worker-0`` and ``ps-1``. ``started``
+    is in seconds since 1970. ``end`` is set once the generation has ended or was refused.
+    ``identity`` is that of its start command, or empty.
     """
 
     job: str
@@ -54,20 +39,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of what one process wrote, standard output and error together.
+    """A chunk of one process's log, with standard output and error interleaved.
 
     Parameters
     ----------
-    generation : int
-        The generation it is of.
-    process : str
-        The process.
     start, end : int
-        Its place among all bytes that the process wrote; what was rotated away counts.
+        Byte offsets in everything that the process wrote, including bytes already rotated away.
     text : str
-        The piece; bytes that are no UTF-8 are replaced.
+        The decoded bytes; invalid UTF-8 is replaced.
     complete : bool
-        Whether the process is over and nothing comes after ``end``.
+        Whether the process has ended and wrote nothing after ``end``.
     """
 
     generation: int
@@ -80,22 +61,18 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A job that really runs, or ran, whoever started it; for services that only look on.
+    """A job that runs or ran on the cluster, started by any scheduler; for observer mode.
 
     Parameters
     ----------
-    job : str
-        Its name.
     placement : tuple of Share
-        Where, by the names of the cluster's servers as far as they are known.
+        Servers by their names in the cluster, as far as these are known.
     since : float
-        When it began, seconds since 1970.
-    tenant : str or None
-        Its owner.
+        Start, seconds since 1970.
     ended : float or None
-        When it ended, where that is known; what is not told of any more ended as well.
+        End, seconds since 1970, if known. A job that is no longer returned has ended too.
     done : bool or None
-        Whether it ended with success; None where nobody can tell.
+        Whether the job succeeded; None if that is unknown.
     """
 
     job: str

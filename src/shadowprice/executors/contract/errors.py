@@ -1,4 +1,4 @@
-"""The fault that an executor tells of."""
+"""The exception that executors raise."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from shadowprice.core.errors import ShadowpriceError
 
 
 class ExecutorError(ShadowpriceError):
-    """An executor cannot be reached, or cannot keep its records; no order is known to be taken.
+    """The executor can't be reached or can't store its records.
 
-    The same order may, and has to, be sent again.
+    The caller doesn't know whether the executor accepted the command, and must send it again.
     """
 
     code = "executor"

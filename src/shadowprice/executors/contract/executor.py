@@ -1,4 +1,4 @@
-"""What every executor does, and declares that it can."""
+"""The protocol that every executor implements, and its declared capabilities."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from shadowprice.executors.contract.servers import ServerSlice
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an executor can do; declared, never inferred from its name.
+    """Features that an executor declares.
 
     Parameters
     ----------
     discovers_servers : bool
-        Whether servers are found (`ServerSeen`) rather than told (`configure`).
+        Whether the executor discovers servers (`ServerSeen`), as opposed to `configure` setting
+        them.
     several_machines : bool
-        Whether work leaves this machine.
+        Whether processes run on other machines.
     progress_files : bool
-        Whether processes may report by file, and `Progressed` comes from here too.
+        Whether processes may report progress by file, which the executor emits as `Progressed`.
     isolates_users : bool
-        Whether a job runs as anyone else than the service's own user.
+        Whether jobs run as users other than the service's.
     observes : bool
-        Whether `observe` tells what others started.
+        Whether `observe` also returns jobs that other schedulers started.
     """
 
     discovers_servers: bool = False
@@ -39,29 +40,29 @@ class Capabilities:
 
 @runtime_checkable
 class Executor(Protocol):
-    """What runs jobs. One service uses it at a time, from one event loop."""
+    """Runs jobs for one service at a time, from one event loop."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Features of this executor."""
 
     async def open(self) -> None:
-        """Begin, and find again what runs.
+        """Connect, and adopt generations that are still running.
 
         Raises
         ------
         ExecutorError
-            If it cannot be reached, or another service uses it.
+            If the executor can't be reached, or another service uses it.
         """
 
     async def close(self) -> None:
-        """Let go. What runs goes on."""
+        """Disconnect; running generations continue."""
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
-        """Tell the servers that orders may name, all of them.
+        """Set all servers that start commands may name.
 
-        What runs on one that is left out goes on, and its end is reported as ever. An executor that
-        discovers servers only compares: it reports `ServerGone` of those that it does not find.
+        Generations on a server that is left out continue, and their end is reported. An executor
+        that discovers servers reports `ServerGone` for each given server that it doesn't find.
         """
 
     async def start(self, spec: GenerationSpec) -> Receipt:
@@ -70,57 +71,57 @@ class Executor(Protocol):
         Returns
         -------
         Receipt
-            ``accepted``: `Started` or `Refused` follows. ``busy``: an older generation has not
-            ended; nothing happened.
+            ``accepted``: `Started` or `Refused` follows. ``busy``: an older generation hasn't
+            ended, and nothing happened.
 
         Raises
         ------
         ExecutorError
-            If it is not known to be taken; send it again.
+            If it is unknown whether the command was accepted; send it again.
         """
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
     ) -> Receipt:
-        """Stop a generation: SIGTERM to its processes, SIGKILL to all that remains after the grace.
+        """Stop a generation: SIGTERM to its processes, then SIGKILL after the grace period.
 
-        One that was never started never will be: that is reported `Refused`. One that is over is
-        reported `Ended` again, unless it is forgotten.
+        A generation that was never started is barred from starting and reported `Refused`. One that
+        has ended is reported `Ended` again, unless it was forgotten.
 
         Parameters
         ----------
         command : int
-            Number of the engine's command; `UNASKED` where none asks for it.
-        job : str
-            The job.
+            Number of the engine's command; `UNASKED` if the service itself stops the
+            generation.
         generation : int
-            The generation; older ones need no order.
+            The generation. Older ones need no stop command.
         grace : float, optional
-            Seconds; by default the program's own. A later order may shorten it.
+            Grace period in seconds; the program's own by default. A later command may shorten
+            it.
 
         Raises
         ------
         ExecutorError
-            If it is not known to be taken; send it again.
+            If it is unknown whether the command was accepted; send it again.
         """
 
     async def list(self) -> tuple[Held, ...]:
-        """Return every generation that is not forgotten, in the order in which they were taken."""
+        """Return every generation that isn't forgotten, in order of acceptance."""
 
     def watch(self) -> AsyncIterator[Report]:
-        """Tell what happens: first everything that holds and is not forgotten, then all that comes.
+        """Yield reports: first the current state of every unforgotten generation, then changes.
 
-        One consumer at a time; it ends when the executor is closed.
+        There is one consumer at a time. The iterator ends when the executor is closed.
         """
 
     async def forget(self, job: str, generation: int) -> None:
-        """Take in that a generation's end, or its refusal, was recorded: it need not come again.
+        """Acknowledge that a generation's end or refusal was recorded; it isn't repeated.
 
-        Its logs stay until `discard`.
+        The logs stay until `discard`.
         """
 
     async def discard(self, job: str) -> None:
-        """Remove what is kept of a job that is over: logs, own checkpoints, all but the fence."""
+        """Remove a finished job's logs and the executor's checkpoints of it; keep its fence."""
 
     async def logs(
         self,
@@ -131,30 +132,26 @@ class Executor(Protocol):
         start: int | None = None,
         most: int = 65_536,
     ) -> LogChunk:
-        """Return a piece of a process's log.
+        """Return a chunk of a process's log.
 
         Parameters
         ----------
-        job : str
-            The job.
         generation : int, optional
-            The generation; by default the newest with logs.
-        process : str
-            Which of its processes.
+            The generation; by default the newest that has logs.
         start : int, optional
-            First byte wanted; by default the last ``most`` bytes. Where that was rotated away, the
-            piece begins at the first that is left.
+            Offset of the first byte; by default the last ``most`` bytes are returned. If that
+            byte was rotated away, the chunk starts at the first byte that is kept.
         most : int
-            Most bytes wanted; never more than a mebibyte is returned.
+            Maximum number of bytes; at most one mebibyte is returned.
 
         Raises
         ------
         KeyError
-            If there is no such job, generation or process.
+            If the job, generation or process is unknown.
         """
 
     async def observe(self) -> tuple[Observed, ...]:
-        """Return what really runs, this executor's own generations and those of others.
+        """Return the jobs that run on the cluster, from this and other schedulers.
 
-        What ended may be told for a while, with when and how; a job is told of once.
+        Ended jobs may be included for a while, with their end and result. Each job occurs once.
         """

@@ -1,4 +1,4 @@
-"""What an executor may offer besides; a service asks each whether it does."""
+"""Optional protocols of executors; the service checks each with `isinstance`."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from shadowprice.executors.contract.reports import Progressed
 
 @runtime_checkable
 class Reaching(Executor, Protocol):
-    """An executor of another machine, of which it can be asked whether it is there."""
+    """An executor of other machines that can check its connection."""
 
     async def reach(self) -> None:
-        """Make sure that somebody answers where jobs would run; nothing is changed there or here.
+        """Check that the cluster answers, without changing anything.
 
-        A service asks before it keeps anything; its own event loop does not run yet.
+        The service calls this before it stores anything and before its event loop runs.
 
         Raises
         ------
         ExecutorError
-            If nobody does.
+            If the cluster doesn't answer.
         """
 
 
 @runtime_checkable
 class Remembering(Executor, Protocol):
-    """An executor whose records of what runs are in a directory of this machine alone."""
+    """An executor that stores its records only in a directory of this machine."""
 
     @property
     def directory(self) -> Path:
-        """That directory; without it nobody knows what runs."""
+        """The directory; without it, running generations can't be found again."""
 
 
 @runtime_checkable
 class ReportsHealth(Protocol):
-    """An executor that knows when it is cut off from where its jobs run, or fails itself."""
+    """An executor that detects failures of its own or of its connection."""
 
     @property
     def health_error(self) -> str | None:
-        """Why not all can be started, stopped or heard just now; None where it can."""
+        """Why generations can't all be started, stopped or followed now; None if healthy."""
 
 
 @runtime_checkable
 class Fresh(Protocol):
-    """An executor that can look at once at what jobs report by file."""
+    """An executor that can poll progress files on request."""
 
     async def progress(self) -> Sequence[Progressed]:
-        """Return what was reported by file since the last look, and is told nowhere else."""
+        """Return file progress that is new since the last poll; it isn't repeated elsewhere."""
 
     def unheard(self) -> frozenset[str]:
-        """Return the jobs that report by file and could not be looked at the last time.
+        """Return the jobs whose progress files couldn't be read in the last poll.
 
-        What they did by now is not known: how fast they are is not judged by it.
+        Their current progress is unknown, so it must not be used to judge their speed.
         """

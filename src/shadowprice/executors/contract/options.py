@@ -1,4 +1,4 @@
-"""What every executor is made with."""
+"""Options that every executor is constructed with."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Protocol
 
 
 class Election(Protocol):
-    """By which one of several services gives orders at a time."""
+    """Leader election among several services that share an executor."""
 
     @property
     def name(self) -> str:
-        """Which election it is: the same for all who stand for it."""
+        """Identifier of the election, equal for all its candidates."""
 
     @property
     def number(self) -> int:
-        """Number of this leader, higher than those of all before it; 0 before it is elected."""
+        """Fencing token: increases with each leader; 0 before this service is elected."""
 
     def holds(self) -> bool:
-        """Whether nobody else can lead at this moment."""
+        """Return whether this service still holds the lease, so that no other can lead."""
 
 
 def unheeded(what: str) -> None:
-    """Take in that something failed where nobody counts it."""
+    """Ignore a failure; the default if failures aren't counted."""
     del what
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """What every executor is made with.
+    """Options that every executor is constructed with.
 
     Parameters
     ----------
     directory : str
-        Absolute path of a directory of the executor's own, mode 700: its memory.
+        Absolute path of the executor's own directory, mode 700, for its durable state.
     namespace : str
-        Tells the jobs of one service from those of another where they share a place.
+        Separates the jobs of services that share a cluster.
     address : str
-        Of what runs the jobs, where that is elsewhere (``ray://...``, a kubeconfig).
+        Endpoint of a remote cluster (``ray://...``, a kubeconfig); otherwise empty.
     settings : mapping of str to str
-        What only this executor understands.
+        Settings that are specific to the executor.
     observing : bool
-        Whether it is only to look on: then it takes no lock that others see, and writes nothing.
+        Whether the executor only observes: it acquires no shared lock and writes nothing.
     election : Election or None
-        By which its service is one of several that gives orders; None where nobody is elected.
+        The leader election of the service; None if the service runs alone.
     failed : callable
-        Told each time that something failed in it which nobody foresaw, in a word: who counts that.
+        Receives the kind of every unexpected failure, in one word, for metrics.
     """
 
     directory: str

@@ -1,4 +1,4 @@
-"""What an executor is ordered: to start a generation, and to stop it."""
+"""Commands to an executor, and their receipts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,12 @@ from typing import Final
 from shadowprice.core.program import Program
 
 UNASKED: Final = -2
-"""Number of a stop that no command of the engine asks for; 0 stands for no order at all."""
+"""Command number of a stop that the engine didn't command; 0 means that there was no stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a generation has on one server.
-
-    Parameters
-    ----------
-    server : str
-        The server's name.
-    workers, ps : int
-        Workers and parameter servers there; one of them is positive.
-    """
+    """Workers and parameter servers of a generation on one server; one count is positive."""
 
     server: str
     workers: int
@@ -32,41 +24,36 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSpec:
-    """Everything that an executor and the processes of a generation have to be told.
+    """Everything that an executor and the processes of a generation need to know.
 
     Parameters
     ----------
     command : int
-        Number of the engine's command that asks for it (`core.events.Order.id`).
+        Number of the engine's command (`core.events.Order.id`).
     job : str
-        The job's name: any text, never to be taken for a path.
+        The job's name: arbitrary text, never used as a path.
     generation : int
-        Which placement of the job it is, from 1 on.
+        Number of the job's placement, from 1.
     placement : tuple of Share
-        Where it runs, a share a server. Processes are numbered in this order.
-    program : Program
-        What every process runs.
+        One share per server. Processes are ranked in this order.
     worker, ps : mapping of str to int
-        What one worker, and one parameter server, takes by resource, in the units of
+        Demand of one worker and of one parameter server by resource, in the units of
         `core.amounts`: thousandths, bytes or bit/s.
     checkpoint_dir : str
-        Absolute path that every generation of the job sees; empty lets the executor make one.
+        Absolute path that every generation of the job sees; if empty, the executor makes one.
     progress_url : str
-        Where processes report their progress, by POST; empty where nobody listens.
+        URL to which processes POST their progress; empty if none.
     progress_token : str
-        What lets them, as a bearer token. A secret: no log and no message shows it.
+        Bearer token for ``progress_url``. It must not appear in logs or messages.
     slot_end : float
-        End of the slot in which the generation begins, seconds since 1970.
+        End of the slot in which the generation starts, seconds since 1970.
     tenant : str or None
         The job's owner.
     devices : mapping of str to tuple of str
-        Devices to use by server, in the order of its processes; a server that is not named leaves
-        the choice to the executor.
-    labels : mapping of str to str
-        The job's labels.
+        Device names by server, in the order of its processes. The executor chooses on other
+        servers.
     identity : str
-        What tells this order from any other that bears its number, in whatever store; empty where
-        nobody compares.
+        Identifies this command across stores that reuse its number; empty if unknown.
     """
 
     command: int
@@ -87,16 +74,16 @@ class GenerationSpec:
 
     @property
     def workers(self) -> int:
-        """Workers on all servers."""
+        """Number of workers on all servers."""
         return sum(share.workers for share in self.placement)
 
     @property
     def parameter_servers(self) -> int:
-        """Parameter servers on all servers."""
+        """Number of parameter servers on all servers."""
         return sum(share.ps for share in self.placement)
 
     def record(self) -> dict[str, object]:
-        """Return the specification as plain values, the token among them."""
+        """Return the specification as JSON-compatible values, including the secret token."""
         return {
             "command": self.command,
             "job": self.job,
@@ -117,7 +104,7 @@ class GenerationSpec:
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> GenerationSpec:
-        """Build the specification that `record` described."""
+        """Build a specification from the output of `record`."""
         values = dict(record)
         values["placement"] = tuple(Share(*share) for share in values["placement"])  # type: ignore[attr-defined]  # a list of lists
         values["program"] = Program.from_record(values["program"])  # type: ignore[arg-type]  # a mapping
@@ -126,14 +113,13 @@ class GenerationSpec:
 
 
 class Receipt(StrEnum):
-    """What became of an order, at once."""
+    """Immediate result of a command."""
 
     ACCEPTED = "accepted"
-    """It was new, is durable, and is carried out; reports follow."""
+    """The command is new and durable, and will be executed; reports follow."""
     DUPLICATE = "duplicate"
-    """It was taken before; nothing new happens."""
+    """The command was accepted before; nothing happens."""
     STALE = "stale"
-    """A newer generation of the job is known, or another order of this number; nothing happens, now
-    or later."""
+    """The job has a newer generation, or another command has this number; nothing happens."""
     BUSY = "busy"
-    """Another generation of the job has not ended yet; nothing happens, order again later."""
+    """Another generation of the job hasn't ended; nothing happens, and the caller may retry."""

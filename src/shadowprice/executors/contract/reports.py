@@ -1,4 +1,4 @@
-"""What an executor reports: what became of orders, how far jobs are, which servers there are."""
+"""Reports of an executor: results of commands, progress, and discovered servers."""
 
 from __future__ import annotations
 
@@ -13,29 +13,20 @@ class Ending(StrEnum):
     """How a generation ended."""
 
     DONE = "done"
-    """Every worker exited 0; of a program that tolerates workers, all have ended, and one so."""
+    """Every worker exited 0. If workers are tolerated: all ended, and at least one exited 0."""
     STOPPED = "stopped"
-    """It was told to stop, and exited 143, died of SIGTERM, or was killed after its grace."""
+    """It was stopped: it exited 143, died of SIGTERM, or was killed after the grace period."""
     FAILED = "failed"
-    """A process exited otherwise; of a program that tolerates workers, a server did, or all did."""
+    """A process failed. If workers are tolerated: a parameter server, or every worker, failed."""
     LOST = "lost"
-    """It was ended from outside: its server, machine or agent went away. No fault of the job."""
+    """An external cause ended it: its server, machine or agent was lost. The job isn't at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Acknowledgement: every process of a generation runs.
+    """Report that every process of a generation runs.
 
-    Parameters
-    ----------
-    command : int
-        The command that asked for it.
-    job : str
-        The job.
-    generation : int
-        The generation.
-    at : float
-        When, seconds since 1970.
+    ``command`` is the command that started it, ``at`` is in seconds since 1970.
     """
 
     command: int
@@ -46,14 +37,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A generation was not started, and never will be: its place is not there, or not free.
+    """Report that a generation was refused and never starts: a server is missing or not free.
 
-    Parameters
-    ----------
-    command, job, generation, at
-        As in `Started`.
-    reason : str
-        Why, for people.
+    ``command`` and ``at`` are as in `Started`. ``reason`` is for people.
     """
 
     command: int
@@ -65,29 +51,22 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Acknowledgement: a generation is over, and nothing of it runs any more.
+    """Report that a generation has ended and none of its processes run.
 
     Parameters
     ----------
     command : int
-        The newest command that told it to stop; 0 where none did.
-    job : str
-        The job.
-    generation : int
-        The generation.
+        The newest stop command; 0 if there was none.
     at : float
-        When, seconds since 1970.
-    ending : Ending
-        How.
+        Seconds since 1970.
     code : int or None
-        Exit status of the process that decided it, 128 + n for death by signal n; None where
-        nobody saw it.
+        Exit status of the deciding process, 128 + n for death by signal n; None if unknown.
     reason : str
-        What happened, for people.
+        Description of the end, for people.
     tail : tuple of str
-        Last lines of that process's log, printable.
+        Last lines of the deciding process's log, printable.
     forced : bool
-        Whether it had to be killed after its grace.
+        Whether processes were killed after the grace period.
     """
 
     command: int
@@ -103,22 +82,18 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """How far a generation says it is.
+    """Progress that a generation reports.
 
     Parameters
     ----------
-    job : str
-        The job.
-    generation : int
-        The generation that reports.
     progress : int
-        Since the job's very beginning, in millionths of a mini-batch.
+        Total since the start of the job's first generation, in millionths of a mini-batch.
     metrics : mapping of str to float
-        What it measures: losses, accuracies, rates.
+        Losses, accuracies, rates and other metrics of the job.
     at : float
-        When it was reported, seconds since 1970.
+        Time of the report, seconds since 1970.
     checkpoints : bool
-        Whether the process says that it continues from checkpoints.
+        Whether the process says that it resumes from checkpoints.
     """
 
     job: str
@@ -131,18 +106,9 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Misreported:
-    """What a generation puts where its progress belongs is no report; told once of each.
+    """Report that a generation's progress report is malformed; emitted once per generation.
 
-    Parameters
-    ----------
-    job : str
-        The job.
-    generation : int
-        The generation that reports.
-    at : float
-        When that was seen, seconds since 1970.
-    reason : str
-        What is wrong with it, and what mends it.
+    ``at`` is in seconds since 1970. ``reason`` is a diagnostic with a hint.
     """
 
     job: str

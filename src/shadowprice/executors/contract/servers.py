@@ -1,4 +1,4 @@
-"""Servers: as an executor is told of them, and as it tells of those that it discovers."""
+"""Servers, as configured by the service or discovered by the executor."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ServerSlice:
-    """A server as an executor is told of it, or tells of it.
+    """A server's name in the cluster, its capacity and its labels.
 
-    Parameters
-    ----------
-    name : str
-        Its name in the cluster.
-    capacity : mapping of str to int
-        What it has by resource, in the units of `core.amounts`.
-    labels : mapping of str to str
-        What else is known of it.
-    takes_work : bool
-        Whether anything new may be placed there; what runs there runs on.
+    ``capacity`` is by resource, in the units of `core.amounts`. If ``takes_work`` is false, running
+    processes continue but nothing new may be placed on the server.
     """
 
     name: str
@@ -30,7 +22,7 @@ class ServerSlice:
 
 @dataclass(frozen=True, slots=True)
 class ServerSeen:
-    """A server is there, new or changed; only from executors that discover servers."""
+    """A server is new or changed; only from executors that discover servers."""
 
     server: ServerSlice
     at: float
@@ -38,7 +30,7 @@ class ServerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ServerGone:
-    """A server is not there any more; what ran on it is reported `Ended` as lost."""
+    """A server is lost; its generations are reported `Ended` as lost."""
 
     server: str
     at: float
