@@ -1,8 +1,8 @@
-"""Tasks that nobody waits for: what one dies of is logged and told, and no other ends with it.
+"""Background tasks whose unexpected errors are logged, counted and survived.
 
-An unforeseen error would end such a task for good, and nobody would see it. Here it costs one step.
+Without this module, such an error would silently end a task for good. Here it only fails one step.
 The error is logged with its traceback and reported as a health error while it lasts, and the step
-is repeated.
+is retried.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from shadowprice.core.wording import escaped
 from shadowprice.executors.contract import unheeded
 
 RETRY: Final = 1.0
-"""Seconds before a step that failed is made again."""
+"""Seconds before a failed step is retried."""
 
 LASTING: Final = 5.0
-"""Seconds after which a step that is still being made, after one that failed, goes well."""
+"""Seconds after which a step that still runs, after a failed one, counts as successful."""
 
 REMIND: Final = 60.0
-"""Seconds before the same error of the same task is logged once more."""
+"""Seconds before the same error of a task is logged again."""
 
 LONGEST: Final = 500
-"""Characters of an error that are told, at most."""
+"""Maximum number of characters of a reported error."""
 
 
 def monotonic() -> float:
-    """Return the running event loop's clock, by which asyncio waits; without a loop the system's.
+    """Return the running event loop's time, or the system's monotonic clock without a loop.
 
-    Where that loop is virtual, so are the waits.
+    A virtual event loop has virtual time.
     """
     try:
         return asyncio.get_running_loop().time()
@@ -44,7 +44,7 @@ def monotonic() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What fails just now; ``logged`` is when that was last logged, on the monotonic clock."""
+    """A current failure; ``logged`` is the monotonic time when it was last logged."""
 
     text: str
     logged: float
@@ -52,14 +52,14 @@ class _Failure:
 
 
 class Background:
-    """The tasks of one part of a program.
+    """The background tasks of one component.
 
     Parameters
     ----------
     log : Logger
-        Where it is said what failed.
+        Logger for failures.
     failed : callable
-        Told each time which kind of task failed, in a word, as measures count it.
+        Receives the kind of every failed task, in one word, for metrics.
     """
 
     def __init__(self, log: logging.Logger, failed: Callable[[str], None] = unheeded) -> None:
@@ -70,27 +70,24 @@ class Background:
 
     @property
     def health_error(self) -> str | None:
-        """What fails just now, for people; None where all goes on."""
-        return next((one.text for one in self._failures.values() if one.vital), None)
+        """The current failure, for people; None if healthy."""
+        return next((failure.text for failure in self._failures.values() if failure.vital), None)
 
     # ------------------------------------------------------------------ beginning
 
     def spawn(
         self, what: str, work: Coroutine[Any, Any, None], said: str, *, vital: bool = True
     ) -> asyncio.Task[None]:
-        """Begin a task that comes to an end; if it dies, that is a health error from then on.
+        """Start a task that runs once; if it fails, that stays a health error.
 
         Parameters
         ----------
         what : str
-            Its kind, in a word.
-        work : coroutine
-            What it does.
+            The task's kind, in one word.
         said : str
-            What that is, for people: ``marking the pod``.
+            Description for people: ``marking the pod``.
         vital : bool
-            Whether the part cannot do its work without it; what is not vital is only logged and
-            counted.
+            Whether a failure is a health error. Otherwise it is only logged and counted.
         """
         return self._begin(self._guarded(what, work, said, vital=vital))
 
@@ -101,7 +98,7 @@ class Background:
         said: str,
         pause: float = 0.0,
     ) -> asyncio.Task[None]:
-        """Begin a task that makes a step again and again; see `repeat`."""
+        """Start a task that repeats a step; see `repeat`."""
         return self._begin(self.repeat(what, step, said, pause))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -119,16 +116,16 @@ class Background:
         said: str,
         pause: float = 0.0,
     ) -> None:
-        """Make a step again and again, whatever goes wrong in it.
+        """Repeat a step until it returns True; a failed step is retried.
 
         Parameters
         ----------
         what, said
-            As of `spawn`.
+            See `spawn`.
         step : callable
-            Makes one step; returns True after the last.
+            Runs one step; returns True after the last.
         pause : float
-            Seconds before every step; `RETRY` at least before one that follows a failure.
+            Seconds before every step; at least `RETRY` after a failure.
         """
         wait = pause
         try:
@@ -144,13 +141,13 @@ class Background:
     async def attempt(
         self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
     ) -> None:
-        """Make a step once, whatever goes wrong in it; a later one tells whether it goes well."""
+        """Run a step once, and record a failure. A later success clears it."""
         await self._tried(what, step, said)
 
     async def _tried(
         self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
     ) -> bool | None:
-        """Make a step; whether it was the last, None where it failed."""
+        """Run a step; return whether it was the last, or None if it failed."""
         lasting = None
         if said in self._failures:
             lasting = asyncio.get_running_loop().call_later(LASTING, self._well, said)
@@ -160,7 +157,7 @@ class Background:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._note(what, error, f"{said} failed", said)  # what it waited for was ended, not it
+            self._note(what, error, f"{said} failed", said)  # only the awaited task was cancelled
         except Exception as error:
             self._note(what, error, f"{said} failed", said)
         else:
@@ -186,17 +183,17 @@ class Background:
     def _note(
         self, what: str, error: BaseException, how: str, said: str, *, vital: bool = True
     ) -> None:
-        told = escaped(f"{type(error).__name__}: {error}")[:LONGEST]
-        text, now = f"{how}: {told}", monotonic()
-        known = self._failures.get(said)
-        logged = now if known is None else known.logged
-        if known is None or known.text != text or now - logged > REMIND:
-            logged = now  # said once, and not at every try
+        message = escaped(f"{type(error).__name__}: {error}")[:LONGEST]
+        text, now = f"{how}: {message}", monotonic()
+        previous = self._failures.get(said)
+        logged = now if previous is None else previous.logged
+        if previous is None or previous.text != text or now - logged > REMIND:
+            logged = now  # not at every retry
             self._log.error("%s", text, exc_info=error)
         self._failures[said] = _Failure(text, logged, vital)
         try:
             self._failed(what)
-        except Exception:  # who counts is not to end what is watched
+        except Exception:  # a failing counter must not end the task
             self._log.exception("what failed could not be counted")
 
     def _well(self, said: str) -> None:
@@ -206,7 +203,7 @@ class Background:
     # ------------------------------------------------------------------ ending
 
     async def end(self) -> None:
-        """End all tasks; whatever one raises on its way keeps no other from it."""
+        """Cancel all tasks and wait for them; exceptions are dropped."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -215,20 +212,20 @@ class Background:
 
 
 async def all_of(*steps: Callable[[], Awaitable[None] | None]) -> None:
-    """Make every step of an ending, in order, whatever one of them raises.
+    """Run every step of a shutdown in order, even if one raises.
 
     Raises
     ------
     Exception
-        What a step raised; an `ExceptionGroup` where several did. All were made by then.
+        The exception of a step, or an `ExceptionGroup` of several, after all steps ran.
     """
     errors: list[Exception] = []
     for step in steps:
         try:
-            made = step()
-            if inspect.isawaitable(made):
-                await made
-        except Exception as error:  # the others are made all the same
+            result = step()
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:  # the other steps must run too
             errors.append(error)
     if len(errors) == 1:
         raise errors[0]

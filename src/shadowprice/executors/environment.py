@@ -1,7 +1,7 @@
-"""What the processes of a generation are told, in their environment: the same on every executor.
+"""Environment variables of a generation's processes, equal on every executor.
 
-Every worker and every parameter server is a process, and to torchrun each is a node of one process.
-Workers come first in ``RANK``; where parameter servers are used they follow.
+Every worker and every parameter server is a process, which torchrun treats as a node with one
+process. ``RANK`` numbers the workers first, then the parameter servers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ class Process:
     role : str
         ``worker`` or ``ps``.
     rank : int
-        Its number among those of its role.
+        Rank among the processes of its role.
     world_rank : int
-        Its number among all, workers first.
-    server : str
-        Where it runs.
+        Rank among all processes, workers first.
     """
 
     role: str
@@ -36,12 +34,12 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """Name of the process in logs."""
         return f"{self.role}-{self.rank}"
 
 
 def processes_of(spec: GenerationSpec) -> tuple[Process, ...]:
-    """Return the processes of a generation, workers first, in the order of its placement."""
+    """Return the processes of a generation, workers first, in placement order."""
     workers = [share.server for share in spec.placement for _ in range(share.workers)]
     servers = [share.server for share in spec.placement for _ in range(share.ps)]
     return (
@@ -59,20 +57,16 @@ def environment_of(
     checkpoint_dir: str,
     devices: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Return the variables that the contract promises to a process.
+    """Return the environment variables that the contract guarantees to a process.
 
     Parameters
     ----------
-    spec : GenerationSpec
-        Its generation.
-    process : Process
-        Which process.
     master_address, master_port
-        Where the processes meet: an address of the server of worker 0 that all of them reach.
+        Rendezvous endpoint: an address of worker 0's server that all processes reach.
     checkpoint_dir : str
-        Absolute path for checkpoints, the same in every generation.
+        Absolute path for checkpoints, equal in every generation.
     devices : sequence of str, optional
-        GPUs dealt to it; None where its server has none to deal, and the variable is not set.
+        GPUs allocated to the process; if None, ``CUDA_VISIBLE_DEVICES`` isn't set.
     """
     world = spec.workers + spec.parameter_servers
     values: dict[str, object] = {
@@ -97,21 +91,21 @@ def environment_of(
         "RANK": process.world_rank,
         "WORLD_SIZE": world,
     }
-    told = {name: str(value) for name, value in values.items()}
+    variables = {name: str(value) for name, value in values.items()}
     if devices is not None:
-        told["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-    return told
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    return variables
 
 
 def own_environment(spec: GenerationSpec, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return what a process gets beside the contract: little of the service's own, and the job's.
+    """Return the variables that a process gets besides the contract's.
 
-    A service's environment may hold secrets (tokens, addresses of databases), so only what programs
-    cannot do without is passed on.
+    A service's environment may contain secrets (tokens, database addresses), so only `PASSED_ON`
+    and ``LC_*`` are inherited. The job's own variables override them.
     """
-    kept = {name: inherited[name] for name in PASSED_ON if name in inherited}
-    kept |= {name: value for name, value in inherited.items() if name.startswith("LC_")}
-    return {**kept, **spec.program.environment}
+    passed = {name: inherited[name] for name in PASSED_ON if name in inherited}
+    passed |= {name: value for name, value in inherited.items() if name.startswith("LC_")}
+    return {**passed, **spec.program.environment}
 
 
 PASSED_ON: Final = (
@@ -126,4 +120,4 @@ PASSED_ON: Final = (
     "TMPDIR",
     "LD_LIBRARY_PATH",
 )
-"""What a process inherits, beside ``LC_*``."""
+"""Variables that a process inherits, besides ``LC_*``."""

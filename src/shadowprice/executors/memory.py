@@ -1,32 +1,22 @@
-"""What is counted of the memory that a machine turns out to have."""
+"""Rounding of discovered memory capacity."""
 
 from __future__ import annotations
 
 from typing import Final
 
 _DIGITS: Final = 10
-"""Binary digits that count."""
+"""Significant binary digits that are kept."""
 
 _WRITTEN: Final = (10**6, 1 << 20)
-"""Whole megabytes of either kind are a figure that somebody wrote."""
+"""Multiples of a megabyte or mebibyte count as configured values."""
 
 
 def counted_memory(found: int) -> int:
-    """Return what is counted of a server's memory: less than 1/512 less than was found.
+    """Round a server's memory in bytes down by less than 1/512.
 
-    Machines of one kind come up with some KiB more or less, and each would be a kind of its own to
-    a scheduler, that looks at servers which are alike together, and to whoever reads of them. So
-    ten binary digits count: whole GiB up to 1 TiB. What somebody wrote counts as it is.
-
-    Parameters
-    ----------
-    found : int
-        Bytes.
-
-    Returns
-    -------
-    int
-        Bytes, never more.
+    Equal machines report capacities that differ by some KiB, and each would form a group of its own
+    in the scheduler and on its pages. So ten binary digits are kept, which means whole GiB up to 1
+    TiB. Configured values, multiples of a megabyte or mebibyte, aren't rounded.
     """
     if any(found % unit == 0 for unit in _WRITTEN):
         return found

@@ -1,9 +1,9 @@
-"""What a job says of itself: one form, whether it comes by POST or by file.
+"""Progress reports of jobs, in one format for POST and for files.
 
 ``{"generation": 3, "minibatches": 1250, "metrics": {"loss": 0.31}, "checkpoints": true}``:
-mini-batches since the job's very beginning, not since the generation's; ``checkpoints`` says that
-the job continues from a checkpoint after it was stopped. The engine ignores a report that goes
-back or belongs to an old generation (`core.events.ProgressMeasured`).
+``minibatches`` counts from the start of the job's first generation. ``checkpoints`` says that the
+job resumes from a checkpoint after a stop. The engine ignores a report that decreases progress or
+belongs to an old generation (`core.events.ProgressMeasured`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ _MOST_TOLD = 500
 
 
 def read_progress(job: str, body: object, at: float) -> Progressed:
-    """Return what a report says.
+    """Parse a progress report.
 
     Parameters
     ----------
-    job : str
-        The job that reports.
     body : object
         The decoded JSON.
     at : float
-        When it came, seconds since 1970.
+        Time of arrival, seconds since 1970.
 
     Raises
     ------
     InputError
-        If it has another form, listing what is wrong.
+        If it is malformed, with a diagnostic for every problem.
     """
     if not isinstance(body, Mapping):
         raise InputError(Fault("progress", "it is no JSON object", 'write {"minibatches": 1250}'))
@@ -60,15 +58,15 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
         mend = f"write at most {bounds.LABELS.most} names with numbers"
         faults.append(Fault("progress.metrics", "it is no such mapping", mend))
         metrics = {}
-    kept: dict[str, float] = {}
+    valid_metrics: dict[str, float] = {}
     for name, value in metrics.items():
         number = _number(value)
         if not isinstance(name, str) or not 0 < len(name) <= bounds.NAME.most:
             faults.append(Fault("progress.metrics", f"{shown(name)} is no name of a metric"))
         elif number is None and not isinstance(value, float):
             faults.append(Fault(f"progress.metrics.{shown(name)}", f"{shown(value)} is no number"))
-        elif number is not None:  # a loss that is NaN is news for a log, not for a chart
-            kept[name] = number
+        elif number is not None:  # a NaN loss is valid, but can't be charted
+            valid_metrics[name] = number
     checkpoints = body.get("checkpoints", False)
     if not isinstance(checkpoints, bool):
         hint = "write true if the job continues from checkpoints, otherwise false"
@@ -77,11 +75,11 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
         raise InputError(faults[:_SHOWN])
     assert isinstance(generation, int)
     assert done is not None
-    return Progressed(job, generation, round(done * _MICRO), kept, at, checkpoints)
+    return Progressed(job, generation, round(done * _MICRO), valid_metrics, at, checkpoints)
 
 
 def told_fault(why: str) -> str:
-    """Return what a job's story says of a report that is none: of bounded length, on one line."""
+    """Return a malformed report's error for the job history: on one line, of bounded length."""
     return escaped(why)[:_MOST_TOLD]
 
 

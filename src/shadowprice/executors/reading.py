@@ -1,4 +1,4 @@
-"""Reads what is set of an executor by name, and says all that is wrong at once."""
+"""Parser of executor settings that collects all errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest, shown
 
 LOG_BYTES: Final = 8 << 20
-"""Bytes kept of what one process writes, where nothing else is said."""
+"""Default of the bytes kept of each process's log."""
 
 _LEAST_LOG_BYTES: Final = 1024
 _MOST_LOG_BYTES: Final = 1 << 40
@@ -18,14 +18,9 @@ _MOST_SECONDS: Final = 86_400
 
 
 class Reading:
-    """Settings as they were given, ``--executor-set NAME=VALUE``.
+    """Settings by name, from ``--executor-set NAME=VALUE``.
 
-    Parameters
-    ----------
-    values : mapping of str to str
-        The values by name.
-    names : sequence of str
-        The names there are.
+    ``names`` are the valid names; any other name is an error.
     """
 
     def __init__(self, values: Mapping[str, str], names: Sequence[str]) -> None:
@@ -37,34 +32,34 @@ class Reading:
 
     @staticmethod
     def one_of(name: str, names: Sequence[str]) -> str:
-        """Return the mend where a name is none of some."""
+        """Return the hint for an unknown name."""
         likely = closest(name, names)
         return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"
 
     def fault(self, name: str, message: str, mend: str) -> None:
-        """Note a fault."""
+        """Record an error."""
         self.faults.append(Fault(f"--executor-set {name}", message, mend))
 
     def matching(self, name: str, pattern: str | re.Pattern[str], usual: str, mend: str) -> str:
-        """Return a text that fits a pattern, or is left out."""
+        """Return a setting that matches a pattern, or its default."""
         value = self.values.get(name, usual)
         if value != usual and not re.fullmatch(pattern, value):
             self.fault(name, f"{shown(value)} is no such", mend)
         return value
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of some words, by default the first."""
+        """Return a setting that is one of the choices; the default is the first."""
         value = self.values.get(name, choices[0])
         if value not in choices:
             self.fault(name, f"{shown(value)} is no such", f"one of: {', '.join(choices)}")
         return value
 
     def path(self, name: str) -> str:
-        """Return an absolute path, empty where none is given."""
+        """Return an absolute path, empty if it isn't set."""
         return self.matching(name, r"/[^\0]*", "", "write an absolute path")
 
     def whole(self, name: str, usual: int, least: int, most: int, what: str) -> int:
-        """Return a whole number within bounds."""
+        """Return an integer between ``least`` and ``most``."""
         written = self.values.get(name, str(usual))
         number = int(written) if written.isdecimal() and len(written) < 16 else -1
         if not least <= number <= most:
@@ -73,22 +68,22 @@ class Reading:
         return number
 
     def seconds(self, name: str, usual: int) -> float:
-        """Return a number of seconds, at least one and at most a day."""
+        """Return a number of seconds from 1 to a day."""
         return float(self.whole(name, usual, 1, _MOST_SECONDS, "seconds"))
 
     def log_bytes(self) -> int:
-        """Return how many bytes are kept of what one process writes."""
+        """Return the number of bytes kept of each process's log."""
         return self.whole(
             "log_bytes", LOG_BYTES, _LEAST_LOG_BYTES, _MOST_LOG_BYTES, "a number of bytes"
         )
 
     def end(self) -> None:
-        """Refuse what is wrong.
+        """Raise all recorded errors.
 
         Raises
         ------
         InputError
-            If anything is, listing all of it.
+            If any setting is invalid.
         """
         if self.faults:
             raise InputError(self.faults)

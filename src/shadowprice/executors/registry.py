@@ -1,4 +1,4 @@
-"""Executors by name: those of this package, entry points of installed ones, and users' files."""
+"""Executors by name: built-in, from installed packages (entry points), or from files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shadowprice.extensions import (
 
 
 class MissingExecutorError(MissingExtraError):
-    """An executor's library is not installed; the call is wrong, not the run."""
+    """An executor's library isn't installed; a usage error."""
 
     exit_code = 2
 
@@ -32,17 +32,17 @@ class Entry:
     """An executor of this package."""
 
     name: str
-    """What ``--executor`` takes."""
+    """Value of ``--executor``."""
     summary: str
     """One line for people."""
     factory: str
-    """``module:callable`` that makes it from `ExecutorOptions`."""
+    """``module:callable`` that takes `ExecutorOptions`."""
     needs: str = ""
     """Top-level package that it requires; empty for none."""
     extra: str = ""
-    """Extra of this package that installs it."""
+    """Extra of this package that installs ``needs``."""
     addressed: bool = False
-    """Whether it runs jobs elsewhere, at an address."""
+    """Whether it runs jobs on a remote cluster, at an address."""
 
 
 EXECUTORS: Final[Mapping[str, Entry]] = {
@@ -71,19 +71,19 @@ EXECUTORS: Final[Mapping[str, Entry]] = {
         ),
     )
 }
-"""Every executor by name."""
+"""Built-in executors by name."""
 
 
 def create(name: str, options: ExecutorOptions) -> Executor:
-    """Make an executor by its name, or that of ``./file.py:NAME``; nothing is opened yet.
+    """Create an executor by its name or by ``./file.py:NAME``, without opening it.
 
     Raises
     ------
     InputError
-        If the name is unknown, the file or entry point can't be loaded, or the executor has no
-        address and is given one.
+        If the name is unknown, the file or entry point can't be loaded, or an address is given
+        to an executor that takes none.
     MissingExecutorError
-        If a package that it requires is not installed.
+        If a package that it requires isn't installed.
     """
     if is_file_reference(name):
         return _created(FileExtension.read(name, "--executor"), options)
@@ -107,7 +107,7 @@ def create(name: str, options: ExecutorOptions) -> Executor:
 
 
 def _created(extension: Extension, options: ExecutorOptions) -> Executor:
-    """Make an executor that isn't part of this package."""
+    """Create an executor that isn't part of this package."""
     loaded = extension.load()
     location = f"--executor {extension.name}"
     if isinstance(extension, FileExtension):

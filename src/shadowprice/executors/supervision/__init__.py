@@ -1,8 +1,8 @@
-"""The program that looks after processes on their machine, and outlives the service.
+"""The process supervisor: a program that runs a generation and outlives the service.
 
-`supervisor` (with `children` and `cgroups`) imports nothing but the standard library and what
-`generations` shares with it; `agent` is the file that begins it. The local executor starts one a
-generation, a Ray node one a process.
+`supervisor`, `children` and `cgroups` import only the standard library and the modules of
+`generations` that do so too. `agent` is the program file. The local executor starts a supervisor
+per generation; a Ray node starts one per process.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Control groups (version 2) round the processes of a generation, where this user may make them.
+"""Control groups (version 2) of a generation's processes, if this user may create them.
 
-A group holds whatever its processes begin, however often they fork and whatever they make of
-their environment, and ends all of it with one write. Standard library only.
+A control group contains all descendants of its processes, even if they fork repeatedly or change
+their environment, and one write kills them all. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ from pathlib import Path
 
 
 def find(name: str, chosen: str = "") -> Path | None:
-    """Return a group for one executor, made where it was not, None where that is not allowed.
+    """Return the executor's control group, created if missing; None if not permitted.
 
-    Parameters
-    ----------
-    name : str
-        What it is called, below the group of this process.
-    chosen : str
-        The group below which it is made instead: one that was delegated to this user.
+    The group is created below this process's own group, or below ``chosen``, a group delegated to
+    this user.
     """
     try:
         parent = Path(chosen) if chosen else _own()
@@ -49,7 +45,7 @@ def _own() -> Path | None:
 
 
 def limits_memory(group: Path) -> bool:
-    """Let groups below one limit memory; whether they can."""
+    """Enable memory limits for the children of a group; return whether that succeeded."""
     try:
         if "memory" not in (group / "cgroup.controllers").read_text(encoding="ascii").split():
             return False
@@ -60,17 +56,17 @@ def limits_memory(group: Path) -> bool:
 
 
 def make(group: Path, memory: int = 0) -> None:
-    """Make a group, with a limit of memory in bytes, 0 for none.
+    """Create a group with a memory limit in bytes, 0 for none.
 
     Raises
     ------
     OSError
-        If it cannot be made.
+        If the group can't be created.
     """
     group.mkdir(exist_ok=True)
     if memory:
         (group / "memory.max").write_text(str(memory), encoding="ascii")
-        with contextlib.suppress(OSError):  # where swap is not accounted
+        with contextlib.suppress(OSError):  # swap accounting may be off
             (group / "memory.swap.max").write_text("0", encoding="ascii")
 
 
@@ -84,17 +80,17 @@ def join(group: Path) -> None:
 
 
 def members(group: Path) -> list[int]:
-    """Return the processes in a group and in those below it; none where it is gone."""
-    found = []
+    """Return the processes in a group and its descendants; empty if the group doesn't exist."""
+    processes = []
     for directory, _, _ in os.walk(group):
         with contextlib.suppress(OSError):
             listed = Path(directory, "cgroup.procs").read_text(encoding="ascii")
-            found += [int(line) for line in listed.split()]
-    return found
+            processes += [int(line) for line in listed.split()]
+    return processes
 
 
 def kill(group: Path) -> None:
-    """End everything in a group, what is being forked at the moment too."""
+    """Kill every process in a group, including processes that are being forked."""
     try:
         (group / "cgroup.kill").write_text("1", encoding="ascii")
     except OSError:
@@ -104,14 +100,14 @@ def kill(group: Path) -> None:
 
 
 def remove(group: Path) -> None:
-    """Remove an empty group and the empty ones below it; what is not empty stays."""
+    """Remove a group and its descendants if they are empty."""
     for directory, _, _ in os.walk(group, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(directory)  # noqa: PTH106  # as os.walk names it
 
 
 def out_of_memory(group: Path) -> bool:
-    """Whether the kernel ended something in a group because it had no memory left."""
+    """Return whether the kernel's OOM killer killed a process of the group."""
     try:
         events = (group / "memory.events").read_text(encoding="ascii")
     except OSError:

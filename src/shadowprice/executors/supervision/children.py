@@ -1,7 +1,4 @@
-"""Processes and what descends from them: how they are begun, found and ended. Linux only.
-
-Standard library only.
-"""
+"""Spawn, find and signal processes and their descendants. Linux, standard library only."""
 
 from __future__ import annotations
 
@@ -27,32 +24,32 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 
 
 def _prctl(option: int, value: int) -> None:
-    # Looked up each time: a lookup kept at import would be inherited half-made by a fork.
+    # Looked up on each call: a fork could inherit a cached lookup in a half-initialized state.
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none gets away."""
+    """Make this process the subreaper: it adopts every descendant whose parent exits."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Popen[bytes], int]:
-    """Begin a process in a session of its own, and return it with the end of its output's pipe.
+    """Start a process in a new session; return it with the read end of its output pipe.
 
     Parameters
     ----------
     plan : mapping
-        ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory`` (bytes of
-        private memory, 0 for no limit), ``user`` (number, group and further groups; None or
-        absent to stay who the supervisor is).
+        ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory``
+        (limit of private memory in bytes, 0 for none), ``user`` (uid, gid and supplementary
+        groups; None or absent to keep the supervisor's user).
     cgroup : Path or None
-        The group that it joins.
+        The control group that it joins.
 
     Raises
     ------
     OSError
-        If it cannot be begun: the program or the directory is not there, or may not be used.
+        If it can't be started: the program or the directory is missing or not accessible.
     """
     parent = os.getpid()
     cores, memory = plan["cores"], plan["memory"]
@@ -60,7 +57,7 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
     user = plan.get("user")
 
     def prepare() -> None:
-        # Runs in the child, between fork and exec. The supervisor has one thread.
+        # Runs in the child between fork and exec; safe because the supervisor has one thread.
         if cgroup is not None:
             cgroups.join(cgroup)
         if cores:
@@ -70,9 +67,9 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         if user is not None:
             become(user, plan["directory"])
-        # After that: who becomes another is not told of its parent's death any more.
+        # After the change of user, because that clears the parent-death signal.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before that
+        if os.getppid() != parent:  # the parent died before the prctl
             os._exit(127)
 
     def become(who: Any, directory: str) -> None:
@@ -80,9 +77,9 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
         os.setgroups(groups)
         os.setresgid(group, group, group)
         os.setresuid(number, number, number)
-        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nor anybody else ever again
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # setuid programs can't raise privileges
         try:
-            os.chdir(directory)  # with the rights that it has now
+            os.chdir(directory)  # checked with the job user's permissions
         except OSError as error:
             os.write(2, f"cannot enter its directory {directory}: {error.strerror}\n".encode())
             os._exit(126)
@@ -109,19 +106,19 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
 
 
 def signal_group(leader: int, number: int) -> None:
-    """Signal a process group, if it is there."""
+    """Signal a process group; do nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def signal_process(process: int, number: int) -> None:
-    """Signal a process, if it is there."""
+    """Signal a process; do nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(process, number)
 
 
 def group_of(process: int) -> int:
-    """Return the group that a process is in, 0 where it is gone."""
+    """Return the process group of a process, 0 if it has ended."""
     try:
         return os.getpgid(process)
     except ProcessLookupError:
@@ -129,7 +126,7 @@ def group_of(process: int) -> int:
 
 
 def processes() -> Iterator[tuple[int, int, int]]:
-    """Yield number, parent and group of every process that has not ended."""
+    """Yield pid, parent pid and process group of every process that hasn't ended."""
     for name in names(Path("/proc")):
         if not name.isdecimal():
             continue
@@ -143,33 +140,33 @@ def processes() -> Iterator[tuple[int, int, int]]:
 
 
 def descendants(root: int) -> dict[int, int]:
-    """Return the descendants of a process that have not ended, with their groups."""
-    families: dict[int, list[tuple[int, int]]] = {}
+    """Return the descendants of a process that haven't ended, with their process groups."""
+    children: dict[int, list[tuple[int, int]]] = {}
     for process, parent, group in processes():
-        families.setdefault(parent, []).append((process, group))
-    found: dict[int, int] = {}
+        children.setdefault(parent, []).append((process, group))
+    groups: dict[int, int] = {}
     pending = [root]
     while pending:
-        for process, group in families.get(pending.pop(), ()):
-            if process not in found:
-                found[process] = group
+        for process, group in children.get(pending.pop(), ()):
+            if process not in groups:
+                groups[process] = group
                 pending.append(process)
-    return found
+    return groups
 
 
 def marked(execution: str) -> set[int]:
-    """Return the processes that carry an execution's mark in their environment."""
+    """Return the processes that have an execution's mark in their environment."""
     wanted = f"{MARK}={execution}".encode()
-    found = set()
+    matching = set()
     for process, _, _ in processes():
         with contextlib.suppress(OSError):
             if wanted in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-                found.add(process)
-    return found
+                matching.add(process)
+    return matching
 
 
 def variables(process: int) -> dict[str, str]:
-    """Return the environment that a process began with, as far as it can be read."""
+    """Return the initial environment of a process, empty if it can't be read."""
     try:
         content = Path(f"/proc/{process}/environ").read_bytes()
     except OSError:
@@ -179,7 +176,7 @@ def variables(process: int) -> dict[str, str]:
 
 
 def called(found: Iterable[int]) -> str:
-    """Return the names of processes, without their arguments: those may hold secrets."""
+    """Return the command names of processes. Arguments are omitted: they may contain secrets."""
     counts: dict[str, int] = {}
     for process in found:
         with contextlib.suppress(OSError):
@@ -190,13 +187,13 @@ def called(found: Iterable[int]) -> str:
 
 
 def why_not_begun(error: Exception, plan: dict[str, Any]) -> str:
-    """Return why `spawn` failed, and what may mend it."""
-    why = getattr(error, "strerror", None) or str(error)
+    """Return why `spawn` failed, with a hint."""
+    reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.filename == plan["directory"]:
-        return f"cannot begin in {plan['directory']}: {why}; see run.workdir"
-    mend = ""
+        return f"cannot begin in {plan['directory']}: {reason}; see run.workdir"
+    hint = ""
     if isinstance(error, PermissionError):
-        mend = "; is it a program that may be executed (chmod +x)?"
+        hint = "; is it a program that may be executed (chmod +x)?"
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        mend = "; does it begin with #! and what runs it?"
-    return f"cannot run {plan['command'][0]}: {why}{mend}"
+        hint = "; does it begin with #! and what runs it?"
+    return f"cannot run {plan['command'][0]}: {reason}{hint}"

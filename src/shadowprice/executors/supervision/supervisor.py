@@ -1,9 +1,10 @@
-"""The supervisor of one generation: begins its processes, keeps their logs, ends them, tells how.
+"""The supervisor of one generation: starts, logs and ends its processes.
 
-It is a small program of its own, one a generation, so that the service may come and go: what it has
-to say stands in the generation's directory (`generation`), and a line into the executor's pipe, the
-bell, only tells that something is new there. It reads orders from that directory when it is sent
-SIGTERM. It ends when nothing of the generation runs any more. Standard library only.
+It is a separate program, so that generations survive a restart of the service. It reads its plan
+from the generation's directory and writes its state there (`generation`). A line into the
+executor's named pipe, the bell, only notifies the executor of a change. On SIGTERM it reads stop
+commands from the directory. It exits when none of the generation's processes run. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from shadowprice.executors.generations.verdict import decided, done, status, ver
 from shadowprice.executors.supervision import cgroups, children
 
 STRAY_GRACE: Final = 2.0
-"""Seconds that what a job left behind has to end, once its own processes are over."""
+"""Grace period in seconds for background processes that a job's own processes left behind."""
 
 FLOOD: Final = 8 << 20
-"""Bytes of output a second and process that are taken; who writes more waits."""
+"""Maximum output in bytes per second and process; reading more is delayed."""
 
 _PIECE: Final = 65_536
 _LIFELINE: Final = "lifeline"
 _AGAIN: Final = 0.2
-"""Seconds between looks at what should have ended."""
+"""Seconds between checks for processes that should have ended."""
 
 _SOON: Final = 0.02
-"""The same, once it was killed."""
+"""Minimum seconds between such checks, which applies after SIGKILL."""
 
 
 _SHORT: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
-"""How programs end that get no more memory, where they do not say so themselves."""
+"""Wait statuses typical of a program whose allocations fail at its memory limit."""
 
 
 class _Child:
@@ -48,26 +49,26 @@ class _Child:
         self.name = name
         self.log = log
         self.memory = memory
-        """Bytes that it may map privately, 0 for any."""
+        """Limit of private memory in bytes, 0 for none."""
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe = -1
         self.code: int | None = None
         self.taken = 0
-        """Bytes of output taken in the running second."""
+        """Bytes of output read in the current second."""
 
 
 class Supervisor:
-    """Runs one generation, once.
+    """Runs one generation to its end.
 
     Parameters
     ----------
     generation : Generation
         Claimed by this process.
     bell : str
-        Path of the executor's pipe.
+        Path of the executor's named pipe.
     lifeline : int
-        A pipe's end: when the other is closed, everything is killed at once, for whoever held that
-        may not be able to end it any more. -1 where there is none.
+        Read end of a pipe, or -1. When its write end closes, everything is killed at once,
+        because its holder may no longer be able to stop the generation.
     """
 
     def __init__(self, generation: Generation, bell: str, lifeline: int = -1) -> None:
@@ -81,18 +82,18 @@ class Supervisor:
         self._killed: set[str] = set()
         self._forced = False
         self._stopped = False
-        """Ordered to stop before anything else decided."""
+        """A stop command arrived before any process decided the result."""
         self._outside = False
         self._cut = False
-        """Ended because the lifeline was."""
+        """The closed lifeline ended the generation."""
         self._exited_at = 0.0
         self._settled = 0.0
-        """Until when what the workers leave behind, which exited 0, may end by itself."""
+        """Monotonic time until which helpers of workers that exited 0 may end by themselves."""
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
         self._alone = False
-        """Whether there is no child, and so, as orphans become children, no descendant at all."""
+        """Whether this process, a subreaper, has no children and so no descendants."""
         self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
         self._cgroup = Path(cgroup) if cgroup else None
@@ -103,7 +104,7 @@ class Supervisor:
             self._selector.register(lifeline, selectors.EVENT_READ, _LIFELINE)
 
     def run(self) -> None:
-        """Run it to its end."""
+        """Run the generation to its end."""
         self._begin()
         self._follow_orders()
         while True:
@@ -123,13 +124,13 @@ class Supervisor:
             try:
                 cgroups.make(self._cgroup)
                 cgroups.limits_memory(self._cgroup)
-            except OSError:  # it was allowed when the executor began
+            except OSError:  # permitted at the executor's start, but no longer
                 self._cgroup = None
         secrets, limit = self._plan["secrets"], self._plan["log_bytes"]
         for plan in self._plan["processes"]:
             log = LogWriter(self._generation.logs, plan["name"], limit, secrets)
             child = self._children[plan["name"]] = _Child(plan["name"], log, plan["memory"])
-            if not self._exits:  # one that cannot be begun ends them all
+            if not self._exits:  # if one can't be started, all end
                 self._spawn(child, plan)
         state = self._generation.state()
         now = time.time()
@@ -157,11 +158,11 @@ class Supervisor:
     # ------------------------------------------------------------------ orders
 
     def _follow_orders(self) -> None:
-        """Take in an order to stop, where there is one."""
+        """Apply the stop command in the generation's directory, if there is one."""
         stop = self._generation.stop()
         if not stop["command"]:
             return
-        # The clock may jump between the order and now; nobody waits longer than the grace for it.
+        # The clock may jump after the command, so the grace period is an upper limit.
         remaining = min(max(0.0, stop["until"] - time.time()), stop["grace"])
         if self._ending:
             self._deadline = min(self._deadline, time.monotonic() + remaining)
@@ -170,7 +171,7 @@ class Supervisor:
             self._end(remaining)
 
     def _end(self, grace: float) -> None:
-        """Tell everything to end; what is left after the grace will be killed."""
+        """Send SIGTERM to every process; `_enforce` kills the rest after the grace period."""
         self._ending = True
         self._deadline = time.monotonic() + grace
         leaders = {
@@ -185,13 +186,13 @@ class Supervisor:
                 children.signal_process(process, signal.SIGTERM)
 
     def _left(self) -> dict[int, int]:
-        """Return what of the generation is there, with its process groups."""
-        found = children.descendants(os.getpid())
+        """Return the generation's remaining processes with their process groups."""
+        remaining = children.descendants(os.getpid())
         if self._cgroup is not None:
-            # Some may have been begun since: by a shell that was told to end, to save.
-            new = cgroups.members(self._cgroup) - found.keys()
-            found |= {one: children.group_of(one) for one in new}
-        return found
+            # A shell's SIGTERM trap may have started processes since, for example to save.
+            new = cgroups.members(self._cgroup) - remaining.keys()
+            remaining |= {process: children.group_of(process) for process in new}
+        return remaining
 
     # ------------------------------------------------------------------ following
 
@@ -225,7 +226,7 @@ class Supervisor:
             self._end(self._plan["grace"])
 
     def _cut_off(self) -> None:
-        """End everything now: nobody may be able to order it later."""
+        """Kill everything now: no one may be able to stop it later."""
         self._cut = self._cut or not self._exits
         if not self._ending:
             self._outside = True
@@ -233,7 +234,7 @@ class Supervisor:
         self._deadline = time.monotonic()
 
     def _pump(self, child: _Child) -> None:
-        """Take output; at its end, or where it comes too fast, stop listening."""
+        """Read output; stop reading at its end or above the rate limit."""
         try:
             content = os.read(child.pipe, _PIECE)
         except BlockingIOError:
@@ -279,7 +280,7 @@ class Supervisor:
             if child is not None:
                 returned = os.waitstatus_to_exitcode(waited)
                 assert child.process is not None
-                child.process.returncode = returned  # it was waited for here
+                child.process.returncode = returned  # reaped here, so Popen must not wait
                 if self._forced and returned == -signal.SIGKILL:
                     self._killed.add(child.name)
                 elif self._cgroup is not None and cgroups.out_of_memory(self._cgroup / child.name):
@@ -297,11 +298,11 @@ class Supervisor:
         self._exits.append((child.name, code))
 
     def _decide(self) -> None:
-        """End the rest once nothing that the others do can change how it ends."""
+        """End the other processes once they can't change the generation's result."""
         if self._ending:
             return
         workers = self._workers()
-        # Where there are servers only, whoever looks after the workers decides.
+        # With PS only, the supervisors of the workers decide.
         over = decided(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
         if over and not (workers and self._settles(workers)):
             others = any(child.code is None for child in self._children.values())
@@ -309,28 +310,29 @@ class Supervisor:
             self._end(grace if others else min(grace, STRAY_GRACE))
 
     def _settles(self, workers: int) -> bool:
-        """Whether what workers that exited 0 left behind may still be ending; else note what it is.
+        """Return whether to wait for helpers of workers that exited 0; note those that stay.
 
-        A job is done with its workers; one that went to the background would be so at once, and
-        nobody told why nothing came of it. Helpers that see their parent go end in a moment.
+        A worker that daemonizes would count as done at once, with no explanation. Helpers that end
+        with their parent need a moment, so they get `_AGAIN` seconds. Processes that remain are
+        noted and ended with the generation.
         """
         if not done(self._exits, workers, tolerant=self._tolerant):
             return False
         self._settled = self._settled or time.monotonic() + _AGAIN
         if self._alone:
             return False
-        # One look misses what is being forked; whoever has a child still has something there.
+        # A single check misses processes that are being forked; a child proves that some remain.
         if time.monotonic() < self._settled:
             return True
         strays = self._strays()
-        of: dict[str, list[int]] = {}
+        strays_by_name: dict[str, list[int]] = {}
         for process in strays:
-            told = children.variables(process)
-            name = f"{told.get('SHADOWPRICE_ROLE')}-{told.get('SHADOWPRICE_RANK')}"
-            of.setdefault(name if name in self._children else self._exits[-1][0], []).append(
-                process
-            )
-        for name, processes in of.items():
+            variables = children.variables(process)
+            name = f"{variables.get('SHADOWPRICE_ROLE')}-{variables.get('SHADOWPRICE_RANK')}"
+            strays_by_name.setdefault(
+                name if name in self._children else self._exits[-1][0], []
+            ).append(process)
+        for name, processes in strays_by_name.items():
             if names := children.called(processes):
                 self._notes[name] = (
                     f"what it left running in the background ({names}) was ended with it; "
@@ -339,21 +341,21 @@ class Supervisor:
         return False
 
     def _strays(self) -> set[int]:
-        """Return what is there beside processes that go on, and what descends from those."""
-        left = set(self._left())
+        """Return the remaining processes, except running children and their descendants."""
+        remaining = set(self._left())
         for child in self._children.values():
             if child.process is not None and child.code is None:
-                left -= {child.process.pid, *children.descendants(child.process.pid)}
-        return left
+                remaining -= {child.process.pid, *children.descendants(child.process.pid)}
+        return remaining
 
     def _workers(self) -> int:
         return sum(name.startswith("worker-") for name in self._children)
 
     def _enforce(self) -> None:
-        """Kill what is left after its grace.
+        """Kill the remaining processes after the grace period.
 
-        What descends from processes that are over may still be writing a checkpoint (a shell dies
-        of the signal that its child handles), so it has the grace too.
+        Descendants of ended processes get the grace period too: they may still write a checkpoint,
+        for example if a shell dies of the signal that its child handles.
         """
         if not self._ending or time.monotonic() < self._deadline:
             return
@@ -379,7 +381,7 @@ class Supervisor:
             child.log.close()
         if self._cgroup is not None:
             cgroups.remove(self._cgroup)
-        known = verdict(
+        result = verdict(
             self._exits,
             self._workers(),
             tolerant=self._tolerant,
@@ -393,22 +395,22 @@ class Supervisor:
                 **self._generation.state(),
                 "phase": ENDED,
                 "at": time.time(),
-                "ending": known.ending,
-                "process": known.process,
-                "code": known.code,
-                "reason": known.reason,
-                "tail": self._children[known.process].log.tail(),
+                "ending": result.ending,
+                "process": result.process,
+                "code": result.code,
+                "reason": result.reason,
+                "tail": self._children[result.process].log.tail(),
                 "forced": self._forced,
                 "told": self._stopped or self._outside,
                 "cut": self._cut,
                 "exited": self._exited_at,
-                "killed": known.process in self._killed,
-                "note": self._notes.get(known.process, ""),
+                "killed": result.process in self._killed,
+                "note": self._notes.get(result.process, ""),
             }
         )
 
     def _drain(self, child: _Child) -> None:
-        """Take what is left of the output."""
+        """Read the rest of the output, up to `FLOOD` bytes."""
         taken = 0
         while child.pipe >= 0 and taken < FLOOD:
             try:
@@ -422,7 +424,7 @@ class Supervisor:
         self._hang_up(child)
 
     def _tell(self, state: dict[str, Any]) -> None:
-        """Put a state on the disk, however long the disk takes, and ring the bell."""
+        """Store a state, with retries for a minute, and ring the bell."""
         for attempt in range(60):
             try:
                 self._generation.write_state(state)
@@ -435,8 +437,8 @@ class Supervisor:
 
 
 def ring(bell: str, path: Path) -> None:
-    """Tell the executor, if one listens, that something is new in a generation's directory."""
-    with contextlib.suppress(OSError):  # nobody listens, or the pipe is full: it looks by itself
+    """Notify the executor that a generation's directory changed."""
+    with contextlib.suppress(OSError):  # no reader, or the pipe is full: the executor polls too
         descriptor = os.open(bell, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.write(descriptor, f"{path.parent.parent.name} {path.name}\n".encode())
@@ -445,17 +447,17 @@ def ring(bell: str, path: Path) -> None:
 
 
 def main(path: Path, lifeline: int = -1) -> int:
-    """Claim a generation and run it; nothing happens where another did or it is to be stopped.
+    """Claim a generation and run it; do nothing if it is claimed or to be stopped.
 
     Parameters
     ----------
     path : Path
-        Its directory.
+        The generation's directory.
     lifeline : int
-        As of `Supervisor`.
+        See `Supervisor`.
     """
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
-        # Handled, not ignored: what is ignored stays so in the processes that are begun.
+        # Handled, not ignored: spawned processes would inherit an ignored signal.
         signal.signal(number, lambda *_: None)
     generation = Generation(path)
     plan = generation.plan()
@@ -463,7 +465,7 @@ def main(path: Path, lifeline: int = -1) -> int:
         return 0
     lock = generation.claim(me())
     if lock is None:
-        ring(plan["bell"], path)  # it may be refused now
+        ring(plan["bell"], path)  # `claim` may have refused it
         return 0
     with lock:
         Supervisor(generation, plan["bell"], lifeline).run()
