@@ -1,8 +1,8 @@
-"""What every executor shares: a generation's record and its end, its log, and what is told of it.
+"""State of generations that executors share: durable records, logs, reports and results.
 
-`generation` and `disk` are a generation's directory; `store` keeps the fences; `entry` is what is
-in memory of one, `roster` all of them, `desk` those whose orders are on this disk; `looks` at what
-jobs report by file go on though nobody waits; `verdict` and `parts` say how a generation ended by
-how its processes did; `logs` keeps what they write, `pieces` gives it out; `placing` is what any
-executor refuses.
+`generation` and `disk` implement a generation's directory, and `store` the commands and fences.
+`entry` is a generation in memory, `roster` all generations of an executor, and `desk` a roster
+backed by a `store`. `looks` runs progress polls that outlive their caller. `verdict` and `parts`
+derive a generation's result from its processes. `logs` writes and reads logs, `pieces` returns
+chunks of them, and `placing` validates a start command.
 """

@@ -1,4 +1,4 @@
-"""A roster whose generations are directories of this machine: orders are on disk when answered."""
+"""A registry of generations that makes commands durable in directories of this machine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Known = TypeVar("Known", bound=Entry)
 
 
 class Desk(Roster[Known]):
-    """Orders, and what is kept of jobs, in a `Store`.
+    """A roster whose commands and records are in a `Store`.
 
     Parameters
     ----------
     path : Path
         The executor's directory.
     make : callable
-        Makes an entry of a job, a generation and its directory.
+        Creates an entry from a job, a generation and its directory.
     """
 
     store: Store
@@ -38,12 +38,12 @@ class Desk(Roster[Known]):
         self._make = make
 
     def open(self) -> None:
-        """Begin.
+        """Open the store.
 
         Raises
         ------
         OSError
-            If the directory cannot be made.
+            If the directory can't be created.
         """
         self.store = Store(self._path)
 
@@ -55,7 +55,7 @@ class Desk(Roster[Known]):
             raise ExecutorError(f"{self._path}: {error}") from error
 
     def find(self) -> None:
-        """Take up what an executor before this one left."""
+        """Load the unforgotten generations that an earlier executor left."""
         for job, number, generation in self.store.live():
             entry = self._make(job, number, generation)
             entry.read()
@@ -64,28 +64,26 @@ class Desk(Roster[Known]):
     async def start(
         self, spec: GenerationSpec, prepare: Callable[[Known], tuple[dict[str, Any], str]]
     ) -> tuple[Receipt, Known | None, str]:
-        """Take an order to start; with the job's lock held.
+        """Accept a start command; the caller holds the job's lock.
 
         Parameters
         ----------
-        spec : GenerationSpec
-            What is to run.
         prepare : callable
-            Returns the plan of an entry, and why there is none.
+            Returns an entry's plan, and a reason if the generation is refused.
 
         Returns
         -------
         receipt : Receipt
-            How it was taken.
+            The result.
         entry : Entry or None
-            What stands for it, where it is new.
+            The new entry; None if the command wasn't accepted.
         refusal : str
-            Why it will not run; empty where it will.
+            Why the generation won't run; empty if it will.
 
         Raises
         ------
         ExecutorError
-            If the disk did not take it.
+            If the disk write failed.
         """
         key = spec.job, spec.generation
         with self._told():
@@ -112,24 +110,15 @@ class Desk(Roster[Known]):
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None
     ) -> tuple[Receipt, Known | None]:
-        """Take an order to stop; with the job's lock held.
+        """Accept a stop command; the caller holds the job's lock.
 
-        Parameters
-        ----------
-        command, job, generation, grace
-            As of `Executor.stop`.
-
-        Returns
-        -------
-        receipt : Receipt
-            How it was taken.
-        entry : Entry or None
-            The generation that it ends.
+        Also returns the generation to stop, or None. ``grace`` is in seconds; None for the
+        program's own.
 
         Raises
         ------
         ExecutorError
-            If the disk did not take it.
+            If the disk write failed.
         """
         entry = self.entries.get((job, generation))
         if grace is None:
@@ -145,47 +134,49 @@ class Desk(Roster[Known]):
             if await asyncio.to_thread(entry.is_live):
                 self.entries[job, generation] = entry
         entry.stop_ordered = True
-        entry.told_end = False  # it is told again, now as the answer to this order
+        entry.told_end = False  # emitted again, with this command's number
         return receipt, entry
 
     async def look(self, entry: Known) -> None:
-        """Read where a generation is, and report what is new of it."""
-        async with entry.looking:  # one after the other: nothing is told after an end
+        """Read a generation's state and emit its new reports."""
+        async with entry.looking:  # serialized: the end is the last report
             await asyncio.to_thread(entry.read)
             progress = await entry.newest_progress()
-            news = entry.news()
-            if progress is not None:  # what a job said last counts before its end
-                over = bool(news) and not isinstance(news[-1], Started)
-                news.insert(len(news) - over, progress)
-            self.tell(news)
+            reports = entry.news()
+            if progress is not None:  # the last progress precedes the end
+                has_end = bool(reports) and not isinstance(reports[-1], Started)
+                reports.insert(len(reports) - has_end, progress)
+            self.tell(reports)
 
     async def forget(self, job: str, generation: int) -> None:
-        """Take in that an end was recorded; see `Executor.forget`."""
+        """Acknowledge a recorded end; see `Executor.forget`."""
         async with self.one_at_a_time(job):
             with contextlib.suppress(OSError):
                 if await asyncio.to_thread(self.store.forget, job, generation):
                     self.entries.pop((job, generation), None)
 
     async def discard(self, job: str) -> bool:
-        """Remove what is kept of a job that is over; whether it is; with the job's lock held.
+        """Remove a finished job's records; return whether it is finished.
+
+        The caller holds the job's lock.
 
         Raises
         ------
         ExecutorError
-            If it cannot be removed.
+            If the files can't be removed.
         """
         with self._told():
-            over = await asyncio.to_thread(self.store.discard, job)
-        if over:
+            finished = await asyncio.to_thread(self.store.discard, job)
+        if finished:
             self.drop(job)
-        return over
+        return finished
 
     def has_logs(self, job: str, number: int) -> bool:
-        """Whether a process of a generation wrote a log that is on this machine."""
+        """Return whether this machine has logs of a generation."""
         return bool(logs.names(self.store.generation(job, number).logs))
 
     def log(self, job: str, number: int, process: str, start: int | None, most: int) -> LogChunk:
-        """Return a piece of a log that is on this machine; see `Executor.logs`.
+        """Return a chunk of a log on this machine; see `Executor.logs`.
 
         Raises
         ------

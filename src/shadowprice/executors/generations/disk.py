@@ -1,6 +1,6 @@
-"""Small records that survive anything: a power cut between any two writes, and a full disk.
+"""Small durable records that survive a power cut between any two writes, and a full disk.
 
-Standard library only: supervisors use it too.
+Standard library only, because supervisors use them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,11 @@ _MAGIC: Final = b"SPR1"
 
 
 class StateFile:
-    """One JSON object in a file, replaced as a whole or not at all.
+    """One JSON object in a file, replaced atomically.
 
-    The file has two slots of a fixed size, each with a sequence number and a checksum, and a write
-    goes to the older one. It is laid out in full when it is made, so that changing it needs no
-    space on the disk: a state can be told even when a job has filled it.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
+    The file has two slots of a fixed size, each with a sequence number and a checksum. A write
+    replaces the older slot. Both slots are allocated at creation, so a state can be written even if
+    a job has filled the disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +30,7 @@ class StateFile:
 
     @classmethod
     def create(cls, path: Path, value: dict[str, Any], slot: int) -> StateFile:
-        """Make the file, holding ``value``, with slots of so many bytes; it is on disk after."""
+        """Create the file durably, with two slots of ``slot`` bytes."""
         first = _framed(1, value, slot)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -46,24 +41,24 @@ class StateFile:
         return cls(path)
 
     def read(self) -> dict[str, Any]:
-        """Return what was written last, whole.
+        """Return the newest object.
 
         Raises
         ------
         OSError
-            If the file cannot be read.
+            If the file can't be read.
         ValueError
-            If neither slot is whole.
+            If neither slot is intact.
         """
         return _newest(self.path.read_bytes(), self.path)[1]
 
     def write(self, value: dict[str, Any]) -> None:
-        """Replace the object; it is on disk after.
+        """Replace the object durably.
 
         Raises
         ------
         ValueError
-            If it does not fit into a slot.
+            If the object doesn't fit into a slot.
         """
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -76,7 +71,7 @@ class StateFile:
             os.close(descriptor)
 
     def fits(self, value: dict[str, Any]) -> bool:
-        """Whether an object is small enough for a slot."""
+        """Return whether an object fits into a slot."""
         return len(_encoded(value)) + _HEADER.size <= self.path.stat().st_size // 2
 
 
@@ -97,7 +92,7 @@ def _framed(sequence: int, value: dict[str, Any], slot: int) -> bytes:
 
 def _newest(content: bytes, path: Path) -> tuple[int, dict[str, Any]]:
     slot = len(content) // 2
-    best: tuple[int, dict[str, Any]] | None = None
+    newest: tuple[int, dict[str, Any]] | None = None
     for start in (0, slot):
         if slot < _HEADER.size:
             break
@@ -107,26 +102,26 @@ def _newest(content: bytes, path: Path) -> tuple[int, dict[str, Any]]:
             continue
         if zlib.crc32(payload, sequence & 0xFFFFFFFF) != check:
             continue
-        if best is None or sequence > best[0]:
-            best = (sequence, json.loads(payload))
-    if best is None:
+        if newest is None or sequence > newest[0]:
+            newest = (sequence, json.loads(payload))
+    if newest is None:
         raise ValueError(f"{path}: no whole record is left in it")
-    return best
+    return newest
 
 
 def _write_all(descriptor: int, content: bytes, offset: int) -> None:
     while content:
-        done = os.pwrite(descriptor, content, offset)
-        content, offset = content[done:], offset + done
+        written = os.pwrite(descriptor, content, offset)
+        content, offset = content[written:], offset + written
 
 
 def sync(descriptor: int) -> None:
-    """Put a file on the disk."""
+    """Flush a file to the disk."""
     os.fsync(descriptor)
 
 
 def sync_directory(path: Path) -> None:
-    """Put what a directory lists on the disk."""
+    """Flush a directory's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync(descriptor)
@@ -135,7 +130,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads; it is on disk after, its name once the folder is."""
+    """Write a file with mode 600 durably; its name is durable once its directory is synced."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         _write_all(descriptor, content, 0)
@@ -145,17 +140,14 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def names(path: Path) -> list[str]:
-    """Return what a directory lists."""
+    """Return the names in a directory."""
     return [entry.name for entry in path.iterdir()]
 
 
 class Lock:
-    """A lock that ends with the process that holds it, whatever ends that.
+    """A file lock that the kernel releases when its process ends.
 
-    Parameters
-    ----------
-    descriptor : int
-        The open file that carries it.
+    ``descriptor`` is the open file that holds it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -163,12 +155,12 @@ class Lock:
 
     @property
     def descriptor(self) -> int:
-        """The open file: who inherits it holds the lock as well."""
+        """The open file; a process that inherits it holds the lock too."""
         return self._descriptor
 
     @classmethod
     def take(cls, path: Path) -> Lock | None:
-        """Take the lock of a file, None where another holds it."""
+        """Acquire the lock of a file; return None if another process holds it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,7 +173,7 @@ class Lock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Lock:

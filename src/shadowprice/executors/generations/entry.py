@@ -1,4 +1,4 @@
-"""What the executor has in memory of a generation: a view of its directory, and what was told."""
+"""An executor's in-memory record of a generation: its directory's state and its reports."""
 
 from __future__ import annotations
 
@@ -41,20 +41,13 @@ from shadowprice.executors.progress import read_progress, told_fault
 _MOST_PROGRESS: Final = 65_536
 
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Of which the service, and not a job, has too little: it looks again later."""
+"""Errors caused by the service's own resource limits; the file is read again later."""
 
 
 class Entry:
-    """One generation that is not forgotten.
+    """One generation that isn't forgotten.
 
-    Parameters
-    ----------
-    job : str
-        The job.
-    number : int
-        The generation.
-    generation : Generation
-        Its directory.
+    ``generation`` is its directory.
     """
 
     def __init__(self, job: str, number: int, generation: Generation) -> None:
@@ -77,14 +70,14 @@ class Entry:
         self._stop_command = 0
         self._seen_progress: tuple[int, int] | None = None
         self._fault = ""
-        """What is wrong with what it reported last; empty where nothing is."""
+        """What is wrong with its last progress report; empty if valid."""
         self._faults = 0
-        """Looks in a row that found no report where there was something."""
+        """Number of consecutive polls that found an invalid report."""
         self._told_fault = False
 
     @property
     def phase(self) -> str:
-        """Where it is, by its directory."""
+        """State according to its directory."""
         return str(self.state["phase"])
 
     @property
@@ -94,13 +87,13 @@ class Entry:
 
     @property
     def accepted(self) -> tuple[float, int]:
-        """What orders generations as they were taken."""
+        """Sort key for the order of acceptance."""
         return float(self.state.get("accepted", 0.0)), self.number
 
     def take_plan(self, plan: dict[str, Any]) -> None:
-        """Keep what the executor has to know of a plan."""
+        """Copy the executor's part of a plan; an empty plan changes nothing."""
         if plan:
-            self.processes = tuple(one["name"] for one in plan["processes"])
+            self.processes = tuple(process["name"] for process in plan["processes"])
             self.deals = plan["deals"]
             self.port = plan["port"]
             self.grace = plan["grace"]
@@ -113,7 +106,7 @@ class Entry:
             self._stop_command = self.generation.stop()["command"]
             if not self.deals and not self.over:
                 self.take_plan(self.generation.plan())
-        except FileNotFoundError:  # it is being taken, or was removed
+        except FileNotFoundError:  # not accepted yet, or already removed
             return
         except (OSError, ValueError):
             self.state = {**self.state, "phase": DAMAGED}
@@ -121,18 +114,18 @@ class Entry:
         self.placement = tuple(Share(*share) for share in self.state.get("placement", ()))
 
     def is_live(self) -> bool:
-        """Whether it has still to be forgotten."""
+        """Return whether it isn't forgotten."""
         jobs = self.generation.path.parent.parent.parent
         return (jobs.parent / "live" / f"{self.key}.{self.number}").exists()
 
     def news(self) -> list[Report]:
-        """Return the reports that were not told yet, and take them for told."""
+        """Return the reports that weren't emitted yet, and mark them as emitted."""
         reports: list[Report] = []
         started = self._started()
         if started is not None and not self.told_start:
             self.told_start = True
             reports.append(started)
-        # One look may have come while it was being written.
+        # A single poll may have read a half-written file.
         if self._faults > 1 and not self._told_fault:
             self._told_fault = True
             reports.append(Misreported(self.job, self.number, time.time(), self._fault))
@@ -143,13 +136,13 @@ class Entry:
         return reports
 
     def _started(self) -> Started | None:
-        # A generation that was lost while it was launched began with that.
-        began = self.state.get("started")
-        if began is None and self.phase == ENDED:
-            began = self.state.get("at", 0.0)
-        if began is None:
+        # A generation lost during its launch has no start time, but needs a `Started` first.
+        started = self.state.get("started")
+        if started is None and self.phase == ENDED:
+            started = self.state.get("at", 0.0)
+        if started is None:
             return None
-        return Started(self.state["command"], self.job, self.number, began)
+        return Started(self.state["command"], self.job, self.number, started)
 
     def _end(self) -> Ended | Refused | None:
         at = float(self.state.get("at", 0.0))
@@ -172,14 +165,14 @@ class Entry:
         )
 
     def held(self) -> Held:
-        """Return how `Executor.list` tells it."""
+        """Return it as `Executor.list` does."""
         if self.over:
             phase = Phase.ENDED
         elif self.stop_ordered:
             phase = Phase.STOPPING
         else:
-            early = self.phase in {ACCEPTED, LAUNCHING}
-            phase = Phase.STARTING if early else Phase.RUNNING
+            not_running_yet = self.phase in {ACCEPTED, LAUNCHING}
+            phase = Phase.STARTING if not_running_yet else Phase.RUNNING
         return Held(
             job=self.job,
             generation=self.number,
@@ -192,9 +185,9 @@ class Entry:
         )
 
     def new_progress(self) -> Progressed | None:
-        """Return what the job reported by file since the last look; what is no report is none.
+        """Return progress that is new in the job's file since the last poll, or None.
 
-        The job may have put anything there: a link, a pipe, gigabytes.
+        The job controls the path: it may be a link, a pipe, or a huge file.
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -203,32 +196,35 @@ class Entry:
             return None
         except OSError as error:
             if error.errno not in _SHORT:
-                why = "its file of progress is none that can be read: a link, or locked away"
-                self._misread(why)
+                reason = "its file of progress is none that can be read: a link, or locked away"
+                self._misread(reason)
             return None
         try:
-            found = os.fstat(descriptor)
-            seen = (found.st_mtime_ns, found.st_ino)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            version = (status.st_mtime_ns, status.st_ino)
+            if not stat.S_ISREG(status.st_mode):
                 self._misread("its file of progress is no file")
                 return None
-            if seen == self._seen_progress:
+            if version == self._seen_progress:
                 self._faults += bool(self._faults)
                 return None
-            self._seen_progress = seen
+            self._seen_progress = version
             content = os.read(descriptor, _MOST_PROGRESS)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        return self.reported_by(content, found.st_mtime)
+        return self.reported_by(content, status.st_mtime)
 
     async def newest_progress(self) -> Progressed | None:
-        """Return what `new_progress` does, without the event loop waiting for a file."""
+        """Run `new_progress` in a thread."""
         return await asyncio.to_thread(self.new_progress)
 
     def reported_by(self, content: bytes | str, at: float) -> Progressed | None:
-        """Return what the content of a file of progress says, and note where it is no report."""
+        """Parse a progress file's content; record an invalid report.
+
+        Returns None if the report is invalid or from another generation.
+        """
         try:
             report = read_progress(self.job, json.loads(content), at)
         except InputError as error:
@@ -246,13 +242,7 @@ class Entry:
 
 
 class DrivenEntry(Entry):
-    """One whose processes are each in a place of their own, and carried on by a task.
-
-    Parameters
-    ----------
-    job, number, generation
-        As of `Entry`.
-    """
+    """A generation whose processes run separately, driven by a background task."""
 
     def __init__(self, job: str, number: int, generation: Generation) -> None:
         super().__init__(job, number, generation)
@@ -263,11 +253,11 @@ class DrivenEntry(Entry):
 
     @property
     def carrying(self) -> str:
-        """What `driving` does, for people."""
+        """Description of the `driving` task, for people."""
         return f"carrying generation {self.number} of {self.job!r} on"
 
     def take_plan(self, plan: dict[str, Any]) -> None:
-        """Keep what the executor has to know of a plan."""
+        """Copy the executor's part of a plan; an empty plan changes nothing."""
         super().take_plan(plan)
         if plan:
             self.tolerant = bool(plan["tolerates_workers"])

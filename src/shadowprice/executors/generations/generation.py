@@ -1,14 +1,15 @@
-"""The directory of one generation: what an executor and a supervisor tell each other.
+"""The directory of one generation, through which executor and supervisor communicate.
 
-``plan.json`` says what to run, ``state`` where it is, ``stop`` whether it is to end; ``lock`` is
-held by the supervisor as long as it lives. Every change is on disk before anyone acts on it:
+``plan.json`` says what to run, ``state`` is the generation's state, and ``stop`` holds a stop
+command. The supervisor holds ``lock`` while it lives. Every change is durable before it takes
+effect:
 
     accepted -> launching -> running -> ended
     accepted -> refused
 
-Whoever changes ``state`` holds the lock. A generation is launched only from ``accepted``, and
-``launching`` is on disk before any process exists: so none is ever launched twice, whoever dies
-when. Standard library only.
+Only the holder of the lock writes ``state``. A generation is launched only from ``accepted``, and
+``launching`` is durable before any process exists. So no generation is launched twice, whichever
+process crashes. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,23 +29,17 @@ ENDED: Final = "ended"
 REFUSED: Final = "refused"
 OVER: Final = frozenset({ENDED, REFUSED})
 DAMAGED: Final = "damaged"
-"""What is said of one whose state cannot be read."""
+"""Phase of a generation whose state can't be read."""
 
 STATE_BYTES: Final = 8192
-"""Bytes of a slot of ``state``: enough for the last lines of a log."""
+"""Size of a slot of ``state``, in bytes: enough for the tail of a log."""
 STOP_BYTES: Final = 256
 MARK: Final = "SHADOWPRICE_EXECUTION"
-"""The variable by which processes are found whose supervisor was killed."""
+"""Environment variable that identifies processes if their supervisor was killed."""
 
 
 class Generation:
-    """One generation on disk.
-
-    Parameters
-    ----------
-    path : Path
-        Its directory.
-    """
+    """One generation on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,16 +48,16 @@ class Generation:
 
     @classmethod
     def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> Generation:
-        """Lay out a directory, on disk in full; ``state`` tells at least its ``phase``.
+        """Create the directory durably.
 
         Parameters
         ----------
         path : Path
-            Where; it must not exist.
+            The directory; it must not exist.
         plan : mapping
-            What to run; empty for one that is refused.
+            What to run; empty if the generation is refused.
         state : mapping
-            The first state.
+            The first state, with at least ``phase``.
         """
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o700)
@@ -76,16 +71,16 @@ class Generation:
 
     @property
     def logs(self) -> Path:
-        """Where the logs of its processes are."""
+        """Directory of its processes' logs."""
         return self.path / "logs"
 
     @property
     def progress(self) -> Path:
-        """The file by which it may report its progress."""
+        """The default file for its progress reports."""
         return self.path / "progress.json"
 
     def plan(self) -> dict[str, Any]:
-        """Return what it runs; empty once it was forgotten."""
+        """Return what to run; empty once it is forgotten."""
         try:
             plan: dict[str, Any] = json.loads((self.path / "plan.json").read_bytes())
         except FileNotFoundError:
@@ -93,44 +88,44 @@ class Generation:
         return plan
 
     def state(self) -> dict[str, Any]:
-        """Return where it is."""
+        """Return its state."""
         return self._state.read()
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Say where it is; by the holder of the lock. Lines of the log are left out to fit."""
+        """Store its state; the caller holds the lock. A tail that doesn't fit is cut."""
         while state.get("tail") and not self._state.fits(state):
             state = {**state, "tail": state["tail"][1:]}
         self._state.write(state)
 
     def stop(self) -> dict[str, Any]:
-        """Return the order to stop: ``command`` 0 where there is none, else ``until`` as well."""
+        """Return the stop command: ``command`` is 0 if there is none, else ``until`` is set too."""
         return self._stop.read()
 
     def order_stop(self, command: int, grace: float, now: float) -> bool:
-        """Keep an order to stop; whether it is new. What was ordered earlier never gets longer."""
+        """Store a stop command; return whether it is new. It never extends an earlier deadline."""
         try:
-            before = self._stop.read()
-        except ValueError:  # damaged: what is ordered now counts
+            previous = self._stop.read()
+        except ValueError:  # damaged: the new command replaces it
             StateFile.create(self._stop.path, {"command": 0}, STOP_BYTES)
-            before = {"command": 0}
-        if before["command"] == command:
+            previous = {"command": 0}
+        if previous["command"] == command:
             return False
-        until = min(now + grace, before.get("until", now + grace))
-        grace = min(grace, before.get("grace", grace))
+        until = min(now + grace, previous.get("until", now + grace))
+        grace = min(grace, previous.get("grace", grace))
         self._stop.write({"command": command, "grace": grace, "until": until})
         return True
 
     def take_lock(self) -> Lock | None:
-        """Take its lock, None where its supervisor lives."""
+        """Acquire its lock; return None if its supervisor lives."""
         return Lock.take(self.path / "lock")
 
     def claim(self, who: dict[str, Any]) -> Lock | None:
-        """Take it for launching, once and for all; None where it is not to be launched.
+        """Claim it for its only launch; return the lock, or None if it must not be launched.
 
         Parameters
         ----------
         who : mapping
-            What the state is to tell of the supervisor.
+            Identification of the supervisor, added to the state.
         """
         lock = self.take_lock()
         if lock is None:
@@ -142,8 +137,8 @@ class Generation:
                 return None
             if self.stop()["command"]:
                 reason = "it was told to stop before it was started"
-                over = {"phase": REFUSED, "at": time.time(), "reason": reason}
-                self.write_state({**state, **over})
+                refused = {"phase": REFUSED, "at": time.time(), "reason": reason}
+                self.write_state({**state, **refused})
                 lock.release()
                 return None
             self.write_state({**state, **who, "phase": LAUNCHING, "at": time.time()})
@@ -153,50 +148,50 @@ class Generation:
         return lock
 
     def settle(self, reason: str) -> bool:
-        """Write that it was lost, where its supervisor died; whether it is over now.
+        """Mark it as lost if its supervisor died; return whether it has ended.
 
-        Its processes must be gone before.
+        Its processes must have ended before.
         """
         lock = self.take_lock()
         if lock is None:
             return False
         with lock:
-            over = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
             try:
                 state = self.state()
             except ValueError:
-                over |= {"command": 0, "reason": f"its records were damaged; {reason}"}
-                StateFile.create(self._state.path, over, STATE_BYTES)
+                lost |= {"command": 0, "reason": f"its records were damaged; {reason}"}
+                StateFile.create(self._state.path, lost, STATE_BYTES)
                 return True
             if state["phase"] in OVER:
                 return True
             if state["phase"] == ACCEPTED:
                 return False
-            self.write_state({**state, **over})
+            self.write_state({**state, **lost})
             return True
 
 
 def differ(one: str | None, other: str | None) -> bool:
-    """Whether two identities are those of different orders; one that is not known says nothing."""
+    """Return whether two identities are known and differ."""
     return bool(one and other) and one != other
 
 
 def start_time(process: int) -> int | None:
-    """Return when a process began, in clock ticks since the machine did; None if it is not there.
+    """Return a process's start in clock ticks since boot; None if it isn't running.
 
-    With its number it names a process for good, until the machine restarts.
+    Together with the pid it identifies a process until the machine reboots.
     """
     try:
         content = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:
         return None
-    # The name in parentheses may hold anything; the 22nd field counts from behind it.
+    # The name may contain any character, so count from its closing parenthesis to field 22.
     fields = content.rpartition(b")")[2].split()
     return None if fields[0] in {b"Z", b"X"} else int(fields[19])
 
 
 def boot() -> str:
-    """Return what tells one run of this machine from the next."""
+    """Return the identifier of the machine's current boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -204,5 +199,5 @@ def boot() -> str:
 
 
 def me() -> dict[str, Any]:
-    """Return what a state tells of the supervisor that writes it."""
+    """Return this supervisor's identification for a state."""
     return {"supervisor": os.getpid(), "began": start_time(os.getpid()), "boot": boot()}

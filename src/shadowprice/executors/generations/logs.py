@@ -1,8 +1,8 @@
-"""What processes write, kept within bounds. Standard library only.
+"""Logs of processes, of bounded size. Standard library only.
 
-A log is a row of segments, ``worker-0.000000000000.log``, each named after the place of its first
-byte; of a row only the last two are kept. Bytes that could not be written (a full disk) have no
-place and are told of by a line.
+A log is a sequence of segments, ``worker-0.000000000000000.log``, each named after the offset of
+its first byte. Only the last two segments are kept. Bytes that couldn't be written (full disk) have
+no offset; a line in the log marks their loss.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from shadowprice.executors.generations import disk
 
 TAIL_BYTES: Final = 16_384
 TAIL_LINES: Final = 40
-"""What torchrun says of a script that it does not find is 34, the first of which names it."""
+"""torchrun prints 34 lines if it doesn't find a script, and the first one names it."""
 LINE_CHARACTERS: Final = 300
 _SEGMENT: Final = re.compile(r"((?:worker|ps)-\d+)\.(\d+)\.log")
 _LOST: Final = b"\n[some output is missing here: it could not be written]\n"
 
 
 class LogWriter:
-    """Keeps what one process writes.
+    """Writes the log of one process.
 
     Parameters
     ----------
     directory : Path
-        Where.
+        Directory of the segments.
     name : str
         The process.
     limit : int
-        Most bytes kept; two segments of half of it.
+        Maximum bytes kept, in two segments of half this size.
     secrets : sequence of str
-        What is never written, but starred out.
+        Texts that are replaced by ``***``.
     """
 
     def __init__(self, directory: Path, name: str, limit: int, secrets: Sequence[str]) -> None:
@@ -55,18 +55,18 @@ class LogWriter:
         self._open()
 
     def feed(self, content: bytes) -> None:
-        """Take what was read from the process."""
+        """Write output of the process."""
         content = self._held + content
         for secret in self._secrets:
             content = content.replace(secret, b"***")
-        # A secret may go on in what is read next: its beginning waits for that.
+        # A secret may continue in the next read, so hold its beginning back.
         waiting = max((_overlap(content, secret) for secret in self._secrets), default=0)
         cut = len(content) - waiting
         self._held = content[cut:]
         self._keep(content[:cut])
 
     def close(self) -> None:
-        """Write what was held back, and end."""
+        """Write the bytes held back, and close the segment."""
         self._keep(self._held)
         self._held = b""
         if self._descriptor >= 0:
@@ -83,16 +83,16 @@ class LogWriter:
         self._recent += content
         del self._recent[:-TAIL_BYTES]
         while content:
-            room = self._segment - self._used
-            if room <= 0 or self._descriptor < 0:
+            free = self._segment - self._used
+            if free <= 0 or self._descriptor < 0:
                 self._open()
-                room = self._segment
-            if self._descriptor < 0 or not self._write(content[:room]):
+                free = self._segment
+            if self._descriptor < 0 or not self._write(content[:free]):
                 return
-            content = content[room:]
+            content = content[free:]
 
     def _write(self, piece: bytes) -> bool:
-        """Write a piece; whether all of it could be."""
+        """Write a piece; return whether that succeeded."""
         try:
             if self._lossy:
                 self._append(_LOST)
@@ -105,10 +105,10 @@ class LogWriter:
 
     def _append(self, piece: bytes) -> None:
         while piece:
-            done = os.write(self._descriptor, piece)
-            self._place += done
-            self._used += done
-            piece = piece[done:]
+            written = os.write(self._descriptor, piece)
+            self._place += written
+            self._used += written
+            piece = piece[written:]
 
     def _open(self) -> None:
         if self._descriptor >= 0:
@@ -131,7 +131,7 @@ class LogWriter:
 
 
 def _overlap(content: bytes, secret: bytes) -> int:
-    """Return how many bytes at the end of a content begin a secret."""
+    """Return how many bytes at the end of ``content`` may begin a secret."""
     for length in range(min(len(secret) - 1, len(content)), 0, -1):
         if content.endswith(secret[:length]):
             return length
@@ -150,20 +150,19 @@ def names(directory: Path) -> list[str]:
 def read(
     directory: Path, name: str, start: int | None, most: int, *, complete: bool
 ) -> tuple[int, int, str]:
-    """Return a piece of a log: its beginning, its end and its text.
+    """Return a piece of a log: start, end and text.
 
     Parameters
     ----------
-    directory, name
-        Which log.
     start : int or None
-        First byte wanted; None for the last ``most``.
+        Offset of the first byte; None for the last ``most`` bytes.
     most : int
-        Most bytes wanted.
+        Maximum number of bytes.
     complete : bool
-        Whether nothing will be written any more: an unfinished character is then cut, not awaited.
+        Whether the process has ended. An incomplete character at the end is then replaced;
+        otherwise it is left for the next read.
     """
-    for _ in range(3):  # a segment may go while it is read
+    for _ in range(3):  # a segment may be rotated away meanwhile
         try:
             return _read(directory, name, start, most, complete=complete)
         except FileNotFoundError:
@@ -179,22 +178,24 @@ def _read(
         for match in map(_SEGMENT.fullmatch, disk.names(directory))
         if match and match[1] == name
     )
-    sized = [(place, path, path.stat().st_size) for place, path in segments]
-    if not sized:
+    sizes = [(offset, path, path.stat().st_size) for offset, path in segments]
+    if not sizes:
         return (start or 0, start or 0, "")
-    first, last = sized[0][0], sized[-1][0] + sized[-1][2]
-    wanted = max(first, last - most if start is None else min(start, last))
-    end = min(last, wanted + most)
+    first, last = sizes[0][0], sizes[-1][0] + sizes[-1][2]
+    begin = max(first, last - most if start is None else min(start, last))
+    end = min(last, begin + most)
     content = b""
-    for place, path, size in sized:
-        if place < end and place + size > wanted:
+    for offset, path, size in sizes:
+        if offset < end and offset + size > begin:
             with path.open("rb") as stream:
-                stream.seek(max(0, wanted - place))
-                content += stream.read(end - max(wanted, place))
-    if start is None or wanted > start:  # begin with a whole character
-        skipped = next((at for at in range(min(4, len(content))) if content[at] & 0xC0 != 0x80), 0)
-        wanted, content = wanted + skipped, content[skipped:]
+                stream.seek(max(0, begin - offset))
+                content += stream.read(end - max(begin, offset))
+    if start is None or begin > start:  # skip the rest of a cut character
+        skipped = next(
+            (index for index in range(min(4, len(content))) if content[index] & 0xC0 != 0x80), 0
+        )
+        begin, content = begin + skipped, content[skipped:]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(content, final=complete and wanted + len(content) == last)
+    text = decoder.decode(content, final=complete and begin + len(content) == last)
     pending = len(decoder.getstate()[0])
-    return wanted, wanted + len(content) - pending, text
+    return begin, begin + len(content) - pending, text

@@ -1,4 +1,4 @@
-"""Looks at what jobs report by file, asked for by somebody who may not wait until they are over."""
+"""Progress polls that run to their end even if their caller is cancelled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shadowprice.executors.contract import Progressed, Report
 
 
 class Looks:
-    """What one look finds, no other finds again: so nobody but its end ends it.
+    """Running progress polls. Cancelling one would lose progress that it already read.
 
     Parameters
     ----------
     tell : callable
-        Tells what a look finds that nobody waits for any more.
+        Emits the result of a poll whose caller was cancelled.
     """
 
     def __init__(self, tell: Callable[[Iterable[Report]], None]) -> None:
@@ -24,20 +24,20 @@ class Looks:
 
     @property
     def under_way(self) -> bool:
-        """Whether one is not over yet."""
+        """Whether a poll is running."""
         return bool(self._under_way)
 
     async def wait_for(
         self, look: Coroutine[Any, Any, Sequence[Progressed]]
     ) -> Sequence[Progressed]:
-        """Make a look, and return what it finds; it is made to its end though this is cancelled."""
-        looking = asyncio.create_task(look)
-        self._under_way.add(looking)
-        looking.add_done_callback(self._under_way.discard)
+        """Run a poll and return its result; if cancelled, the poll continues and emits it."""
+        task = asyncio.create_task(look)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
         try:
-            return await asyncio.shield(looking)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            looking.add_done_callback(self._tell_late)
+            task.add_done_callback(self._tell_late)
             raise
 
     def _tell_late(self, looked: asyncio.Task[Sequence[Progressed]]) -> None:
@@ -45,7 +45,7 @@ class Looks:
             self._tell(looked.result())
 
     async def end(self) -> None:
-        """End all that are under way."""
+        """Cancel all running polls."""
         looks = tuple(self._under_way)
         for look in looks:
             look.cancel()

@@ -1,4 +1,4 @@
-"""How a generation ended, by how its processes did on their nodes."""
+"""The result of a generation from the ends of its processes on their nodes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class PartEnd:
     name : str
         The process, ``worker-0`` or ``ps-1``.
     code : int
-        Its exit status; -1 where nobody saw it.
+        Its exit status; -1 if unknown.
     at : float
-        When, seconds since 1970 by its node's clock.
+        Seconds since 1970 by its node's clock.
     told : bool
-        Whether it had been told to end before.
+        Whether it had been signalled to end.
     killed : bool
-        Whether it had to be killed after its grace.
+        Whether it was killed after its grace period.
     outside : bool
-        Whether something other than the executor told it to end.
+        Whether something other than the executor ended it.
     lost : str
-        Why it was lost, where it was; empty elsewhere.
+        Why it counts as lost; empty if it doesn't.
     note : str
-        What is known beside its status.
+        Explanation besides its exit status.
     """
 
     name: str
@@ -44,16 +44,9 @@ class PartEnd:
 
     @classmethod
     def of(cls, name: str, state: Mapping[str, Any], lost: str) -> PartEnd:
-        """Return how a process ended by the last state of its supervisor.
+        """Build it from the last state that the process's supervisor wrote.
 
-        Parameters
-        ----------
-        name : str
-            The process.
-        state : mapping
-            What `supervision.supervisor` wrote.
-        lost : str
-            Why it counts as lost where its supervisor did not see it end.
+        ``lost`` is the reason used if the supervisor didn't see the process end.
         """
         code = state.get("code")
         if state.get("phase") != "ended" or state.get("cut") or not isinstance(code, int):
@@ -70,23 +63,25 @@ class PartEnd:
 
 
 def _exits(ends: Iterable[PartEnd]) -> list[tuple[str, int]]:
-    """Return the exits of those that were seen to end: first what they did of themselves."""
+    """Return the exits of the processes that aren't lost; unprompted ends come first."""
     seen = (end for end in ends if not end.lost)
     return [(end.name, end.code) for end in sorted(seen, key=lambda end: (end.told, end.at))]
 
 
 def is_decided(ends: Sequence[PartEnd], workers: int, *, tolerant: bool) -> bool:
-    """Return whether a generation is over, whatever its other processes still do.
+    """Return whether the running processes can't change the generation's result.
+
+    A lost process always decides: even if workers are tolerated, the scheduler has to find a new
+    placement.
 
     Parameters
     ----------
     ends : sequence of PartEnd
-        How the processes ended that did.
+        The processes that have ended.
     workers : int
-        How many workers there were.
+        Number of workers of the generation.
     tolerant : bool
-        Whether it goes on without a worker that dies; not without one whose node is lost, for the
-        scheduler has to find another place.
+        Whether the generation continues if a worker dies.
     """
     return any(end.lost for end in ends) or decided(_exits(ends), workers, tolerant=tolerant)
 
@@ -96,32 +91,32 @@ def verdict_of(
 ) -> Verdict:
     """Return how a generation ended.
 
-    A process that was lost makes it lost, whatever others answered: they may have failed of that.
-    Otherwise what a process did of itself goes before what it did once it was told to end, for
-    nodes' clocks differ.
+    A lost process makes the generation lost, unless all workers exited 0, because other failures
+    may be its consequence. Otherwise an unprompted end takes precedence over an end after a signal,
+    because nodes' clocks differ.
 
     Parameters
     ----------
     ends : sequence of PartEnd
-        How every process ended, workers first.
+        All processes, workers first.
     workers : int
-        How many of them are workers.
+        Number of workers.
     stop_ordered : bool
-        Whether the scheduler told it to stop.
+        Whether the scheduler stopped the generation.
     tolerant : bool
-        As of `is_decided`.
+        See `is_decided`.
     """
     done = [end for end in ends[:workers] if not end.lost and end.code == 0]
-    gone = [end for end in ends if end.lost]
-    if gone and len(done) < workers:
-        return Verdict("lost", gone[0].name, -1, gone[0].lost)
+    lost = [end for end in ends if end.lost]
+    if lost and len(done) < workers:
+        return Verdict("lost", lost[0].name, -1, lost[0].lost)
     seen = [end for end in ends if not end.lost]
-    of_itself = decided(_exits(end for end in seen if not end.told), workers, tolerant=tolerant)
+    unprompted = decided(_exits(end for end in seen if not end.told), workers, tolerant=tolerant)
     return verdict(
         _exits(seen),
         workers,
         tolerant=tolerant,
-        stopped=stop_ordered and not of_itself,
+        stopped=stop_ordered and not unprompted,
         from_outside=any(end.outside for end in seen),
         killed={end.name for end in seen if end.killed},
         notes={end.name: end.note for end in seen if end.note},

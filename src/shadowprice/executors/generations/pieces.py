@@ -1,4 +1,4 @@
-"""Logs that are on this machine, by the piece."""
+"""Chunks of logs on this machine."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from shadowprice.executors.contract import LogChunk
 from shadowprice.executors.generations import logs
 
 MOST: Final = 1 << 20
-"""Bytes of a piece, at most."""
+"""Maximum bytes of a chunk."""
 
 
 def piece(
     folder: Path, number: int, process: str, start: int | None, most: int, *, complete: bool
 ) -> LogChunk:
-    """Return a piece of a process's log; see `Executor.logs`.
+    """Return a chunk of a process's log; see `Executor.logs`.
 
     Parameters
     ----------
     folder : Path
-        Where the logs of its generation are.
+        Directory of the generation's logs.
     number : int
         The generation.
-    process : str
-        The process.
     start : int or None
-        First byte wanted; None for the last ``most``.
+        Offset of the first byte; None for the last ``most`` bytes.
     most : int
-        Most bytes wanted.
+        Maximum number of bytes.
     complete : bool
-        Whether nothing will be written any more.
+        Whether the process has ended.
 
     Raises
     ------

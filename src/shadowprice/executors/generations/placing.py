@@ -1,4 +1,4 @@
-"""What any executor refuses before it looks for places."""
+"""Validation of start commands that all executors share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import Process
 
 PORTS: Final = range(20_000, 32_000)
-"""Where processes of a generation may meet: below those that Linux gives to who asks for any."""
+"""Ports for the rendezvous of a generation's processes, below Linux's ephemeral range."""
 
 
 class NoPlaceError(Exception):
-    """A generation cannot run where it is to run, and why."""
+    """A generation can't run at its placement; the message is the reason."""
 
 
 def check(spec: GenerationSpec) -> None:
-    """Refuse what no process can be told.
+    """Check that a generation can be passed to processes.
 
     Raises
     ------
     NoPlaceError
-        If there is no worker, or a text that a program is given holds a null character.
+        If there is no worker or no command, or a text contains a null character.
     """
-    if spec.workers < 1 or any(min(one.workers, one.ps) < 0 for one in spec.placement):
+    if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
         raise NoPlaceError("it has no worker")
     if not spec.program.command:
         raise NoPlaceError("run.command: it names no program")
@@ -37,22 +37,24 @@ def check(spec: GenerationSpec) -> None:
         "run.command": spec.program.command,
         "run.env": (text for pair in spec.program.environment.items() for text in pair),
     }
-    for place, found in texts.items():
-        if any("\0" in text for text in found):
+    for location, values in texts.items():
+        if any("\0" in text for text in values):
             message = "it holds a null character, which no program can be given; leave it out"
-            raise NoPlaceError(f"{place}: {message}")
+            raise NoPlaceError(f"{location}: {message}")
 
 
 def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
-    """Return what a process takes of every resource."""
+    """Return the demand of a process by resource."""
     return spec.worker if process.role == "worker" else spec.ps
 
 
 def deals_of(spec: GenerationSpec, processes: Iterable[Process]) -> list[dict[str, Any]]:
-    """Return what the processes of a generation take, each of its server."""
-    return [{"server": one.server, "amounts": dict(amounts(spec, one))} for one in processes]
+    """Return the demand of each process with its server, as JSON-compatible records."""
+    return [
+        {"server": process.server, "amounts": dict(amounts(spec, process))} for process in processes
+    ]
 
 
 def on_server(server: str, deals: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
-    """Return what is taken of one server, process by process."""
+    """Return the demands on one server, process by process."""
     return [deal["amounts"] for deal in deals if deal["server"] == server]

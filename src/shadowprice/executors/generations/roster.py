@@ -1,4 +1,4 @@
-"""The generations that an executor has not forgotten, and what it tells of them."""
+"""The generations that an executor hasn't forgotten, and the queue of its reports."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shadowprice.executors.generations.entry import Entry
 Known = TypeVar("Known", bound=Entry)
 
 _LOCKS: Final = 10_000
-"""Locks of jobs that are kept before those that nobody holds are let go."""
+"""Number of job locks above which unheld ones are dropped."""
 
 
 class Roster(Generic[Known]):
-    """Entries by job and generation; orders of a job one after the other; the queue of reports."""
+    """Registry of generations by job and number, with job locks and a report queue."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, int], Known] = {}
@@ -24,59 +24,59 @@ class Roster(Generic[Known]):
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
 
     def one_at_a_time(self, job: str) -> asyncio.Lock:
-        """Return the lock of a job's orders."""
+        """Return the lock that serializes a job's commands."""
         if len(self._locks) > _LOCKS:
             self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
         return self._locks.setdefault(job, asyncio.Lock())
 
     @property
     def live(self) -> list[Known]:
-        """The generations that are not over."""
-        return [one for one in self.entries.values() if not one.over]
+        """The generations that haven't ended."""
+        return [entry for entry in self.entries.values() if not entry.over]
 
     @property
     def deals(self) -> list[Mapping[str, Any]]:
-        """What the generations that are not over take of servers."""
-        return [deal for one in self.live for deal in one.deals]
+        """Demands of the generations that haven't ended, each with its server."""
+        return [deal for entry in self.live for deal in entry.deals]
 
     @property
     def ordered(self) -> list[Known]:
-        """The generations in the order in which they were taken."""
+        """The generations in order of acceptance."""
         return sorted(self.entries.values(), key=lambda entry: entry.accepted)
 
     def held(self) -> tuple[Held, ...]:
-        """Return every generation that is not forgotten, as `Executor.list` tells it."""
+        """Return every unforgotten generation, as `Executor.list` does."""
         return tuple(entry.held() for entry in self.ordered)
 
     def drop(self, job: str) -> None:
-        """Let go of what is known of a job."""
+        """Remove the entries of a job."""
         for key in [key for key in self.entries if key[0] == job]:
             del self.entries[key]
 
     # ------------------------------------------------------------------ reports
 
     def tell(self, reports: Iterable[Report]) -> None:
-        """Put reports where `watch` finds them."""
+        """Queue reports for `watch`."""
         for report in reports:
             self._reports.put_nowait(report)
 
     def end(self) -> None:
-        """Let who watches end, once everything is told."""
+        """End `watch` after the queued reports."""
         self._reports.put_nowait(None)
 
     async def watch(self, first: Callable[[], Iterable[Report]] = tuple) -> AsyncIterator[Report]:
-        """Tell what stands, and then what happens.
+        """Yield the current state of all generations, then new reports.
 
         Parameters
         ----------
         first : callable
-            Returns what is told before any generation.
+            Returns reports to yield before those of generations.
         """
-        # What stands is told again, what jobs said is seen once only.
-        before, reports = self._reports, asyncio.Queue[Report | None]()
+        # Starts and ends are emitted again below; progress was read once, so it must be kept.
+        previous, reports = self._reports, asyncio.Queue[Report | None]()
         self._reports = reports
-        while not before.empty():
-            report = before.get_nowait()
+        while not previous.empty():
+            report = previous.get_nowait()
             if isinstance(report, Progressed | Misreported):
                 self.tell((report,))
         self.tell(first())
@@ -84,7 +84,7 @@ class Roster(Generic[Known]):
             entry.told_start = entry.told_end = False
             self.tell(entry.news())
         while True:
-            told = await reports.get()
-            if told is None:
+            next_report = await reports.get()
+            if next_report is None:
                 return
-            yield told
+            yield next_report

@@ -1,17 +1,16 @@
-"""What an executor remembers of jobs and their generations, on disk: fences first.
+"""Durable commands and fences of jobs and their generations.
 
-    DIR/lock                          held by the executor in charge
-    DIR/bell                          a pipe: supervisors say that something is new
-    DIR/live/KEY.N                    generations that are not forgotten
-    DIR/jobs/KEY/name                 the job's name; KEY is made of its digest
-    DIR/jobs/KEY/fence                the newest generation, once its directory may be gone
+    DIR/lock                          held by the executor that uses the store
+    DIR/bell                          named pipe: supervisors notify of changes
+    DIR/live/KEY.N                    generations that aren't forgotten
+    DIR/jobs/KEY/name                 the job's name; KEY is its digest
+    DIR/jobs/KEY/fence                newest generation, if its directory may be removed
     DIR/jobs/KEY/generations/N/       see `generation`
-    DIR/jobs/KEY/checkpoints, work    where the job may leave files
+    DIR/jobs/KEY/checkpoints, work    directories for the job's files
 
-A generation is taken when its directory gets its name, by one rename: before that nothing was
-taken, after that everything is there. The greatest number is the job's fence. What runs it reads
-the directory only; so whatever is killed between any two writes, a generation is launched once at
-most.
+A rename of its complete directory accepts a generation atomically. The greatest number is the job's
+fence. Supervisors read only the directory. So a generation is launched at most once, even if
+processes are killed between any two writes.
 """
 
 from __future__ import annotations
@@ -36,21 +35,18 @@ from shadowprice.executors.generations.generation import (
 
 FENCE_BYTES: Final = 64
 KEPT: Final = 20
-"""Generations of a job that are over and keep their logs."""
+"""Number of a job's ended generations that keep their logs."""
 
 
 def key_of(job: str) -> str:
-    """Return the name of a job's directory: no name of a job reaches a path."""
+    """Return the name of a job's directory. It is a digest, so no job name reaches a path."""
     return hashlib.sha256(job.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class Store:
-    """The executor's memory; one process uses it at a time, one call of a job after another.
+    """Durable state of an executor; one process uses it, and calls for a job are serialized.
 
-    Parameters
-    ----------
-    path : Path
-        Its directory, made where it is not.
+    ``path`` is its directory, created if missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,33 +57,33 @@ class Store:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(path)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ queries
 
     def job(self, job: str) -> Path:
         """Return the directory of a job."""
         return self._jobs / key_of(job)
 
     def generation(self, job: str, number: int) -> Generation:
-        """Return a generation, there or not."""
+        """Return a generation, which need not exist."""
         return Generation(self.job(job) / "generations" / str(number))
 
     def generations(self, job: str) -> list[int]:
-        """Return the generations of a job that are on disk, the oldest first."""
+        """Return the generations of a job that are on disk, oldest first."""
         try:
-            found = names(self.job(job) / "generations")
+            entries = names(self.job(job) / "generations")
         except FileNotFoundError:
             return []
-        return sorted(int(name) for name in found if name.isdecimal())
+        return sorted(int(name) for name in entries if name.isdecimal())
 
     def fence(self, job: str) -> int:
-        """Return the newest generation that was ever named of a job, 0 for none."""
+        """Return the newest generation that any command named, 0 for none."""
         newest = max(self.generations(job), default=0)
         with contextlib.suppress(FileNotFoundError):
             newest = max(newest, StateFile(self.job(job) / "fence").read()["generation"])
         return newest
 
     def live(self) -> Iterator[tuple[str, int, Generation]]:
-        """Yield every generation that is not forgotten: job, number and directory."""
+        """Yield job, number and directory of every generation that isn't forgotten."""
         for name in sorted(names(self._live)):
             key, _, number = name.partition(".")
             path = self._jobs / key / "generations" / number
@@ -95,64 +91,64 @@ class Store:
                 job = (self._jobs / key / "name").read_bytes().decode("utf-8", "surrogatepass")
             except FileNotFoundError:
                 job = ""
-            if not job or not path.is_dir():  # its order never became durable
+            if not job or not path.is_dir():  # its command never became durable
                 (self._live / name).unlink()
                 continue
             yield job, int(number), Generation(path)
 
-    # ------------------------------------------------------------------ orders
+    # ------------------------------------------------------------------ commands
 
     def accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str = "") -> Receipt:
-        """Take an order to start, as it is or as one that is refused.
+        """Store a start command if `weigh` accepts it.
 
         Parameters
         ----------
-        spec : GenerationSpec
-            The order.
         plan : mapping
-            What its supervisor is to run.
+            What the supervisor is to run.
         refusal : str
-            Why it cannot be; then nothing will be run.
+            Why the generation can't run; if not empty, it is stored as refused.
         """
         receipt = self.weigh(spec)
         if receipt is Receipt.ACCEPTED:
             state = self._state(spec.command, refusal)
             state["identity"] = spec.identity
-            state["placement"] = [[one.server, one.workers, one.ps] for one in spec.placement]
+            state["placement"] = [
+                [share.server, share.workers, share.ps] for share in spec.placement
+            ]
             self._take(spec.job, spec.generation, {} if refusal else plan, state)
         return receipt
 
     def weigh(self, spec: GenerationSpec) -> Receipt:
-        """Return what an order to start a generation would be answered; nothing changes."""
+        """Return the receipt for a start command without storing it."""
         job, generation = spec.job, spec.generation
         fence = self.fence(job)
         if generation < fence:
             return Receipt.STALE
         if generation == fence:
             return Receipt.STALE if self._is_another(spec) else Receipt.DUPLICATE
-        if any(self._runs(job, one) for one in self.generations(job)):
+        if any(self._runs(job, number) for number in self.generations(job)):
             return Receipt.BUSY
         return Receipt.ACCEPTED
 
     def _is_another(self, spec: GenerationSpec) -> bool:
-        """Whether the generation of an order's number is known to be that of another order."""
-        held = self.generation(spec.job, spec.generation)
+        """Return whether the stored generation of this number has another command's identity."""
+        stored = self.generation(spec.job, spec.generation)
         try:
-            return differ(held.state().get("identity"), spec.identity)
-        except (FileNotFoundError, ValueError):  # only its number is left, or nothing whole
+            return differ(stored.state().get("identity"), spec.identity)
+        except (FileNotFoundError, ValueError):  # only the fence is left, or the state is damaged
             return False
 
     def _runs(self, job: str, number: int) -> bool:
-        """Whether a generation is not over; one that is forgotten is."""
-        held = self.generation(job, number)
-        entry = self._live / f"{held.path.parent.parent.name}.{number}"
-        return entry.exists() and held.state()["phase"] not in OVER
+        """Return whether a generation hasn't ended; a forgotten one has."""
+        stored = self.generation(job, number)
+        entry = self._live / f"{stored.path.parent.parent.name}.{number}"
+        return entry.exists() and stored.state()["phase"] not in OVER
 
     def stop(self, command: int, job: str, generation: int, grace: float) -> Receipt:
-        """Take an order to stop; one that overtook its start bars that."""
-        held = self.generation(job, generation)
-        if held.path.is_dir():
-            new = held.order_stop(command, grace, time.time())
+        """Store a stop command. If it precedes the start command, it bars the generation."""
+        stored = self.generation(job, generation)
+        if stored.path.is_dir():
+            new = stored.order_stop(command, grace, time.time())
             return Receipt.ACCEPTED if new else Receipt.DUPLICATE
         if generation <= self.fence(job):
             return Receipt.STALE
@@ -190,25 +186,28 @@ class Store:
         sync_directory(directory)
         sync_directory(self._jobs)
 
-    # ------------------------------------------------------------------ forgetting
+    # ------------------------------------------------------------------ retention
 
     def forget(self, job: str, number: int) -> bool:
-        """Let go of a generation that is over; what it was told, secrets too, is removed."""
-        held = self.generation(job, number)
-        if not held.path.is_dir() or held.state()["phase"] not in OVER:
+        """Forget an ended generation: remove its plan, which contains secrets, and old logs.
+
+        Returns False if it hasn't ended.
+        """
+        stored = self.generation(job, number)
+        if not stored.path.is_dir() or stored.state()["phase"] not in OVER:
             return False
-        (held.path / "plan.json").unlink(missing_ok=True)
-        (self._live / f"{held.path.parent.parent.name}.{number}").unlink(missing_ok=True)
+        (stored.path / "plan.json").unlink(missing_ok=True)
+        (self._live / f"{stored.path.parent.parent.name}.{number}").unlink(missing_ok=True)
         for old in self.generations(job)[:-KEPT]:
-            entry = self._live / f"{held.path.parent.parent.name}.{old}"
+            entry = self._live / f"{stored.path.parent.parent.name}.{old}"
             if not entry.exists():
                 shutil.rmtree(self.generation(job, old).path)
         return True
 
     def discard(self, job: str) -> bool:
-        """Remove everything of a job that is over but its fence; whether it was over."""
+        """Remove all files of a finished job except its fence; return whether it is finished."""
         numbers = self.generations(job)
-        if any(self._runs(job, one) for one in numbers):
+        if any(self._runs(job, generation) for generation in numbers):
             return False
         directory = self.job(job)
         if not directory.is_dir():

@@ -1,4 +1,4 @@
-"""How a generation ended, from how its processes did. Standard library only."""
+"""How a generation ended, from the ends of its processes. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,26 +8,18 @@ from dataclasses import dataclass
 from typing import Final
 
 TERMINATED: Final = 128 + signal.SIGTERM
-"""Exit status of a process that ended because it was told to."""
+"""Exit status of a process that handled or died of SIGTERM."""
 
 COMPLETE: Final = "every worker exited 0"
-"""Why a generation is done, where there is no more to say."""
+"""Reason of a generation that completed normally."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """How a generation ended.
 
-    Parameters
-    ----------
-    ending : str
-        A value of `contract.Ending`.
-    process : str
-        The process that decided it.
-    code : int
-        Its exit status.
-    reason : str
-        What happened, for people.
+    ``ending`` is a value of `contract.Ending`. ``process`` decided the result, with exit status
+    ``code``. ``reason`` is for people.
     """
 
     ending: str
@@ -37,41 +29,43 @@ class Verdict:
 
 
 def status(returned: int) -> int:
-    """Return the exit status that a shell would tell: 128 + n for death by signal n."""
+    """Return the exit status as shells report it: 128 + n for death by signal n."""
     return 128 - returned if returned < 0 else returned
 
 
 def decided(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
-    """Return whether a generation that nobody told to end is over, whatever its rest still does.
+    """Return whether a generation that wasn't stopped has its result already.
 
     Parameters
     ----------
     exits : sequence of (str, int)
-        The processes that ended, each with its exit status, in that order.
+        Ended processes and their exit statuses, in order of their ends.
     workers : int
-        How many workers there were.
+        Number of workers of the generation.
     tolerant : bool
-        Whether it goes on without a worker that dies.
+        Whether the generation continues if a worker dies.
     """
     return done(exits, workers, tolerant=tolerant) or bool(_failed(exits, workers, tolerant))
 
 
 def done(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
-    """Return whether every worker exited 0; where others are tolerated, all ended and one so."""
+    """Return whether every worker exited 0; if tolerant, all ended and at least one exited 0."""
     codes = [code for name, code in exits if _is_worker(name)]
     return bool(codes) and len(codes) == workers and (0 in codes if tolerant else not any(codes))
 
 
 def _failed(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:
-    """Return the process whose end made a generation fail, empty where it did not.
+    """Return the process that made the generation fail, or an empty string.
 
-    A process that exits 0 never does. Of those that exit otherwise the first does; where workers
-    are tolerated, the first parameter server, or the last worker if none exited 0.
+    It is the first process with a nonzero status. If tolerant, it is the first such parameter
+    server, or the last worker if none exited 0.
     """
-    ended = [code for name, code in exits if _is_worker(name)]
+    worker_codes = [code for name, code in exits if _is_worker(name)]
     for name, code in exits:
         workers -= _is_worker(name)
-        if code and (not tolerant or not _is_worker(name) or (not workers and 0 not in ended)):
+        if code and (
+            not tolerant or not _is_worker(name) or (not workers and 0 not in worker_codes)
+        ):
             return name
     return ""
 
@@ -95,37 +89,39 @@ def verdict(
     Parameters
     ----------
     exits : sequence of (str, int)
-        Every process with its exit status, in the order in which they ended.
+        All processes and their exit statuses, in order of their ends.
     workers : int
-        How many of them are workers.
+        Number of workers.
     tolerant : bool
-        Whether it went on without workers that died.
+        Whether the generation continues if a worker dies.
     stopped : bool
-        Whether it was ordered to stop before anything decided otherwise.
+        Whether a stop command preceded any deciding exit.
     from_outside : bool
-        Whether something else ended it: the machine going down, an operator.
+        Whether an external cause ended it, such as a shutdown or an operator.
     killed : set of str
-        Processes that were killed after the grace.
+        Processes killed after the grace period.
     notes : mapping of str to str
-        What is known beside a status: why a program could not be begun, that memory ran out, what
-        it left running.
+        Explanations besides the exit status, by process: why it didn't start, an OOM kill,
+        processes that it left running.
     """
     codes = dict(exits)
     if done(exits, workers, tolerant=tolerant):
-        well = [name for name, code in exits if _is_worker(name) and code == 0]
-        name = "worker-0" if "worker-0" in well else well[0]
+        succeeded = [name for name, code in exits if _is_worker(name) and code == 0]
+        name = "worker-0" if "worker-0" in succeeded else succeeded[0]
         return Verdict("done", name, 0, _completion(exits, notes))
-    told = stopped or from_outside
-    # What ends as it was told to is as good as what exits 0.
-    answers = [
-        (name, 0 if name in killed or (told and code == TERMINATED) else code)
+    signalled = stopped or from_outside
+    # A process that ended as requested counts as one that exited 0.
+    effective_exits = [
+        (name, 0 if name in killed or (signalled and code == TERMINATED) else code)
         for name, code in exits
     ]
-    name = _failed(answers, workers, tolerant)
+    name = _failed(effective_exits, workers, tolerant)
     if name:
         code = codes[name]
-        return Verdict("failed", name, code, f"{name} {_how(code, told=told)}{_note(notes, name)}")
-    name = next((one for one, _ in exits if one in killed), exits[0][0])
+        return Verdict(
+            "failed", name, code, f"{name} {_how(code, told=signalled)}{_note(notes, name)}"
+        )
+    name = next((process for process, _ in exits if process in killed), exits[0][0])
     ending = "lost" if from_outside and not stopped else "stopped"
     reason = "it was told to stop" if stopped else "it was told to end, but not by the scheduler"
     if killed & codes.keys():
@@ -135,11 +131,11 @@ def verdict(
 
 def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> str:
     died = [f"{name} {_how(code, told=False)}" for name, code in exits if code and _is_worker(name)]
-    well = COMPLETE
+    summary = COMPLETE
     if died:
-        well = f"the workers that lived exited 0; on the way {', '.join(died)}"
+        summary = f"the workers that lived exited 0; on the way {', '.join(died)}"
     noted = [name for name, code in exits if name in notes and not code and _is_worker(name)]
-    return "; ".join((well, *(f"{name}: {notes[name]}" for name in noted)))
+    return "; ".join((summary, *(f"{name}: {notes[name]}" for name in noted)))
 
 
 def _note(notes: Mapping[str, str], name: str) -> str:
