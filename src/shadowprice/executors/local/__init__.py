@@ -1,6 +1,6 @@
-"""Jobs as processes of this machine, each generation under a supervisor that outlives the service.
+"""The local executor: jobs as processes of this machine.
 
-`executor` is what the service holds; `machine` deals out cores and devices; `planning` writes down
-what a supervisor is to run; `users` keeps jobs of other users apart; `observing` tells what others
-run here.
+`executor` implements the contract. `machine` allocates cores and devices, `planning` builds the
+supervisors' plans, `users` isolates jobs of other users, and `observing` finds jobs of other
+schedulers.
 """

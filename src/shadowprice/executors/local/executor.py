@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine: the executor that the service holds."""
+"""The local executor: runs jobs as processes of this machine."""
 
 from __future__ import annotations
 
@@ -55,24 +55,21 @@ from shadowprice.executors.supervision import AGENT, cgroups, children
 log = logging.getLogger("shadowprice.executors")
 
 PATROL: Final = 1.0
-"""Seconds between looks at everything, for what no bell tells: supervisors that were killed."""
+"""Seconds between resyncs. They find what no bell announces, such as killed supervisors."""
 
 PATIENCE: Final = 5.0
-"""Seconds that a supervisor has to claim its generation before another is sent."""
+"""Seconds that a supervisor has to claim its generation before another is started."""
 
 
 class LocalExecutor:
-    """Runs every generation under a supervisor of its own, which outlives the service.
+    """Runs every generation under its own supervisor, which outlives the service.
 
-    Parameters
-    ----------
-    options : ExecutorOptions
-        Its directory; settings as in `settings`.
+    ``options`` gives its directory, and settings as in `settings`.
 
     Raises
     ------
     InputError
-        If a setting is wrong, or this is no Linux.
+        If a setting is invalid, or the system isn't Linux.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -81,8 +78,8 @@ class LocalExecutor:
         self._settings = read_settings(options.settings)
         self._path = Path(options.directory)
         self._bell_path = self._path / "bell"
-        beside = self._path.parent.parent / f"{self._path.parent.name}-users"
-        self._users = Tree(Path(self._settings.users) if self._settings.users else beside)
+        default_users = self._path.parent.parent / f"{self._path.parent.name}-users"
+        self._users = Tree(Path(self._settings.users) if self._settings.users else default_users)
         self._machine = Machine(sorted(os.sched_getaffinity(0)), self._settings.devices)
         self._desk = Desk(self._path, Entry)
         self._lock: Lock | None = None
@@ -96,28 +93,28 @@ class LocalExecutor:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Features of this executor; only root can isolate users."""
         return Capabilities(progress_files=True, observes=True, isolates_users=os.geteuid() == 0)
 
     @property
     def directory(self) -> Path:
-        """Where its records are; see `Remembering`."""
+        """Directory of its records; see `Remembering`."""
         return self._path
 
     @property
     def health_error(self) -> str | None:
-        """What fails in it just now; see `ReportsHealth`."""
+        """Current failure of a background task; see `ReportsHealth`."""
         return self._background.health_error
 
-    # ------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Begin, and find again what runs.
+        """Acquire the directory's lock, and adopt generations that are still running.
 
         Raises
         ------
         ExecutorError
-            If another service uses its directory, or it cannot be written.
+            If another service uses the directory, or it isn't writable.
         """
         try:
             await asyncio.to_thread(self._open)
@@ -128,9 +125,9 @@ class LocalExecutor:
             await self.close()
             raise
         asyncio.get_running_loop().add_reader(self._bell, self._ring)
-        patrol = ("resync", self._patrol, "looking at what runs")
-        await self._background.attempt(*patrol)
-        self._background.again(*patrol, PATROL)
+        resync = ("resync", self._patrol, "looking at what runs")
+        await self._background.attempt(*resync)
+        self._background.again(*resync, PATROL)
 
     def _open(self) -> None:
         self._desk.open()
@@ -141,7 +138,7 @@ class LocalExecutor:
             )
         if not self._bell_path.is_fifo():
             os.mkfifo(self._bell_path, 0o600)
-        # Opened for both: a pipe without a writer would be at its end all the time.
+        # Opened for writing too: without a writer, reads would return end-of-file at once.
         self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self._settings.cgroup != "off":
             chosen = "" if self._settings.cgroup == "auto" else self._settings.cgroup
@@ -149,17 +146,17 @@ class LocalExecutor:
             self._cgroup = cgroups.find(name, chosen)
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
-            able = self._cgroup is not None and cgroups.limits_memory(self._cgroup)
-            if self._memory == "cgroup" and not able:
+            can_limit = self._cgroup is not None and cgroups.limits_memory(self._cgroup)
+            if self._memory == "cgroup" and not can_limit:
                 raise ExecutorError(
                     "memory=cgroup, but no control group of this user may limit memory; delegate "
                     "one (systemd: Delegate=memory), or set memory=rlimit"
                 )
-            self._memory = "cgroup" if able else "rlimit"
+            self._memory = "cgroup" if can_limit else "rlimit"
         self._desk.find()
 
     async def close(self) -> None:
-        """Let go. What runs goes on."""
+        """Release the directory; running generations continue."""
         await all_of(
             self._background.end, self._looks.end, self._silence, self._leave, self._desk.end
         )
@@ -176,16 +173,16 @@ class LocalExecutor:
             return
         try:
             if self._cgroup is not None:
-                with contextlib.suppress(OSError):  # generations are in it
+                with contextlib.suppress(OSError):  # not empty while generations run
                     self._cgroup.rmdir()
         finally:
             lock.release()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
-        """Tell which slices of this machine there are."""
+        """Set the slices of this machine that are servers."""
         self._machine.configure(servers)
 
-    # ------------------------------------------------------------------ orders
+    # ------------------------------------------------------------------ commands
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
@@ -198,11 +195,11 @@ class LocalExecutor:
             return receipt
 
     def _prepare(self, spec: GenerationSpec, entry: Entry) -> tuple[dict[str, Any], str]:
-        """Return what is to be run, and why it cannot be."""
+        """Return a generation's plan, and a reason if it is refused."""
         try:
             check(spec)
             user = identity(spec.program.user) if spec.program.user else None
-            dealt = self._machine.deal(spec, self._desk.deals)
+            allocations = self._machine.deal(spec, self._desk.deals)
             port = planning.free_port({one.port for one in self._desk.live})
         except NoPlaceError as error:
             return {}, str(error)
@@ -215,7 +212,7 @@ class LocalExecutor:
             progress = own / "progress" / f"{spec.generation}.json"
         plan = planning.plan_of(
             spec,
-            dealt,
+            allocations,
             own=own,
             progress=progress,
             port=port,
@@ -233,7 +230,7 @@ class LocalExecutor:
         return plan, ""
 
     def _launch(self, entry: Entry) -> None:
-        """Send a supervisor; the patrol sends another should this one not come to claim it."""
+        """Start a supervisor; if it doesn't claim the generation, a resync starts another."""
         entry.launched = time.monotonic()
         log = str(entry.generation.path / "supervisor.log")
         keep = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -271,16 +268,19 @@ class LocalExecutor:
             return receipt
 
     def _signal(self, entry: Entry) -> None:
-        """Tell a supervisor that there is an order; never another process of its number."""
+        """Send SIGTERM to the supervisor of a stopped generation, so that it reads the command.
+
+        The start time excludes another process with a reused pid.
+        """
         if not entry.stop_ordered or entry.phase not in {LAUNCHING, RUNNING}:
             return
-        number, began = entry.state.get("supervisor"), entry.state.get("began")
-        if not isinstance(number, int) or entry.state.get("boot") != boot():
+        pid, started = entry.state.get("supervisor"), entry.state.get("began")
+        if not isinstance(pid, int) or entry.state.get("boot") != boot():
             return
         with contextlib.suppress(ProcessLookupError):
-            handle = os.pidfd_open(number)
+            handle = os.pidfd_open(pid)
             try:
-                if start_time(number) == began:
+                if start_time(pid) == started:
                     signal.pidfd_send_signal(handle, signal.SIGTERM)
             finally:
                 os.close(handle)
@@ -288,38 +288,38 @@ class LocalExecutor:
     # ------------------------------------------------------------------ following
 
     def _ring(self) -> None:
-        """Take in which generations have something new."""
+        """Read the bell, and poll the generations that it names."""
         with contextlib.suppress(BlockingIOError):
             self._rung += os.read(self._bell, 65_536)
         *lines, self._rung = self._rung.split(b"\n")
-        rung = {line.decode("ascii", "replace") for line in lines}
+        names = {line.decode("ascii", "replace") for line in lines}
         for entry in tuple(self._desk.entries.values()):
-            if f"{entry.key} {entry.number}" in rung:
-                # The patrol looks again, and tells what is wrong for as long as it is.
+            if f"{entry.key} {entry.number}" in names:
+                # Not vital: the resync polls again, and reports a health error while it fails.
                 said = "looking at what has something new"
                 self._background.spawn("poll", self._look(entry), said, vital=False)
 
     async def _look(self, entry: Entry) -> None:
-        """Report what is new of a generation, and tell its supervisor of an order to stop."""
+        """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
         await self._desk.look(entry)
         if entry.stop_ordered:
             self._signal(entry)
 
     async def progress(self) -> Sequence[Progressed]:
-        """Look at once at what jobs report by file; see `Fresh.progress`."""
+        """Poll progress files; see `Fresh.progress`."""
         return await self._looks.wait_for(self._progress())
 
     async def _progress(self) -> list[Progressed]:
-        async with contextlib.AsyncExitStack() as held:
-            # Who is being looked at is told of in a moment.
-            entries = [one for one in self._desk.live if not one.looking.locked()]
-            for entry in entries:
-                await held.enter_async_context(entry.looking)
-            found = await asyncio.to_thread(lambda: [one.new_progress() for one in entries])
-        return [report for report in found if report is not None]
+        async with contextlib.AsyncExitStack() as locks:
+            # The lock's holder is emitting that entry's progress already.
+            entries = [entry for entry in self._desk.live if not entry.looking.locked()]
+            for unlocked in entries:
+                await locks.enter_async_context(unlocked.looking)
+            reports = await asyncio.to_thread(lambda: [entry.new_progress() for entry in entries])
+        return [report for report in reports if report is not None]
 
     def unheard(self) -> frozenset[str]:
-        """Return nobody: their files are here; see `Fresh.unheard`."""
+        """Return an empty set: progress files are local and always current."""
         return frozenset()
 
     async def _patrol(self) -> None:
@@ -328,31 +328,31 @@ class LocalExecutor:
                 if not os.waitpid(process, os.WNOHANG)[0]:
                     continue
             del self._launched[process]
-        unforeseen: list[Exception] = []
+        unexpected: list[Exception] = []
         for entry in self._desk.live:
             try:
                 await asyncio.to_thread(self._care, entry)
                 await self._look(entry)
-            except (OSError, ValueError) as error:  # one that is broken stops no other
+            except (OSError, ValueError) as error:  # a broken one must not stop the others
                 log.warning("generation %d of %r: %s", entry.number, entry.job, error)
             except Exception as error:
                 error.add_note(f"of generation {entry.number} of {entry.job!r}")
-                unforeseen.append(error)
-        if unforeseen:
-            raise unforeseen[0]
+                unexpected.append(error)
+        if unexpected:
+            raise unexpected[0]
 
     def _care(self, entry: Entry) -> None:
-        """See to a generation whose supervisor is not there: send one, or end what it left."""
+        """Restart a missing supervisor, or end the generation that it left behind."""
         generation = entry.generation
         try:
             lock = generation.take_lock()
-        except FileNotFoundError:  # it is just being taken, or was forgotten
+        except FileNotFoundError:  # not yet accepted, or already forgotten
             return
         if lock is None:
             return
         lock.release()
         try:
-            # As it is now: what is remembered may be of before its claim.
+            # Read again: the cached state may precede the claim.
             state = generation.state()
         except ValueError:
             state = {**entry.state, "phase": DAMAGED}
@@ -361,48 +361,48 @@ class LocalExecutor:
             if time.monotonic() - entry.launched > PATIENCE:
                 self._launch(entry)
         elif phase not in OVER and self._cleared(generation, state):
-            same = state.get("boot", boot()) == boot()
-            what = "its supervisor was killed" if same else "this machine was restarted"
-            generation.settle(f"{what}, and the generation with it")
+            same_boot = state.get("boot", boot()) == boot()
+            cause = "its supervisor was killed" if same_boot else "this machine was restarted"
+            generation.settle(f"{cause}, and the generation with it")
 
     @staticmethod
     def _cleared(generation: Generation, state: Mapping[str, Any]) -> bool:
-        """End what an abandoned generation left; whether nothing of it is there any more."""
+        """Kill the processes of an abandoned generation; return whether none remain."""
         plan = generation.plan()
         if state.get("boot", boot()) != boot():
             return True
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
         for _ in range(50):
-            left = set() if group is None else set(cgroups.members(group))
+            remaining = set() if group is None else set(cgroups.members(group))
             if plan:
-                left |= children.marked(plan["execution"])
-            if not left:
+                remaining |= children.marked(plan["execution"])
+            if not remaining:
                 if group is not None:
                     cgroups.remove(group)
                 return True
             if group is not None:
                 cgroups.kill(group)
-            for process in left:
+            for process in remaining:
                 children.signal_process(process, signal.SIGKILL)
             time.sleep(0.02)
         return False
 
     async def list(self) -> tuple[Held, ...]:
-        """Return every generation that is not forgotten."""
+        """Return every generation that isn't forgotten."""
         return self._desk.held()
 
     def watch(self) -> AsyncIterator[Report]:
-        """Tell what happens; see `Executor.watch`."""
+        """Yield reports; see `Executor.watch`."""
         return self._desk.watch()
 
-    # ------------------------------------------------------------------ afterwards
+    # ------------------------------------------------------------------ retention and queries
 
     async def forget(self, job: str, generation: int) -> None:
-        """Take in that an end was recorded; see `Executor.forget`."""
+        """Acknowledge a recorded end; see `Executor.forget`."""
         await self._desk.forget(job, generation)
 
     async def discard(self, job: str) -> None:
-        """Remove what is kept of a job that is over."""
+        """Remove the files of a finished job."""
         async with self._desk.one_at_a_time(job):
             if await self._desk.discard(job):
                 try:
@@ -419,7 +419,7 @@ class LocalExecutor:
         start: int | None = None,
         most: int = 65_536,
     ) -> LogChunk:
-        """Return a piece of a process's log; see `Executor.logs`."""
+        """Return a chunk of a process's log; see `Executor.logs`."""
         return await asyncio.to_thread(self._logs, job, generation, process, start, most)
 
     def _logs(
@@ -427,12 +427,15 @@ class LocalExecutor:
     ) -> LogChunk:
         numbers = self._desk.store.generations(job)
         if number is None:
-            number = max((one for one in numbers if self._desk.has_logs(job, one)), default=0)
+            number = max(
+                (candidate for candidate in numbers if self._desk.has_logs(job, candidate)),
+                default=0,
+            )
         if number not in numbers:
             raise KeyError(f"{process} of generation {number}")
         return self._desk.log(job, number, process, start, most)
 
     async def observe(self) -> tuple[Observed, ...]:
-        """Return what really runs on this machine; see `observing`."""
+        """Return the jobs that run on this machine; see `observing`."""
         own = [entry.held() for entry in self._desk.ordered if entry.phase == RUNNING or entry.over]
         return await asyncio.to_thread(observed, own, self._machine.slice_of)

@@ -1,4 +1,4 @@
-"""Dealing out this machine: cores and devices of the slices that a cluster file calls servers."""
+"""Allocation of this machine's cores and devices to servers, which are slices of it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from shadowprice.executors.generations.placing import NoPlaceError
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 
 MOST_STAND_INS: Final = 4_096
-"""GPUs of a server that numbers stand for, on a machine that has none."""
+"""Maximum number of simulated GPUs of a server, on a machine without GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """What one process gets.
+    """Cores, devices and memory allocated to one process.
 
     Parameters
     ----------
-    process : Process
-        The process.
     cores : tuple of int
         Cores that it may run on; empty for all.
     devices : mapping of str to int
         Devices by name, in thousandths of each.
     told : tuple of str or None
-        Devices that it is told of; None where there is nothing to hide or to deal.
+        Value of ``CUDA_VISIBLE_DEVICES``; None if neither the server nor the machine has
+        devices.
     memory : int
-        Bytes that it may use, 0 where its job names none.
+        Memory limit in bytes, 0 if the job requests none.
     """
 
     process: Process
@@ -46,15 +45,15 @@ class Dealt:
     memory: int
 
     def record(self) -> dict[str, Any]:
-        """Return what `Machine.deal` has to know of it later."""
+        """Return the JSON-compatible part that `Machine.deal` needs for later allocations."""
         return {"server": self.process.server, "cores": self.cores, "devices": dict(self.devices)}
 
 
 def real_devices() -> tuple[str, ...]:
-    """Return the GPUs that the service was given, or else those that the driver lists."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if given:
-        return tuple(dict.fromkeys(filter(None, (one.strip() for one in given.split(",")))))
+    """Return the GPUs in ``CUDA_VISIBLE_DEVICES``, or else those that the driver lists."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible:
+        return tuple(dict.fromkeys(filter(None, (name.strip() for name in visible.split(",")))))
     try:
         return tuple(str(number) for number in range(len(names(_NVIDIA))))
     except OSError:
@@ -62,19 +61,14 @@ def real_devices() -> tuple[str, ...]:
 
 
 class Machine:
-    """Cores and devices of this machine, in slices.
+    """Cores and devices of this machine, divided into servers.
 
-    Servers get cores and devices in the order in which they are first named, and keep them. There
-    may be more servers than the machine has cores for: they then share cores, in turn. Devices are
-    never shared by servers; where the machine has none at all, numbers stand for them, for
-    `MOST_STAND_INS` of a server at most.
+    Servers get cores and devices in the order in which they are first configured, and keep them. If
+    the servers have more cores than the machine, they share cores in rotation. Servers never share
+    devices. On a machine without devices, numbers simulate up to `MOST_STAND_INS` devices of a
+    server.
 
-    Parameters
-    ----------
-    cores : sequence of int
-        Cores to deal out.
-    devices : sequence of str
-        Devices to deal out; empty where there are none.
+    ``cores`` and ``devices`` are those to allocate; ``devices`` may be empty.
     """
 
     def __init__(self, cores: Sequence[int], devices: Sequence[str]) -> None:
@@ -85,32 +79,32 @@ class Machine:
         self._lowest = 0
 
     def configure(self, servers: Iterable[ServerSlice]) -> None:
-        """Take in which servers there are."""
+        """Set the servers; unchanged ones keep their cores and devices."""
         wanted = {server.name: server for server in servers}
         for name in self._slices.keys() - wanted.keys():
             del self._slices[name]
         taken = {device for _, devices in self._slices.values() for device in devices}
         self._lowest = 0
         for name, server in wanted.items():
-            count = -(-server.capacity.get("cpu", 0) // MILLI)
-            size = sum(_gpus(server.capacity).values()) // MILLI
+            core_count = -(-server.capacity.get("cpu", 0) // MILLI)
+            device_count = sum(_gpus(server.capacity).values()) // MILLI
             if not self._devices:
-                size = min(size, MOST_STAND_INS)
+                device_count = min(device_count, MOST_STAND_INS)
             cores, devices = self._slices.get(name, ((), ()))
-            if len(cores) != min(count, len(self._cores)):
-                cores = self._take_cores(count)
-            if len(devices) != size:
+            if len(cores) != min(core_count, len(self._cores)):
+                cores = self._take_cores(core_count)
+            if len(devices) != device_count:
                 taken -= {*devices}
                 self._lowest = 0 if devices else self._lowest
-                devices = self._take_devices(size, taken)
+                devices = self._take_devices(device_count, taken)
                 taken |= {*devices}
             self._slices[name] = (cores, devices)
 
     def _take_cores(self, count: int) -> tuple[int, ...]:
-        many = len(self._cores)
-        count = min(count, many)
-        taken = tuple(sorted(self._cores[(self._next_core + n) % many] for n in range(count)))
-        self._next_core = (self._next_core + count) % many
+        total = len(self._cores)
+        count = min(count, total)
+        taken = tuple(sorted(self._cores[(self._next_core + n) % total] for n in range(count)))
+        self._next_core = (self._next_core + count) % total
         return taken
 
     def _take_devices(self, count: int, taken: set[str]) -> tuple[str, ...]:
@@ -125,32 +119,30 @@ class Machine:
         return tuple(free)
 
     def slice_of(self, cores: Sequence[int]) -> str | None:
-        """Return the one server that has all these cores, None where none or several do."""
-        fitting = [name for name, (own, _) in self._slices.items() if own and {*cores} <= {*own}]
-        return fitting[0] if len(fitting) == 1 else None
+        """Return the only server that has all these cores; None if none or several do."""
+        matching = [name for name, (own, _) in self._slices.items() if own and {*cores} <= {*own}]
+        return matching[0] if len(matching) == 1 else None
 
     def deal(self, spec: GenerationSpec, held: Iterable[Mapping[str, Any]]) -> tuple[Dealt, ...]:
-        """Return what every process of a generation gets.
+        """Allocate cores and devices to every process of a generation.
 
         Parameters
         ----------
-        spec : GenerationSpec
-            The generation.
         held : iterable of mapping
-            What the processes of other generations have, by their `Dealt.record`.
+            `Dealt.record` of the processes of other generations.
 
         Raises
         ------
         NoPlaceError
-            If a server is not known, or has no devices left.
+            If a server is unknown, or has too few free devices.
         """
         busy_cores: Counter[int] = Counter()
         used: Counter[str] = Counter()
-        for one in held:
-            busy_cores.update(one["cores"])
-            used.update(one["devices"])
+        for record in held:
+            busy_cores.update(record["cores"])
+            used.update(record["devices"])
         given = {server: list(names) for server, names in spec.devices.items()}
-        dealt = []
+        allocations = []
         for process in processes_of(spec):
             demand = spec.worker if process.role == "worker" else spec.ps
             if process.server not in self._slices:
@@ -159,9 +151,9 @@ class Machine:
             devices = self._devices_for(process.server, demand, used, given.get(process.server))
             used.update(devices)
             own = self._slices[process.server][1]
-            told = tuple(devices) if own or self._devices else None
-            dealt.append(Dealt(process, cores, devices, told, demand.get("memory", 0)))
-        return tuple(dealt)
+            visible = tuple(devices) if own or self._devices else None
+            allocations.append(Dealt(process, cores, devices, visible, demand.get("memory", 0)))
+        return tuple(allocations)
 
     def _cores_for(self, server: str, amount: int, busy: Counter[int]) -> tuple[int, ...]:
         own = self._slices[server][0]
@@ -180,11 +172,11 @@ class Machine:
         given: list[str] | None,
     ) -> dict[str, int]:
         amount = sum(_gpus(demand).values())
-        whole, part = divmod(amount, MILLI)
+        whole, fraction = divmod(amount, MILLI)
         if not amount:
             return {}
         if given is not None:
-            count = whole + bool(part)
+            count = whole + bool(fraction)
             if len(given) < count:
                 raise NoPlaceError(f"{server} was dealt fewer devices than its processes ask for")
             chosen, given[:] = given[:count], given[count:]
@@ -197,11 +189,11 @@ class Machine:
                 f"process asks for {amount / MILLI:g}"
             )
         chosen_devices = dict.fromkeys(free[:whole], MILLI)
-        if part:
-            room = [n for n in own if n not in chosen_devices and used[n] + part <= MILLI]
-            if not room:
-                raise NoPlaceError(f"{server} has no GPU with {part / MILLI:g} of it free")
-            chosen_devices[max(room, key=lambda name: used[name])] = part  # the fullest that fits
+        if fraction:
+            candidates = [n for n in own if n not in chosen_devices and used[n] + fraction <= MILLI]
+            if not candidates:
+                raise NoPlaceError(f"{server} has no GPU with {fraction / MILLI:g} of it free")
+            chosen_devices[max(candidates, key=lambda name: used[name])] = fraction  # best fit
         return chosen_devices
 
 

@@ -1,8 +1,8 @@
-"""What really runs on this machine, whoever started it; for a service that only looks on.
+"""Jobs that run on this machine, started by any scheduler; for observer mode.
 
-Whoever starts a job elsewise (a shell, cron, another scheduler's prolog) names it in the
-environment, ``SHADOWPRICE_JOB=name`` (and ``SHADOWPRICE_TENANT``, ``SHADOWPRICE_ROLE``); that is
-all it takes to be seen. A process whose parent carries the same name is part of that one.
+A job started by other means (a shell, cron, another scheduler's prolog) is observed if its
+environment contains ``SHADOWPRICE_JOB=name``; ``SHADOWPRICE_TENANT`` and ``SHADOWPRICE_ROLE`` are
+optional. A process whose parent has the same name belongs to the parent.
 """
 
 from __future__ import annotations
@@ -22,50 +22,50 @@ from shadowprice.executors.generations.generation import start_time
 from shadowprice.executors.supervision.children import processes
 
 _MOST: Final = 10_000
-"""Jobs observed at once."""
+"""Maximum number of jobs of other schedulers observed at once."""
 
 
 def observed(
     own: Iterable[Held], slice_of: Callable[[Sequence[int]], str | None]
 ) -> tuple[Observed, ...]:
-    """Return what runs: own generations, and what others started.
+    """Return the executor's own generations, and jobs of other schedulers.
 
     Parameters
     ----------
     own : iterable of Held
-        The executor's own generations that run, or ran and are not forgotten.
+        Running and ended generations of the executor.
     slice_of : callable
-        Returns the server whose cores a process is bound to, None where that is no one's.
+        Returns the server of the given cores, None if none or several match.
     """
-    found: dict[str, Observed] = {}
-    for held in own:  # in the order in which they were taken: the newest of a job counts
+    jobs: dict[str, Observed] = {}
+    for held in own:  # in order of acceptance: the newest generation of a job wins
         if held.started is not None:
-            found[held.job] = Observed(held.job, held.placement, held.started, **_end(held))
+            jobs[held.job] = Observed(held.job, held.placement, held.started, **_end(held))
     foreign: dict[str, list[tuple[int, dict[str, str]]]] = {}
     marks = _marks()
-    for process, (parent, told) in marks.items():
-        name = told["SHADOWPRICE_JOB"]
-        above = marks.get(parent)
-        if above is not None and above[1]["SHADOWPRICE_JOB"] == name:
+    for process, (parent, variables) in marks.items():
+        name = variables["SHADOWPRICE_JOB"]
+        parent_mark = marks.get(parent)
+        if parent_mark is not None and parent_mark[1]["SHADOWPRICE_JOB"] == name:
             continue
-        foreign.setdefault(name, []).append((process, told))
+        foreign.setdefault(name, []).append((process, variables))
     for name, members in list(foreign.items())[:_MOST]:
-        if name not in found or found[name].ended is not None:
-            seen = _observed(name, members, slice_of)
-            if seen is not None:
-                found[name] = seen
-    return tuple(found.values())
+        if name not in jobs or jobs[name].ended is not None:
+            job = _observed(name, members, slice_of)
+            if job is not None:
+                jobs[name] = job
+    return tuple(jobs.values())
 
 
 def _end(held: Held) -> dict[str, Any]:
-    """Return when and how an own generation ended; nothing for one that runs."""
+    """Return the end fields of a generation; empty if it runs."""
     if not isinstance(held.end, Ended):
         return {}
     return {"ended": held.end.at, "done": held.end.ending is Ending.DONE}
 
 
 def _marks() -> dict[int, tuple[int, dict[str, str]]]:
-    """Return the processes that name a job, with their parents and what they say."""
+    """Return the processes that name a job, each with its parent and its variables."""
     marks = {}
     for process, parent, _ in processes():
         with contextlib.suppress(OSError):
@@ -73,13 +73,13 @@ def _marks() -> dict[int, tuple[int, dict[str, str]]]:
             if b"SHADOWPRICE_JOB=" not in content:
                 continue
             pairs = (part.partition(b"=") for part in content.split(b"\0"))
-            told = {
+            variables = {
                 name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
                 for name, _, value in pairs
                 if name.startswith(b"SHADOWPRICE_")
             }
-            if 0 < len(told.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.most:
-                marks[process] = (parent, told)
+            if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.most:
+                marks[process] = (parent, variables)
     return marks
 
 
@@ -88,23 +88,25 @@ def _observed(
     members: list[tuple[int, dict[str, str]]],
     slice_of: Callable[[Sequence[int]], str | None],
 ) -> Observed | None:
-    places: dict[str, Counter[str]] = {}
-    began = []
-    for process, told in members:
+    counts: dict[str, Counter[str]] = {}
+    starts = []
+    for process, variables in members:
         ticks = start_time(process)
-        if ticks is None:  # it has just ended
+        if ticks is None:  # ended meanwhile
             continue
         try:
             cores = sorted(os.sched_getaffinity(process))
         except OSError:
             continue
-        role = "ps" if told.get("SHADOWPRICE_ROLE") == "ps" else "worker"
+        role = "ps" if variables.get("SHADOWPRICE_ROLE") == "ps" else "worker"
         server = slice_of(cores) or socket.gethostname()
-        places.setdefault(server, Counter())[role] += 1
-        began.append(ticks / os.sysconf("SC_CLK_TCK"))
-    if not began:
+        counts.setdefault(server, Counter())[role] += 1
+        starts.append(ticks / os.sysconf("SC_CLK_TCK"))
+    if not starts:
         return None
-    since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + min(began)
+    since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + min(starts)
     tenant = members[0][1].get("SHADOWPRICE_TENANT")
-    placement = tuple(Share(server, n["worker"], n["ps"]) for server, n in places.items())
+    placement = tuple(
+        Share(server, count["worker"], count["ps"]) for server, count in counts.items()
+    )
     return Observed(name, placement, since, tenant)

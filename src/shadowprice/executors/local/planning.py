@@ -1,4 +1,4 @@
-"""What a supervisor is to run, worked out before it begins: every word, variable and limit."""
+"""Plans for supervisors: command, environment and limits of every process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shadowprice.executors.local.machine import Dealt
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
 _DATA_LIMIT: Final = 64 << 20
-"""Least bytes of private memory that a limit leaves: less, and no program begins at all."""
+"""Minimum memory limit in bytes; below it, programs can't start."""
 
 
 def plan_of(
@@ -34,55 +34,53 @@ def plan_of(
     memory: str,
     user: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the plan of a generation.
+    """Return the plan of a generation as JSON-compatible values.
 
     Parameters
     ----------
-    spec : GenerationSpec
-        The generation.
     dealt : sequence of Dealt
-        What every process gets.
+        Allocation of every process.
     own : Path
-        The job's directory, for what the job leaves and no other place is named for.
+        The job's directory; default parent of its working and checkpoint directories.
     progress : Path
-        The file by which it may report.
+        File for progress reports.
     port : int
-        Where its processes meet on this machine.
+        Rendezvous port of its processes on this machine.
     log_bytes : int
-        Most bytes kept of what a process writes.
+        Maximum bytes kept of each process's log.
     bell : Path
-        The executor's pipe.
+        The executor's named pipe.
     cgroup : Path or None
         The generation's control group.
     memory : str
         ``cgroup``, ``rlimit`` or ``off``.
     user : mapping, optional
-        Who its processes are, as `users.identity` tells it; by default who the executor is.
+        The user of its processes, from `users.identity`; by default the executor's own.
     """
     execution = secrets.token_hex(16)
     checkpoints = spec.checkpoint_dir or str(own / "checkpoints")
-    told = {} if user is None else user["environment"]
-    inherited = own_environment(spec, {**os.environ, **told})
+    user_variables = {} if user is None else user["environment"]
+    inherited = own_environment(spec, {**os.environ, **user_variables})
     processes = []
-    for one in dealt:
+    for allocation in dealt:
         environment = inherited | environment_of(
             spec,
-            one.process,
+            allocation.process,
             master_address="127.0.0.1",
             master_port=port,
             checkpoint_dir=checkpoints,
-            devices=one.told,
+            devices=allocation.told,
         )
         environment[PROGRESS_FILE] = str(progress)
         environment[MARK] = execution
-        limit = max(one.memory, _DATA_LIMIT) if one.memory else 0
+        limit = max(allocation.memory, _DATA_LIMIT) if allocation.memory else 0
         processes.append(
             {
-                "name": one.process.name,
+                "name": allocation.process.name,
                 "command": list(spec.program.command),
                 "environment": environment,
                 "directory": spec.program.directory or str(own / "work"),
-                "cores": list(one.cores),
+                "cores": list(allocation.cores),
                 "memory": limit if memory == "rlimit" else 0,
                 "cgroup_memory": limit if memory == "cgroup" else 0,
                 "user": None if user is None else [user["uid"], user["gid"], user["groups"]],
@@ -91,7 +89,7 @@ def plan_of(
     return {
         "execution": execution,
         "processes": processes,
-        "deals": [one.record() for one in dealt],
+        "deals": [allocation.record() for allocation in dealt],
         "grace": spec.program.grace,
         "tolerates_workers": spec.program.tolerates_workers,
         "port": port,
@@ -107,12 +105,12 @@ def plan_of(
 
 
 def free_port(taken: Container[int]) -> int:
-    """Return a port of this machine that nobody listens on, and no other generation was told.
+    """Return a port of this machine that is free and not in ``taken``.
 
     Raises
     ------
     NoPlaceError
-        If none is found.
+        If none of 200 random ports is free.
     """
     draw = SystemRandom()
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""What can be set of the local executor, beside what every executor is made with."""
+"""Settings of the local executor."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set.
+    """Settings of the local executor.
 
     Parameters
     ----------
     cgroup : str
-        Path of a control group that was delegated to this user, ``auto`` for the service's own,
-        ``off`` for none.
+        Path of a control group delegated to this user, ``auto`` for the service's own, ``off``
+        for none.
     devices : tuple of str
-        GPUs to deal out, by number or UUID; by default those that the driver lists.
+        GPUs to allocate, by number or UUID; by default those that the driver lists.
     log_bytes : int
-        Most bytes kept of what one process writes.
+        Maximum bytes kept of each process's log.
     memory : str
-        How a process is held to the memory that its job asks for: ``cgroup``, ``rlimit`` (its
-        private memory), ``auto`` for the first that is allowed, ``off``.
+        Enforcement of a process's memory demand: ``cgroup``, ``rlimit`` (limits private
+        memory), ``auto`` for the first that is permitted, ``off``.
     users : str
-        Where jobs of other users have their files; empty for beside the data directory.
+        Directory for the files of jobs of other users; if empty, next to the data directory.
     """
 
     cgroup: str = "auto"
@@ -41,20 +41,20 @@ class Settings:
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
-    """Return what is set.
+    """Parse the settings.
 
     Raises
     ------
     InputError
-        If a name is unknown or a value is wrong, listing all of them.
+        If a name is unknown or a value is invalid, with all errors.
     """
     reading = Reading(values, _NAMES)
-    devices = tuple(filter(None, (one.strip() for one in values.get("devices", "").split(","))))
+    devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):
         reading.fault("devices", "it names a device twice", "name each once")
-    mend = "write auto, off, or the path of a delegated group"
+    hint = "write auto, off, or the path of a delegated group"
     settings = Settings(
-        reading.matching("cgroup", r"auto|off|/.*", "auto", mend),
+        reading.matching("cgroup", r"auto|off|/.*", "auto", hint),
         devices or real_devices(),
         reading.log_bytes(),
         reading.choice("memory", _MEMORY),

@@ -1,8 +1,8 @@
-"""Jobs as other users than the service's: who they are, and where their files may be.
+"""Jobs that run as other users than the service: their identities and directories.
 
-Needs root. The executor's own directory stays closed to everybody; what such a job writes (work,
-checkpoints, progress) lies in a tree beside it. There a job's directory belongs to root, so that
-nothing in it can be replaced by a link, and only what is inside belongs to the user.
+This requires root. Other users can't enter the executor's own directory, so the files of these jobs
+(work, checkpoints, progress) are in a separate tree. Root owns the directory of each job there, so
+that the user can't replace its entries by links. The user owns only the directories inside.
 """
 
 from __future__ import annotations
@@ -19,42 +19,36 @@ from shadowprice.executors.generations.placing import NoPlaceError
 
 
 def identity(name: str) -> dict[str, Any]:
-    """Return what a process has to become: numbers, groups, and what it is told of them.
+    """Return uid, gid, supplementary groups and environment variables of a user.
 
     Raises
     ------
     NoPlaceError
-        If this is not root, there is no such user, or it is root by another name.
+        If the service isn't root, or the user is unknown or has uid 0.
     """
     if os.geteuid() != 0:
         raise NoPlaceError("the service is not root, so that its jobs cannot be other users")
     try:
-        known = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except KeyError:
         raise NoPlaceError(f"this machine has no user {name!r}") from None
-    if known.pw_uid == 0:
+    if entry.pw_uid == 0:
         raise NoPlaceError("no job runs as root")
     return {
-        "uid": known.pw_uid,
-        "gid": known.pw_gid,
-        "groups": [group for group in os.getgrouplist(name, known.pw_gid) if group != 0],
+        "uid": entry.pw_uid,
+        "gid": entry.pw_gid,
+        "groups": [group for group in os.getgrouplist(name, entry.pw_gid) if group != 0],
         "environment": {
-            "HOME": known.pw_dir,
+            "HOME": entry.pw_dir,
             "USER": name,
             "LOGNAME": name,
-            "SHELL": known.pw_shell or "/bin/sh",
+            "SHELL": entry.pw_shell or "/bin/sh",
         },
     }
 
 
 class Tree:
-    """Where jobs of other users have their files.
-
-    Parameters
-    ----------
-    root : Path
-        Its beginning; made where it is missing.
-    """
+    """Directories of jobs that run as other users; ``root`` is created if missing."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -64,21 +58,21 @@ class Tree:
         return self._root / key
 
     def make(self, key: str, user: dict[str, Any]) -> None:
-        """Make the directories of a job, those inside the user's own.
+        """Create the directories of a job; the user owns the inner ones.
 
         Raises
         ------
         OSError
-            If they cannot be made, or the tree is not root's alone to write.
+            If they can't be created, or users other than root can write to the tree.
         """
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
-        found = os.lstat(self._root)
-        open_to_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or open_to_others:
-            why = "has to be root's, and no one else's to write"
-            raise PermissionError(errno.EPERM, why, str(self._root))
+        status = os.lstat(self._root)
+        open_to_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or open_to_others:
+            reason = "has to be root's, and no one else's to write"
+            raise PermissionError(errno.EPERM, reason, str(self._root))
         self.job(key).mkdir(mode=0o711, exist_ok=True)
-        self.job(key).chmod(0o711)  # whatever the mask
+        self.job(key).chmod(0o711)  # regardless of the umask
         self._root.chmod(0o711)
         for name in ("work", "checkpoints", "progress"):
             folder = self.job(key) / name
