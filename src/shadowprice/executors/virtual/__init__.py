@@ -1,8 +1,8 @@
-"""Jobs that run in simulated time: hours of a live service take seconds of processor time.
+"""An executor in simulated time: hours of a live service take seconds of processor time.
 
-`VirtualLoop` is an event loop whose clock jumps to the next timer. `VirtualExecutor` obeys the
-executor contract with jobs (`VirtualJob`) that differ from what they state. A service that gets
-both runs unchanged.
+`VirtualLoop` is an event loop whose clock jumps to the next timer. `VirtualExecutor` implements the
+executor contract with jobs (`VirtualJob`) whose real behaviour may differ from their specification.
+A service runs unchanged with both.
 """
 
 from shadowprice.executors.virtual.executor import VirtualExecutor

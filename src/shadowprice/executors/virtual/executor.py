@@ -1,4 +1,4 @@
-"""An executor whose jobs run in the time of the event loop, with servers that vanish and return."""
+"""An executor that simulates jobs and server failures in the event loop's time."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ SIGKILL_EXIT: Final = 137
 
 
 class VirtualExecutor:
-    """Runs jobs in virtual time; it outlives the services that use it, as a cluster does.
+    """Runs simulated jobs; like a cluster, it outlives the services that use it.
 
     Parameters
     ----------
     clock : VirtualClock
-        Names the moments of reports.
+        Wall clock of the reports.
     jobs : mapping of str to VirtualJob
-        How each job really runs; jobs may be added later.
+        Real behaviour of each job; jobs may be added later.
     speeds : mapping of str to float
-        Speed of servers, 1 if absent; the slowest of a placement decides.
+        Speed of servers, 1 if absent; the slowest server of a placement decides.
 
     Attributes
     ----------
     generations : list of VirtualGeneration
-        Everything that was ever ordered, in that order.
+        Every generation with an accepted start command, in order of acceptance.
     """
 
     capabilities = Capabilities(discovers_servers=True, progress_files=True)
@@ -70,10 +70,10 @@ class VirtualExecutor:
         self._gone: set[str] = set()
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
 
-    # ------------------------------------------------------------------ the world
+    # ------------------------------------------------------------------ injected faults
 
     def lose_server(self, server: str, reason: str = "") -> None:
-        """Let a server vanish with everything that runs there."""
+        """Remove a server, and end its generations as lost."""
         self._gone.add(server)
         for entry in list(self._live.values()):
             if any(share.server == server for share in entry.spec.placement):
@@ -81,22 +81,22 @@ class VirtualExecutor:
         self._reports.put_nowait(ServerGone(server, self._wall(), reason))
 
     def return_server(self, server: str) -> None:
-        """Let a server that vanished be there again."""
+        """Add a lost server again."""
         self._gone.discard(server)
         seen = ServerSlice(server, self._capacity.get(server, {}))
         self._reports.put_nowait(ServerSeen(seen, self._wall()))
 
-    # ------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Begin."""
+        """Do nothing."""
 
     async def close(self) -> None:
-        """Let go; jobs run on."""
+        """End `watch`; jobs continue."""
         self._reports.put_nowait(None)
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
-        """Take the capacities that orders are checked against."""
+        """Set the servers and their capacities."""
         self._capacity = {server.name: server.capacity for server in servers}
 
     # ------------------------------------------------------------------ commands
@@ -104,9 +104,9 @@ class VirtualExecutor:
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
         key, fence = (spec.job, spec.generation), self._fences.get(spec.job, 0)
-        known = self._entries.get(key)
-        if known is not None:
-            return Receipt.DUPLICATE if known.spec.identity == spec.identity else Receipt.STALE
+        existing = self._entries.get(key)
+        if existing is not None:
+            return Receipt.DUPLICATE if existing.spec.identity == spec.identity else Receipt.STALE
         if spec.generation <= fence:
             return Receipt.STALE
         if spec.job in self._live:
@@ -114,8 +114,8 @@ class VirtualExecutor:
         self._fences[spec.job] = spec.generation
         job, now = self.jobs[spec.job], self._now()
         speed = min(self.speeds.get(share.server, 1.0) for share in spec.placement)
-        base, left = self._checkpoints.get(spec.job, 0.0), self._left.get(spec.job, (None, now))
-        entry = VirtualGeneration(spec, job, now, job.rate(spec.placement) * speed, base, *left)
+        base, previous = self._checkpoints.get(spec.job, 0.0), self._left.get(spec.job, (None, now))
+        entry = VirtualGeneration(spec, job, now, job.rate(spec.placement) * speed, base, *previous)
         self._entries[key] = entry
         self.generations.append(entry)
         refusal = self._refusal(spec)
@@ -127,22 +127,22 @@ class VirtualExecutor:
         return Receipt.ACCEPTED
 
     def _refusal(self, spec: GenerationSpec) -> str:
-        """Return why a placement isn't there or isn't free; empty if it is."""
+        """Return why a placement is missing or not free; empty if it is usable."""
         for share in spec.placement:
             if share.server in self._gone or share.server not in self._capacity:
                 return f"server {share.server} is not there"
         used = self.used()
         for share in spec.placement:
             for resource, capacity in self._capacity[share.server].items():
-                wants = share.workers * spec.worker.get(resource, 0)
-                wants += share.ps * spec.ps.get(resource, 0)
+                demand = share.workers * spec.worker.get(resource, 0)
+                demand += share.ps * spec.ps.get(resource, 0)
                 taken = used.get((share.server, resource), 0)
-                if wants + taken > capacity:
+                if demand + taken > capacity:
                     return f"{resource} of {share.server}: {taken} of {capacity} are in use"
         return ""
 
     def used(self) -> dict[tuple[str, str], int]:
-        """Return what runs now takes, by server and resource."""
+        """Return the current usage, by server and resource."""
         used: dict[tuple[str, str], int] = {}
         for entry in self._live.values():
             for share in entry.spec.placement:
@@ -161,7 +161,7 @@ class VirtualExecutor:
         """Stop a generation; see `Executor.stop`."""
         self._fences[job] = max(generation, self._fences.get(job, 0))
         entry = self._entries.get((job, generation))
-        if entry is None:  # never started, and now it never will be
+        if entry is None:  # never started; the fence now bars it
             refused = Refused(command, job, generation, self._wall(), "stopped before it started")
             self._reports.put_nowait(refused)
             return Receipt.ACCEPTED
@@ -183,7 +183,7 @@ class VirtualExecutor:
             self._after(saving, self._stopped, entry, saving, False)
         return Receipt.ACCEPTED
 
-    # ------------------------------------------------------------------ what jobs do
+    # ------------------------------------------------------------------ job behaviour
 
     def _launched(self, entry: VirtualGeneration) -> None:
         if entry.phase is not Phase.STARTING:
@@ -196,14 +196,14 @@ class VirtualExecutor:
         if entry.phase is not Phase.RUNNING:
             return
         entry.trains = self._now()
-        left = (entry.job.work - entry.base) / entry.rate
+        remaining = (entry.job.work - entry.base) / entry.rate
         fails = entry.job.fails_after.get(entry.spec.generation)
-        if fails is not None and fails < left:
+        if fails is not None and fails < remaining:
             self._after(fails, self._exit, entry, Ending.FAILED, 1, "exit status 1")
         else:
-            self._after(left, self._exit, entry, Ending.DONE, 0, "")
+            self._after(remaining, self._exit, entry, Ending.DONE, 0, "")
         if entry.job.report_every is not None:
-            # With the first step: a report before says nothing of how fast the job is.
+            # First at the first step: an earlier report says nothing about the job's speed.
             self._after(1.0 / entry.rate, self._report, entry)
 
     def _report(self, entry: VirtualGeneration) -> None:
@@ -218,7 +218,7 @@ class VirtualExecutor:
             self._end(entry, ending, code, reason)
 
     def _stopped(self, entry: VirtualGeneration, saving: float | None, forced: bool) -> None:
-        if not entry.alive:  # its server vanished meanwhile
+        if not entry.alive:  # its server was lost meanwhile
             return
         code = SIGKILL_EXIT if forced else SIGTERM_EXIT
         self._end(entry, Ending.STOPPED, code, "told to stop", saving=saving, forced=forced)
@@ -267,7 +267,7 @@ class VirtualExecutor:
         return frozenset()
 
     async def list(self) -> tuple[Held, ...]:
-        """Return every generation that is not forgotten."""
+        """Return every generation that isn't forgotten."""
         return tuple(
             Held(
                 *entry.key,
@@ -282,7 +282,7 @@ class VirtualExecutor:
         )
 
     async def watch(self) -> AsyncIterator[Report]:
-        """Report everything that is not forgotten, and then what happens."""
+        """Yield the current state of servers and generations, then new reports."""
         reports = self._reports = asyncio.Queue[Report | None]()
         for server in self._gone:
             reports.put_nowait(ServerGone(server, self._wall()))

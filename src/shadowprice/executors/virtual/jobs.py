@@ -1,4 +1,4 @@
-"""Jobs as they really are, beside what they state, and what became of each of their placements."""
+"""Simulated jobs: their real behaviour, and the course of each of their generations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from shadowprice.executors.contract import (
 )
 
 Rate = Callable[[Sequence[Share]], float]
-"""Mini-batches a second by placement."""
+"""Mini-batches per second for a placement."""
 
 
 def stated_rate(job: Job, slot_seconds: float) -> Rate:
-    """Return the speed that a job states, by placement."""
+    """Return the speed in a job's specification, as a function of the placement."""
 
     def rate(placement: Sequence[Share]) -> float:
         workers = sum(share.workers for share in placement)
-        if job.required != job.work * MICRO:  # counted in worker-slots, which are rounded up
+        if job.required != job.work * MICRO:  # progress is counted in worker-slots
             return workers / job.step_seconds
         gain = job.gain(workers, colocated=len(placement) == 1)
         return gain / MICRO / slot_seconds
@@ -35,25 +35,25 @@ def stated_rate(job: Job, slot_seconds: float) -> Rate:
 
 @dataclass(frozen=True, slots=True)
 class VirtualJob:
-    """How a job really runs.
+    """Real behaviour of a job.
 
     Parameters
     ----------
     work : float
         Mini-batches after which it exits 0.
     rate : callable
-        Mini-batches a second by placement, on servers of speed 1.
+        Mini-batches per second by placement, on servers of speed 1.
     launch_seconds : float
-        From the order to start until its processes run.
+        Time from the start command until its processes run.
     start_seconds : tuple of float
-        From then until its first step, by generation; the last entry is of all further ones.
+        Time from then until its first step, by generation; the last entry is for all later
+        generations.
     save_seconds : float or None
         Time to write a checkpoint on SIGTERM; None if SIGTERM ends it without one.
     save_every : float or None
-        Seconds of training between two checkpoints; None if it writes none meanwhile.
+        Seconds of training between two periodic checkpoints; None if it writes none.
     report_every : float or None
-        Seconds between two reports of progress, the first with its first step; None if it never
-        reports.
+        Seconds between two progress reports, the first at its first step; None for no reports.
     fails_after : mapping of int to float
         Seconds of training after which it exits 1, by generation.
     """
@@ -68,30 +68,30 @@ class VirtualJob:
     fails_after: Mapping[int, float] = field(default_factory=dict)
 
     def start_of(self, generation: int) -> float:
-        """Return the seconds that a generation takes from its processes' start to a step."""
+        """Return the seconds from the start of a generation's processes to its first step."""
         return self.start_seconds[min(generation, len(self.start_seconds)) - 1]
 
 
 @dataclass(slots=True)
 class VirtualGeneration:
-    """One placement of a job, and what became of it. Times are in seconds of the loop.
+    """One generation of a job and its course. Times are in seconds of the loop.
 
     Parameters
     ----------
     spec : GenerationSpec
-        What was ordered.
+        The start command.
     job : VirtualJob
-        How the job really runs.
+        The job's real behaviour.
     accepted : float
-        When the order was taken.
+        When the start command was accepted.
     rate : float
-        Mini-batches a second.
+        Mini-batches per second.
     base : float
         Mini-batches of the checkpoint that it starts from.
     left_seconds : float or None
-        Seconds that the generation before it took to save; None if it did not.
+        Time that the previous generation took to save; None if it didn't save.
     left_at : float
-        When the generation before it ended.
+        When the previous generation ended.
     """
 
     spec: GenerationSpec
@@ -104,9 +104,9 @@ class VirtualGeneration:
     phase: Phase = Phase.STARTING
     started: float | None = None
     trains: float | None = None
-    """When its first step begins."""
+    """Start of its first step."""
     halted: float | None = None
-    """When it stopped to train, to save or for good."""
+    """When it stopped training, to save or for good."""
     stop_ordered: float | None = None
     command: int = 0
     ended: float | None = None
@@ -118,7 +118,7 @@ class VirtualGeneration:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Job and number."""
+        """Job and generation number."""
         return self.spec.job, self.spec.generation
 
     @property
@@ -128,18 +128,18 @@ class VirtualGeneration:
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended; None while it runs, and if it was refused."""
+        """How it ended; None while it runs, or if it was refused."""
         return self.end.ending if isinstance(self.end, Ended) else None
 
     def reached(self, now: float) -> float:
-        """Return the mini-batches that are done by a moment."""
+        """Return the mini-batches completed by a time."""
         if self.trains is None:
             return self.base
         until = now if self.halted is None else min(now, self.halted)
         return min(self.job.work, self.base + self.rate * max(0.0, until - self.trains))
 
     def checkpoint(self, now: float) -> float:
-        """Return the mini-batches of the newest checkpoint that was written while it trained."""
+        """Return the mini-batches of the newest periodic checkpoint at a time."""
         every = self.job.save_every
         if self.trains is None or every is None:
             return self.base
@@ -149,13 +149,14 @@ class VirtualGeneration:
 
     @property
     def lost(self) -> float:
-        """Mini-batches that it did and no checkpoint has."""
+        """Mini-batches that it completed and no checkpoint contains."""
         return 0.0 if self.ended is None else self.reached(self.ended) - self.saved
 
     def report(self, now: float, wall: float) -> Progressed:
-        """Return what the job reports at a moment; ``wall`` is that in seconds since 1970.
+        """Return the job's progress report at loop time ``now``.
 
-        The first report of a generation says what the change of the placement took.
+        ``wall`` is the same time in seconds since 1970. The first report of a generation contains
+        the durations of the change of placement.
         """
         metrics: dict[str, float] = {}
         if self.first_report and self.left_seconds is not None and self.started is not None:

@@ -15,29 +15,29 @@ SECOND: Final = 1_000_000_000
 """Nanoseconds in a second."""
 
 ORIGIN: Final = 1_800_000_000 * SECOND
-"""Wall time at which a loop starts: a whole multiple of every slot length up to an hour."""
+"""Wall time at which a loop starts: a multiple of every slot length up to an hour."""
 
 STARTED: Final = 3_600 * SECOND
-"""What a new loop's clock shows: programs take a moment of 0 for one that was long ago."""
+"""Initial time of a loop: programs take time 0 for one that was long ago."""
 
 MAX_STEPS_AT_ONCE: Final = 100_000
-"""Turns of the loop without time passing, above which two tasks wake each other for ever."""
+"""Turns of the loop without progress of time, above which tasks are in a livelock."""
 
 
 class StalledError(RuntimeError):
-    """Virtual time can't pass: nothing waits for a timer, or tasks wake each other for ever."""
+    """Virtual time can't advance: no task waits for a timer, or tasks wake each other forever."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer as soon as every task waits.
 
-    What would run in another thread runs inline, and its result arrives one turn later. The same
-    coroutine therefore takes the same course each time.
+    A call for another thread runs inline, and its result arrives one turn later. So execution is
+    deterministic.
 
     Attributes
     ----------
     advances : int
-        How often time jumped.
+        Number of jumps.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._turns > MAX_STEPS_AT_ONCE:
             raise StalledError(f"no time passed in {MAX_STEPS_AT_ONCE} turns of the loop")
 
-    def run_in_executor(  # type: ignore[override]  # typeshed has it with type variable tuples
+    def run_in_executor(  # type: ignore[override]  # typeshed uses type variable tuples
         self, executor: Executor | None, func: Callable[..., Result], *args: Any
     ) -> asyncio.Future[Result]:
         """Run a function inline, and deliver its result in the next turn."""
@@ -84,7 +84,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Jump(selectors.SelectSelector):
-    """Lets time pass instead of waiting for files: only the loop's own are registered."""
+    """Advances time instead of waiting for files: only the loop's own pipe is registered."""
 
     def __init__(self, advance: Callable[[float | None], None]) -> None:
         super().__init__()
@@ -106,14 +106,9 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 class VirtualClock:
-    """The clocks of a machine whose time is a loop's.
+    """Clocks of a machine in a loop's time.
 
-    Parameters
-    ----------
-    loop : VirtualLoop
-        The loop.
-    origin : int
-        Wall time at which the loop started, in nanoseconds since 1970.
+    ``origin`` is the wall time at which the loop starts, in nanoseconds since 1970.
     """
 
     def __init__(self, loop: VirtualLoop, origin: int = ORIGIN) -> None:
@@ -137,14 +132,14 @@ def run_virtual(
     Parameters
     ----------
     main : callable
-        Makes the coroutine, given the clock.
+        Creates the coroutine from the clock.
     origin : int
         Wall time at which it starts, in nanoseconds since 1970.
 
     Raises
     ------
     StalledError
-        If every task waits for something that never comes.
+        If every task waits and no timer is pending.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
