@@ -1,8 +1,7 @@
-"""Jobs on a Ray cluster: one detached actor a process, found again by name.
+"""The Ray executor: each process of a job runs under a detached, named actor.
 
-`executor` is what the service holds, and imports no ray; `bridge` is a process of its own that
-speaks to Ray, so that what ends a Ray driver (a raylet, a head that goes away) ends no service.
-`agent` is what runs on the nodes: an actor a process, over the local executor's supervisor, which
-`bundle` brings along so that nodes need nothing but Ray. `nodes` and `parts` are pure: what a node
-is to a scheduler, and how a generation ended by how its processes did.
+`executor` implements the contract and doesn't import ray. `bridge` is a separate process that talks
+to Ray, so that a failing raylet or head can't end the service. `agent` is the code of the actors on
+the nodes. It uses the local executor's supervisor, which `bundle` ships, so that nodes need only
+Ray. `nodes` maps Ray nodes to servers.
 """

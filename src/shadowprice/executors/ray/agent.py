@@ -1,11 +1,11 @@
-"""What runs on the nodes: an actor a process, and what is done where an actor died.
+"""Code that runs on the nodes: one actor per process, and cleanup after an actor died.
 
-Sent by value, with the supervisor's sources beside it (`bundle`): nodes need Ray and nothing of
-this package. Standard library only, but for what Ray itself tells an actor.
+It is sent by value, together with the supervisor's sources (`bundle`), so nodes need only Ray. It
+uses the standard library and Ray's runtime context.
 
-An actor begins a process once at most, when told to `go`: the directory of the process is made then
-and never twice. Whatever ends the actor ends the process, for it holds the supervisor's lifeline;
-and `clear`, run on the node as a task, waits until that is so and tells how it ended.
+An actor starts its process at most once, on `go`, which creates the directory of the process. When
+the actor ends, its process ends too, because the actor holds the supervisor's lifeline. `clear`
+runs on the node as a task, waits for that end and returns the result.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from random import SystemRandom
 from typing import Any
 
 IDLE = 180.0
-"""Seconds that an actor waits to be told to go; one that nobody knows of ends by itself."""
+"""Seconds that an actor waits for `go` before it exits; this removes forgotten actors."""
 
 LOOK = 0.1
-"""Seconds between looks at what a supervisor wrote."""
+"""Seconds between polls of a supervisor's state."""
 
 CLAIM = 60.0
-"""Seconds that a supervisor has to begin."""
+"""Seconds that a supervisor has to start."""
 
 DAMAGED = "damaged"
-"""Where a process is of which nothing whole can be read."""
+"""Version of a process whose state can't be read."""
 
 PORTS = range(20_000, 32_000)
 PIECE = 256 << 10
@@ -42,32 +42,32 @@ _PROGRESS = 65_536
 
 
 def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
-    """Write the supervisor's sources, where they are not there yet, and let them be imported.
+    """Write the supervisor's sources if they are missing, and make them importable.
 
     Parameters
     ----------
     root : str
-        The executor's directory on this node, made where it is not.
+        The executor's directory on this node, created if missing.
     digest : str
-        Of the sources.
+        Digest of the sources.
     bundle : dict of str to str
         The sources by path.
     """
     base = Path(root)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = base.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    status = base.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(f"{root} belongs to someone else; set node_dir to another place")
     code = base / "code" / digest
     if not code.is_dir():
-        fresh = code.with_name(f".{digest}.{os.getpid()}.{time.monotonic_ns()}")
+        temporary = code.with_name(f".{digest}.{os.getpid()}.{time.monotonic_ns()}")
         for path, text in bundle.items():
-            (fresh / path).parent.mkdir(parents=True, exist_ok=True)
-            (fresh / path).write_text(text, encoding="utf-8")
+            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / path).write_text(text, encoding="utf-8")
         try:
-            fresh.rename(code)
-        except OSError:  # another was faster
-            shutil.rmtree(fresh, ignore_errors=True)
+            temporary.rename(code)
+        except OSError:  # another process created it first
+            shutil.rmtree(temporary, ignore_errors=True)
     if str(code) not in sys.path:
         sys.path.insert(0, str(code))
 
@@ -79,13 +79,13 @@ def _parts() -> Any:
 
 
 class Agent:
-    """Begins one process on its node, and looks after it.
+    """Starts one process on its node, and reports its state.
 
     Parameters
     ----------
     place : dict
-        ``root``, ``digest``, ``bundle``: see `prepare_code`; ``key``: what tells this process of
-        this generation from every other.
+        ``root``, ``digest``, ``bundle``: see `prepare_code`; ``key``: unique name of this
+        process of this generation.
     """
 
     def __init__(self, place: dict[str, Any]) -> None:
@@ -108,27 +108,29 @@ class Agent:
     def prepared(
         self, base: str, token: str, folders: list[str], gpus: bool, inherit: list[str]
     ) -> dict[str, Any]:
-        """Return what the service has to know of this place.
+        """Check and create directories, and return the node's address, environment, GPUs and port.
+
+        Returns ``error`` instead if a directory isn't usable.
 
         Parameters
         ----------
         base : str
-            The directory that the service and all nodes share; empty to see to none.
+            Directory that the service and all nodes share; empty to skip the check.
         token : str
-            What stands in its file ``.shadowprice-id``.
+            Expected content of its file ``.shadowprice-id``.
         folders : list of str
-            Directories to make.
+            Directories to create.
         gpus : bool
             Whether the node has GPUs.
         inherit : list of str
-            Variables of the node's environment that are wanted, beside ``LC_*``.
+            Names of environment variables to return, besides ``LC_*``.
         """
         import ray  # noqa: PLC0415  # the node's own
 
         try:
             if base:
-                found = (Path(base) / ".shadowprice-id").read_text(encoding="ascii").strip()
-                if found != token:
+                actual = (Path(base) / ".shadowprice-id").read_text(encoding="ascii").strip()
+                if actual != token:
                     raise FileNotFoundError(base)
             for folder in folders:
                 Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -136,7 +138,7 @@ class Agent:
             return {"error": f"it does not see {base}, where the jobs' files are kept"}
         except OSError as error:
             return {"error": f"{error.filename}: {error.strerror}"}
-        dealt = [str(one) for one in ray.get_gpu_ids()]
+        gpu_ids = [str(gpu_id) for gpu_id in ray.get_gpu_ids()]
         return {
             "address": ray.util.get_node_ip_address(),
             "environment": {
@@ -144,17 +146,14 @@ class Agent:
                 for name, value in os.environ.items()
                 if name in inherit or name.startswith("LC_")
             },
-            "gpus": dealt if gpus else None,
+            "gpus": gpu_ids if gpus else None,
             "port": _free_port(),
         }
 
     def go(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """Begin the process, if that never was; return where it is.
+        """Start the process unless it was started before; return its state.
 
-        Parameters
-        ----------
-        plan : dict
-            As of `local.planning.plan_of`, for one process.
+        ``plan`` is as in `local.planning.plan_of`, for one process.
         """
         with self._lock:
             if self._gone:
@@ -166,10 +165,10 @@ class Agent:
             plan["processes"][0]["environment"]["SHADOWPRICE_PROGRESS_FILE"] = str(
                 self._path / "progress.json"
             )
-            one = generation.Generation.create(self._path, plan, state)
+            record = generation.Generation.create(self._path, plan, state)
             self._launch(sys.executable)
         until = time.monotonic() + CLAIM
-        while one.state()["phase"] in {generation.ACCEPTED, generation.LAUNCHING}:
+        while record.state()["phase"] in {generation.ACCEPTED, generation.LAUNCHING}:
             if time.monotonic() > until:
                 raise TimeoutError("its supervisor did not begin")
             time.sleep(0.01)
@@ -201,79 +200,71 @@ class Agent:
         finally:
             os.close(reading)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)  # it leaves its child behind at once
+            os.waitpid(child, 0)  # it forks the supervisor and exits at once
 
     def _generation(self) -> Any:
         return _parts().Generation(self._path)
 
     def look(self) -> dict[str, Any]:
-        """Return where the process is; ``state`` is None before it was told to go."""
+        """Return the current state; ``state`` is None before `go`."""
         if not self._path.is_dir():
             return {"version": "idle", "state": None, "progress": None}
         try:
             state, stop = self._generation().state(), self._generation().stop()["command"]
         except (OSError, ValueError):
             return {"version": DAMAGED, "state": None, "progress": None}
-        progress, told = _progress(self._path / "progress.json")
-        version = f"{state['phase']} {stop} {told}"
+        progress, progress_version = _progress(self._path / "progress.json")
+        version = f"{state['phase']} {stop} {progress_version}"
         return {"version": version, "state": state, "stop": stop, "progress": progress}
 
     def wait(self, version: str, most: float) -> dict[str, Any]:
-        """Return where the process is once that is news, or after so many seconds.
-
-        Parameters
-        ----------
-        version : str
-            What was known last.
-        most : float
-            Seconds.
-        """
+        """Return the state once it differs from ``version``, or after ``most`` seconds."""
         until = time.monotonic() + most
         while True:
-            found = self.look()
-            if found["version"] != version or time.monotonic() > until:
-                return found
-            if self._abandoned(found):
-                os._exit(1)  # `clear` tells what is left, and how it ended
+            status = self.look()
+            if status["version"] != version or time.monotonic() > until:
+                return status
+            if self._abandoned(status):
+                os._exit(1)  # `clear` cleans up and returns the result
             time.sleep(LOOK)
 
     def _abandoned(self, found: dict[str, Any]) -> bool:
-        """Whether a supervisor is not there any more that did not say how it ended."""
+        """Return whether the supervisor died without reporting a result."""
         generation = _parts()
         damaged = found["version"] == DAMAGED
         if not damaged and (
             found["state"] is None or found["state"]["phase"] != generation.RUNNING
         ):
             return False
-        with self._lock:  # it is not being begun just now
+        with self._lock:  # excludes a concurrent start
             lock = self._generation().take_lock()
             if lock is None:
                 return False
             lock.release()
-            again = self.look()  # it may have ended between the two looks
+            again = self.look()  # it may have ended since the first look
         if damaged:
             return bool(again["version"] == DAMAGED)
         return again["state"] is not None and again["state"]["phase"] == generation.RUNNING
 
     def stop(self, command: int, grace: float) -> None:
-        """Order the process to end; SIGKILL follows after the grace."""
+        """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
         generation = _parts()
-        one = self._generation()
-        one.order_stop(command, max(0.0, grace), time.time())
-        state = one.state()
-        number, began = state.get("supervisor"), state.get("began")
+        record = self._generation()
+        record.order_stop(command, max(0.0, grace), time.time())
+        state = record.state()
+        pid, started = state.get("supervisor"), state.get("began")
         if state["phase"] not in {generation.LAUNCHING, generation.RUNNING}:
             return
         with contextlib.suppress(OSError, TypeError):
-            handle = os.pidfd_open(number)
+            handle = os.pidfd_open(pid)
             try:
-                if generation.start_time(number) == began:
+                if generation.start_time(pid) == started:
                     signal.pidfd_send_signal(handle, signal.SIGTERM)
             finally:
                 os.close(handle)
 
     def logs(self, process: str, start: int | None, most: int, complete: bool) -> list[Any] | None:
-        """Return a piece of the log as of `generations.logs.read`, and where the log ends."""
+        """Return a piece of the log as `generations.logs.read` does, and the end of the log."""
         from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
@@ -283,19 +274,19 @@ class Agent:
         return [begin, end, text, logs.read(folder, process, None, 1, complete=True)[1]]
 
     def segments(self) -> dict[str, int]:
-        """Return the files of the log with their sizes."""
+        """Return the log's files and their sizes."""
         return segments(str(self._path))
 
     def piece(self, name: str, offset: int) -> str:
-        """Return a piece of such a file, in base 64."""
+        """Return a piece of such a file, in base64."""
         return piece(str(self._path), name, offset)
 
     def retire(self) -> None:
-        """Remove what is kept of the process, which is over."""
+        """Remove the files of the ended process."""
         until = time.monotonic() + CLAIM
         while self._path.is_dir() and time.monotonic() < until:
             lock = self._generation().take_lock()
-            if lock is not None:  # its supervisor, which said how it ended, writes no more
+            if lock is not None:  # the supervisor has exited
                 lock.release()
                 break
             time.sleep(0.01)
@@ -303,35 +294,35 @@ class Agent:
 
 
 def segments(path: str) -> dict[str, int]:
-    """Return the files of a process's log with their sizes."""
+    """Return the files of a process's log and their sizes."""
     folder = Path(path) / "logs"
     if not folder.is_dir():
         return {}
-    return {one.name: one.stat().st_size for one in folder.iterdir()}
+    return {file.name: file.stat().st_size for file in folder.iterdir()}
 
 
 def piece(path: str, name: str, offset: int) -> str:
-    """Return a piece of a file of a process's log, in base 64."""
+    """Return a piece of a file of a process's log, in base64."""
     with (Path(path) / "logs" / Path(name).name).open("rb") as stream:
         stream.seek(offset)
         return base64.b64encode(stream.read(PIECE)).decode("ascii")
 
 
 def clear(place: dict[str, Any], patience: float) -> dict[str, Any]:
-    """See to a process whose actor died, on its node: end what is left, and tell how it ended.
+    """Clean up on the node of a dead actor: kill what remains, and return the result.
 
     Parameters
     ----------
     place : dict
-        As of `Agent`.
+        See `Agent`.
     patience : float
-        Seconds to wait for its supervisor, which the end of its lifeline tells to kill.
+        Seconds to wait for the supervisor, which kills its processes when its lifeline closes.
 
     Returns
     -------
     dict
-        ``known``: whether it was ever begun here; ``cleared``: whether nothing of it runs; and
-        ``state``.
+        ``known``: whether the process was ever started here; ``cleared``: whether nothing of it
+        runs; ``state``: its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
     generation = _parts()
@@ -340,32 +331,32 @@ def clear(place: dict[str, Any], patience: float) -> dict[str, Any]:
     path = Path(place["root"]) / "parts" / place["key"]
     if not path.is_dir():
         return {"known": False, "cleared": True, "state": None}
-    one = generation.Generation(path)
+    record = generation.Generation(path)
     until = time.monotonic() + patience
     while time.monotonic() < until:
-        lock = one.take_lock()
+        lock = record.take_lock()
         if lock is None:
             time.sleep(0.1)
             continue
         lock.release()
-        plan = one.plan()
-        left = children.marked(plan["execution"]) if plan else set()
-        if left:
-            for process in left:
+        plan = record.plan()
+        remaining = children.marked(plan["execution"]) if plan else set()
+        if remaining:
+            for process in remaining:
                 children.signal_process(process, signal.SIGKILL)
             time.sleep(0.05)
             continue
         try:
-            phase = one.state()["phase"]
+            phase = record.state()["phase"]
         except ValueError:
             phase = generation.DAMAGED
         if phase == generation.ACCEPTED:
-            claimed = one.claim({})  # so that none does that is late
-            if claimed is None:
+            claim = record.claim({})  # bars a supervisor that starts late
+            if claim is None:
                 continue
-            claimed.release()
-        if phase in generation.OVER or one.settle("its agent was killed"):
-            return {"known": True, "cleared": True, "state": one.state()}
+            claim.release()
+        if phase in generation.OVER or record.settle("its agent was killed"):
+            return {"known": True, "cleared": True, "state": record.state()}
     return {"known": True, "cleared": False, "state": None}
 
 
@@ -389,9 +380,9 @@ def _free_port() -> int:
 
 
 def _progress(path: Path) -> tuple[list[Any] | None, str]:
-    """Return what a process reported by file, with the time of that, and what tells it apart.
+    """Return the content and time of a progress file, and a version that identifies it.
 
-    The job may have put anything there: a link, a pipe, gigabytes.
+    The job controls the path: it may be a link, a pipe, or a huge file.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -399,10 +390,10 @@ def _progress(path: Path) -> tuple[list[Any] | None, str]:
     except OSError:
         return None, ""
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             return None, ""
         text = os.read(descriptor, _PROGRESS).decode("utf-8", "replace")
-        return [text, found.st_mtime], f"{found.st_mtime_ns}.{found.st_ino}"
+        return [text, status.st_mtime], f"{status.st_mtime_ns}.{status.st_ino}"
     finally:
         os.close(descriptor)

@@ -1,9 +1,9 @@
-"""The process that speaks to Ray: ``python -m shadowprice.executors.ray.bridge``.
+"""The process that talks to Ray: ``python -m shadowprice.executors.ray.bridge``.
 
-A Ray driver ends with the raylet or the head that it is connected to, and installs handlers of its
-own; so it is not the service that is one. Requests come as lines of JSON, ``{"id", "do", ...}``,
-and are answered in any order by ``{"id", "is"}`` or ``{"id", "error"}``; ``{"event", ...}`` tells
-what happens. It ends when its input does.
+A Ray driver ends with the raylet or the head that it is connected to, and installs its own signal
+handlers. So the service isn't a driver itself. Requests are lines of JSON, ``{"id", "do", ...}``.
+Responses come in any order, as ``{"id", "is"}`` or ``{"id", "error"}``. Lines ``{"event", ...}``
+are events. The process exits when its input ends.
 """
 
 from __future__ import annotations
@@ -31,21 +31,18 @@ from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
 WAIT: Final = 20.0
-"""Seconds that an actor is asked to wait for news."""
+"""Timeout in seconds of an actor's long poll."""
 
 SOON: Final = 60.0
-"""Seconds that an actor has to answer."""
+"""Timeout in seconds of a call to an actor."""
 
 _THREADS_OF_AN_ACTOR: Final = 8
 
 
 class Bridge:
-    """Answers requests.
+    """Handles requests.
 
-    Parameters
-    ----------
-    tell : callable
-        Sends a line.
+    ``tell`` sends a response or an event.
     """
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -63,20 +60,20 @@ class Bridge:
         }
 
     def answer(self, request: dict[str, Any]) -> None:
-        """Do what a request asks for, and say what became of it."""
+        """Execute a request and send its response."""
         number = request.pop("id")
         try:
-            found = self._answers[request.pop("do")](**request)
+            result = self._answers[request.pop("do")](**request)
         except Exception as error:
-            told = {"id": number, "error": _said(error), "kind": type(error).__name__}
-            self._tell(told)
+            response = {"id": number, "error": _said(error), "kind": type(error).__name__}
+            self._tell(response)
         else:
-            self._tell({"id": number, "is": found})
+            self._tell({"id": number, "is": result})
 
     # ---------------------------------------------------------------- the cluster
 
     def do_connect(self, address: str, namespace: str, place: dict[str, Any]) -> dict[str, Any]:
-        """Connect; ``place`` is what every actor is told, see `agent.Agent`."""
+        """Connect to Ray. ``place`` is passed to every actor; see `agent.Agent`."""
         ray.init(
             address=address,
             namespace=namespace,
@@ -90,7 +87,7 @@ class Bridge:
         return {"client": ray.util.client.ray.is_connected()}
 
     def do_nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes of the cluster, dead ones too."""
+        """Return the nodes of the cluster, including dead ones."""
         wanted = ("NodeID", "NodeName", "NodeManagerAddress", "Alive", "Resources", "Labels")
         return [{name: node.get(name) for name in wanted} for node in ray.nodes()]
 
@@ -104,12 +101,10 @@ class Bridge:
         prepare: Mapping[str, Any],
         patience: float,
     ) -> dict[str, Any]:
-        """Begin an actor on a node, and return what it knows of its place.
+        """Create an actor on a node, and return the node's properties.
 
-        Returns
-        -------
-        dict
-            As of `agent.Agent.prepared`; ``error`` where it could not be had in time.
+        Returns the result of `agent.Agent.prepared`, or ``error`` if Ray didn't place the actor
+        within ``patience`` seconds.
         """
         actor = (
             ray.remote(agent.Agent)
@@ -127,14 +122,14 @@ class Bridge:
         )
         self._actors[name] = actor
         try:
-            found = ray.get(actor.prepared.remote(**prepare), timeout=patience)
+            properties = ray.get(actor.prepared.remote(**prepare), timeout=patience)
         except GetTimeoutError:
-            found = {"error": f"Ray gave it no place within {patience:g} s"}
+            properties = {"error": f"Ray gave it no place within {patience:g} s"}
         except RayActorError as error:
-            found = {"error": f"Ray gave it no place: {_said(error)}"}
-        if "error" in found:
+            properties = {"error": f"Ray gave it no place: {_said(error)}"}
+        if "error" in properties:
             self.do_kill(name)
-        return cast("dict[str, Any]", found)
+        return cast("dict[str, Any]", properties)
 
     def _actor(self, name: str) -> Any:
         if name not in self._actors:
@@ -142,7 +137,7 @@ class Bridge:
         return self._actors[name]
 
     def do_find(self, name: str) -> bool:
-        """Whether there is an actor of that name; if so, it is followed from now on."""
+        """Return whether an actor of this name exists; if so, start to follow it."""
         try:
             self._actor(name)
         except ValueError:
@@ -151,58 +146,59 @@ class Bridge:
         return True
 
     def do_call(self, name: str, method: str, arguments: list[Any]) -> Any:
-        """Return what an actor answers."""
+        """Call an actor's method and return its result."""
         return ray.get(getattr(self._actor(name), method).remote(*arguments), timeout=SOON)
 
     def do_progress(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
-        """Return what processes have reported by now, of those whose actors say so in time.
+        """Return current progress of the processes whose actors respond in time.
 
-        Parameters
-        ----------
-        names : list of str
-            Of their actors.
-        most : float
-            Seconds that they have, together.
+        ``names`` are the actors' names. ``most`` is their common timeout in seconds.
         """
         if not self._looking.acquire(blocking=False):
-            return {}  # Ray takes no questions just now; one thread waits for it, and no more
+            return {}  # Ray is blocked; let only one thread wait
         try:
             return self._reported(names, most)
         finally:
             self._looking.release()
 
     def _reported(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
-        if self._looks:  # what was answered too late tells of that time, and is let go
+        if self._looks:  # drop late responses, which are outdated
             late, _ = ray.wait(
                 list(self._looks.values()), num_returns=len(self._looks), timeout=0.0
             )
-            self._looks = {name: one for name, one in self._looks.items() if one not in late}
+            self._looks = {
+                name: pending for name, pending in self._looks.items() if pending not in late
+            }
         for name in names:
             actor = self._actors.get(name)
-            if actor is not None and name not in self._looks:  # a stuck one is asked once
+            if actor is not None and name not in self._looks:  # one request to a stuck actor
                 self._looks[name] = actor.look.remote()
-        asked = {self._looks[name]: name for name in names if name in self._looks}
-        ready = ray.wait(list(asked), num_returns=len(asked), timeout=most)[0] if asked else []
-        found: dict[str, list[Any] | None] = {}
+        requests = {self._looks[name]: name for name in names if name in self._looks}
+        ready = (
+            ray.wait(list(requests), num_returns=len(requests), timeout=most)[0] if requests else []
+        )
+        progress: dict[str, list[Any] | None] = {}
         for reference in ready:
-            name = asked[reference]
+            name = requests[reference]
             del self._looks[name]
-            with contextlib.suppress(RayError):  # it is gone: who follows it tells of that
-                found[name] = ray.get(reference)["progress"]
-        return found
+            with contextlib.suppress(RayError):  # its actor ended: `_follow` reports that
+                progress[name] = ray.get(reference)["progress"]
+        return progress
 
     def do_kill(self, name: str) -> None:
-        """End an actor, and with it all that it looks after."""
+        """Kill an actor, and so its process."""
         with contextlib.suppress(ValueError, RayActorError):
             ray.kill(self._actor(name))
         self._actors.pop(name, None)
 
     def do_collect(self, name: str, into: str) -> None:
-        """Copy the log of a process that is over into a directory of this machine."""
+        """Copy the log of an ended process into a directory of this machine."""
         actor = self._actor(name)
         sizes = ray.get(actor.segments.remote(), timeout=SOON)
         self._copy(
-            sizes, Path(into), lambda one, at: ray.get(actor.piece.remote(one, at), timeout=SOON)
+            sizes,
+            Path(into),
+            lambda file, offset: ray.get(actor.piece.remote(file, offset), timeout=SOON),
         )
 
     @staticmethod
@@ -217,7 +213,7 @@ class Bridge:
                         break
                     stream.write(content)
 
-    # ---------------------------------------------------------------- where an actor died
+    # ---------------------------------------------------------------- dead actors
 
     def _on(self, node: str, function: Callable[..., Any], *arguments: Any) -> Any:
         task = ray.remote(function).options(
@@ -228,35 +224,42 @@ class Bridge:
         return ray.get(task.remote(*arguments), timeout=SOON)
 
     def do_clear(self, name: str, node: str, into: str) -> dict[str, Any]:
-        """See to a process whose actor died, on its node; its log is copied and removed there."""
+        """Clean up after a dead actor on its node; copy the log, and remove it there.
+
+        The log isn't copied if ``into`` is empty.
+        """
         place = {**self._place, "key": name}
-        found = self._on(node, agent.clear, place, 20.0)
-        if found["known"] and found["cleared"]:
+        result = self._on(node, agent.clear, place, 20.0)
+        if result["known"] and result["cleared"]:
             path = f"{self._place['root']}/parts/{name}"
             with contextlib.suppress(OSError):
                 sizes = self._on(node, agent.segments, path) if into else {}
                 self._copy(
-                    sizes, Path(into), lambda one, at: self._on(node, agent.piece, path, one, at)
+                    sizes,
+                    Path(into),
+                    lambda file, offset: self._on(node, agent.piece, path, file, offset),
                 )
             self._on(node, agent.remove, [path])
-        return cast("dict[str, Any]", found)
+        return cast("dict[str, Any]", result)
 
     # ---------------------------------------------------------------- following
 
     def _follow_or_end(self) -> None:
         try:
             self._follow()
-        except Exception as error:  # a bridge that tells nothing is worse than none
+        except Exception as error:  # the service replaces a bridge that exits
             end(f"Ray cannot be asked any more: {_said(error)}")
 
     def _follow(self) -> None:
-        """Tell what becomes of actors, as long as there are any."""
+        """Long-poll the followed actors, and emit their changes and ends."""
         waiting: dict[Any, tuple[str, str]] = {}
         while True:
             with contextlib.suppress(queue.Empty):
                 while True:
                     name, version = self._following.get(timeout=0.0 if waiting else 3600.0)
-                    if name in self._actors and name not in {one for one, _ in waiting.values()}:
+                    if name in self._actors and name not in {
+                        followed for followed, _ in waiting.values()
+                    }:
                         waiting[self._actors[name].wait.remote(version, WAIT)] = (name, version)
             if not waiting:
                 continue
@@ -264,24 +267,24 @@ class Bridge:
             for reference in ready:
                 name, version = waiting.pop(reference)
                 try:
-                    found = ray.get(reference)
+                    status = ray.get(reference)
                 except ActorUnavailableError:
                     threading.Timer(1.0, self._following.put, ((name, version),)).start()
                 except Exception as error:
                     self._actors.pop(name, None)
                     self._tell({"event": "gone", "name": name, "why": _said(error)})
                 else:
-                    if found["version"] != version:
-                        self._tell({"event": "news", "name": name, "news": found})
-                    state = found["state"]  # None: not begun yet, or not to be read
+                    if status["version"] != version:
+                        self._tell({"event": "news", "name": name, "news": status})
+                    state = status["state"]  # None: not started, or unreadable
                     if state is None or state["phase"] not in {"ended", "refused"}:
-                        self._following.put((name, found["version"]))
+                        self._following.put((name, status["version"]))
 
 
 def _ask_no_errors() -> None:
-    """Let the thread end by which a driver is told what failed elsewhere, to print it.
+    """Stop the driver's thread that polls for remote errors and prints them.
 
-    While the head is away it asks without a pause, and takes a processor for itself.
+    While the head is away, the thread polls without a pause and takes a full core.
     """
     worker = getattr(ray._private.worker, "global_worker", None)
     stopped = getattr(worker, "threads_stopped", None)
@@ -290,25 +293,25 @@ def _ask_no_errors() -> None:
 
 
 def _said(error: BaseException) -> str:
-    """Return what an error says, in one line."""
+    """Return an error's message, in one line."""
     details = getattr(error, "details", None)
-    if callable(details):  # gRPC's, which is a page as text
+    if callable(details):  # gRPC errors are a page long as text
         return str(details())[:500]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:6])[:500] or type(error).__name__
 
 
 def end(why: str) -> None:
-    """End this process, whatever its threads do; another is begun in its place."""
+    """Exit despite running threads; the service starts another bridge."""
     sys.stderr.write(why + "\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def main() -> None:
-    """Answer the lines of standard input, until it ends."""
+    """Handle requests from standard input until it ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what Ray prints is no answer
+    os.dup2(2, 1)  # Ray's prints must not mix with responses
     writing = threading.Lock()
 
     def tell(value: dict[str, Any]) -> None:
@@ -321,7 +324,7 @@ def main() -> None:
     threads = ThreadPoolExecutor(THREADS)
     for line in sys.stdin:
         threads.submit(bridge.answer, json.loads(line))
-    os._exit(0)  # what threads still wait for is nobody's any more
+    os._exit(0)  # pending requests have no receiver
 
 
 if __name__ == "__main__":

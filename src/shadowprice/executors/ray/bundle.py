@@ -1,4 +1,4 @@
-"""What nodes are sent: the sources of a supervisor, which need the standard library only."""
+"""Sources of the supervisor for the nodes; they need only the standard library."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _PACKAGES: Final = (
 @cache
 def bundle() -> dict[str, str]:
     """Return the text of every file by its path."""
-    found = {f"{_ROOT}/{package}__init__.py": "" for package in _PACKAGES}
+    texts = {f"{_ROOT}/{package}__init__.py": "" for package in _PACKAGES}
     root = files(_ROOT)
     for module in _MODULES:
-        found[f"{_ROOT}/{module}"] = root.joinpath(module).read_text(encoding="utf-8")
-    return found
+        texts[f"{_ROOT}/{module}"] = root.joinpath(module).read_text(encoding="utf-8")
+    return texts
 
 
 @cache
 def digest() -> str:
-    """Return what tells this version of the files from every other."""
+    """Return the digest of the bundle."""
     content = "\0".join(f"{path}\0{text}" for path, text in sorted(bundle().items()))
     return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -1,10 +1,10 @@
-"""One generation on Ray, from its order to its end.
+"""The controller of one generation on Ray, from acceptance to its end.
 
     accepted -> launching -> running -> ended
 
-``launching`` is on disk here before any actor is asked for, and an actor begins its process when it
-is told to go, once. So whatever is cut off where: from ``launching`` on no process is begun anew;
-what is found runs on, and what was never told to go is ended.
+``launching`` is durable here before any actor is created, and an actor starts its process only on
+`go`, once. So from ``launching`` on, a restarted service starts no process: it re-adopts running
+ones and ends actors that never got `go`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("shadowprice.executors")
 
 FINISH: Final = -1
-"""The order that tells processes to end because another of their generation has."""
+"""Stop command for the remaining processes of a generation that has its result."""
 
 ANSWER: Final = 90.0
-"""Seconds that the bridge has for one thing that an actor is to do."""
+"""Timeout in seconds of a request to the bridge."""
 
 
 class Drive:
-    """Carries one generation to its end.
-
-    Parameters
-    ----------
-    executor : RayExecutor
-        Whose it is.
-    entry : RayEntry
-        The generation.
-    """
+    """Drives one generation to its end."""
 
     def __init__(self, executor: RayExecutor, entry: RayEntry) -> None:
         self._executor = executor
@@ -62,7 +54,7 @@ class Drive:
         self._broken: BaseException | None = None
 
     async def run(self) -> None:
-        """Carry it on from wherever it is."""
+        """Drive the generation from its current phase to its end."""
         try:
             await self._executor.background.repeat("drive", self._on, self._entry.carrying)
         finally:
@@ -70,10 +62,10 @@ class Drive:
                 task.cancel()
 
     async def _on(self) -> bool:
-        """Carry it on as far as it goes; whether it is over."""
+        """Make one attempt to drive it to its end; return whether it has ended."""
         entry = self._entry
         try:
-            await asyncio.to_thread(entry.read)  # how far it came before it was broken off
+            await asyncio.to_thread(entry.read)  # an interrupted attempt may have changed it
             await self._run()
         except (BridgeError, OSError) as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
@@ -94,8 +86,8 @@ class Drive:
         while any(part.end is None for part in entry.parts.values()):
             entry.news_came.clear()
             if self._broken is not None:
-                broken, self._broken = self._broken, None
-                raise broken
+                failure, self._broken = self._broken, None
+                raise failure
             for part in entry.parts.values():
                 if part.end is None and not part.attached and not part.asking:
                     part.asking = True
@@ -135,7 +127,7 @@ class Drive:
     # ---------------------------------------------------------------- beginning
 
     async def _launch(self) -> bool:
-        """Begin it; whether it began."""
+        """Create the actors and start the processes; return whether that succeeded."""
         entry, executor = self._entry, self._executor
         lock = await asyncio.to_thread(entry.generation.claim, me())
         if lock is None:
@@ -146,24 +138,24 @@ class Drive:
         checkpoints = spec.checkpoint_dir or str(folder / "checkpoints")
         work = str(folder / "work")
         folders = [checkpoints, *([] if spec.program.directory else [work])]
-        processes = {one.name: one for one in processes_of(spec)}
+        processes = {item.name: item for item in processes_of(spec)}
         parts = list(entry.parts.values())
-        told = await asyncio.gather(
+        results = await asyncio.gather(
             *(self._prepare(part, spec, processes[part.process], folders) for part in parts),
-            return_exceptions=True,  # no actor is asked for any more once this goes on
+            return_exceptions=True,  # all requests have ended after this
         )
         places: list[dict[str, Any]] = []
-        for one in told:
-            if isinstance(one, BaseException) and not isinstance(one, BridgeError):
-                raise one
-            places.append({"error": str(one)} if isinstance(one, BridgeError) else one)
-        faults = [one["error"] for one in places if "error" in one]
+        for item in results:
+            if isinstance(item, BaseException) and not isinstance(item, BridgeError):
+                raise item
+            places.append({"error": str(item)} if isinstance(item, BridgeError) else item)
+        errors = [item["error"] for item in places if "error" in item]
         await asyncio.to_thread(entry.read)
         if entry.stop_ordered:
-            faults.append("it was told to stop before it was started")
-        if faults:
+            errors.append("it was told to stop before it was started")
+        if errors:
             await self._end_actors()
-            await asyncio.to_thread(self._write, phase=REFUSED, reason=faults[0])
+            await asyncio.to_thread(self._write, phase=REFUSED, reason=errors[0])
             entry.unlock()
             return False
         master = (places[0]["address"], places[0]["port"])
@@ -181,22 +173,25 @@ class Drive:
                 log_bytes=executor.settings.log_bytes,
                 limit_memory=executor.settings.memory == "rlimit",
             )
-            with contextlib.suppress(BridgeError):  # what became of it is found out below
+            with contextlib.suppress(BridgeError):  # `_attach` finds out whether it started
                 await self._ask("call", name=part.actor, method="go", arguments=[plan])
 
-        await asyncio.gather(*(go(*one) for one in zip(parts, places, strict=True)))
+        await asyncio.gather(*(go(*item) for item in zip(parts, places, strict=True)))
         await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
         return True
 
     async def _prepare(
         self, part: Part, spec: GenerationSpec, process: Process, folders: list[str]
     ) -> dict[str, Any]:
-        """Have an actor on the part's node."""
+        """Create the actor of a process on its node.
+
+        Returns the node's properties, or ``error``.
+        """
         executor = self._executor
         node = executor.nodes.get(part.server)
         if node is None or node.id != part.node:
             return {"error": f"the node {part.server} has left the Ray cluster"}
-        found: dict[str, Any] = await self._ask(
+        properties: dict[str, Any] = await self._ask(
             "create",
             name=part.actor,
             node=part.node,
@@ -210,9 +205,9 @@ class Drive:
             },
             patience=executor.settings.patience,
         )
-        if "error" in found:
-            return {"error": f"{part.server}: {found['error']}"}
-        return found
+        if "error" in properties:
+            return {"error": f"{part.server}: {properties['error']}"}
+        return properties
 
     async def _end_actors(self) -> None:
         for part in self._entry.parts.values():
@@ -222,12 +217,12 @@ class Drive:
     # ---------------------------------------------------------------- following
 
     async def _attach(self, part: Part) -> None:
-        """Find a part's actor again and follow it; where there is none, find out how it ended."""
+        """Find and follow a process's actor; without one, find out how the process ended."""
         try:
             if part.gone_since is None and await self._found(part):
                 if self._entry.phase == LAUNCHING:
                     look = await self._ask("call", name=part.actor, method="look", arguments=[])
-                    if look["state"] is None:  # never told to go, and never will be
+                    if look["state"] is None:  # never got `go`, and must not start now
                         await self._ask("kill", name=part.actor)
                         part.lose(f"the service ended before it had begun {part.process}")
                         return
@@ -244,35 +239,38 @@ class Drive:
                 self._entry.news_came.set()
 
     async def _found(self, part: Part) -> bool:
-        """Whether there is an actor of the part's name; asked until Ray knows."""
+        """Return whether the actor exists; retry until Ray knows."""
         while True:
             try:
                 return bool(await self._ask("find", name=part.actor))
-            except BridgeError as error:  # says nothing about the actor
+            except BridgeError as error:  # the failure says nothing about the actor
                 if error.kind == "Closed":
                     raise
                 log.warning("looking for %s on %s: %s", part.process, part.server, error)
                 await asyncio.sleep(1.0)
 
     async def _clear(self, part: Part) -> None:
-        """Find out how a part ended whose actor is not there."""
+        """Find out how a process without an actor ended.
+
+        If its node doesn't return within `lost_after` seconds, the process counts as lost.
+        """
         part.gone_since = part.gone_since or time.monotonic()
         executor = self._executor
         ids = {node.id for node in executor.nodes.values()}
-        own = executor.nodes.get(part.server)
-        node = part.node if part.node in ids else own.id if own is not None else ""
+        current = executor.nodes.get(part.server)
+        node = part.node if part.node in ids else current.id if current is not None else ""
         if node:
             into = str(self._entry.generation.logs)
-            found = await self._ask("clear", name=part.actor, node=node, into=into)
-            if found["known"] and found["cleared"]:
+            result = await self._ask("clear", name=part.actor, node=node, into=into)
+            if result["known"] and result["cleared"]:
                 part.on_node = False
-                part.take(found["state"])
+                part.take(result["state"])
                 if part.end is not None and part.end.lost:
                     part.lose(f"the supervisor of {part.process} was killed on {part.server}")
                 elif part.end is None:
                     part.lose(f"{part.process} was never begun on {part.server}")
                 return
-            if not found["known"] and node == part.node:
+            if not result["known"] and node == part.node:
                 part.lose(f"the actor of {part.process} ended on {part.server} before it began")
                 return
         if time.monotonic() - part.gone_since > executor.settings.lost_after:
@@ -280,35 +278,35 @@ class Drive:
             part.lose(f"the node {part.server} left the Ray cluster, and {part.process} with it")
 
     async def _order(self) -> None:
-        """Tell processes to end, where the scheduler or another process's end asks for it."""
+        """Stop the processes after a stop command, or once another process decided the result."""
         entry = self._entry
         stop = await asyncio.to_thread(entry.generation.stop)
         if stop["command"]:
             command = int(stop["command"])
-            grace = stop["grace"]  # from when it is told: Ray may be away for a while before
+            grace = stop["grace"]  # starts at delivery, which an outage of Ray may delay
         else:
             ends = [part.end for part in entry.parts.values() if part.end is not None]
             if not is_decided(ends, entry.workers, tolerant=entry.tolerant):
                 return
             command, grace = FINISH, entry.grace
-        due = [
+        undelivered = [
             part
             for part in entry.parts.values()
             if part.end is None and part.attached and part.delivered != command
         ]
-        await asyncio.gather(*(self._deliver(part, command, grace) for part in due))
+        await asyncio.gather(*(self._deliver(part, command, grace) for part in undelivered))
 
     async def _deliver(self, part: Part, command: int, grace: float) -> None:
         try:
             await self._ask("call", name=part.actor, method="stop", arguments=[command, grace])
         except BridgeError:
-            return  # it is gone, or will be told again
+            return  # its actor ended, or delivery is retried
         part.delivered = command
 
     # ---------------------------------------------------------------- ending
 
     async def _finish(self) -> None:
-        """Fetch what was written, say how it ended, and let the actors go."""
+        """Collect the logs, store the result, and release the actors."""
         entry = self._entry
         parts = list(entry.parts.values())
         into = str(entry.generation.logs)
@@ -318,23 +316,23 @@ class Drive:
                     await self._ask("collect", name=part.actor, into=into)
         ends = [part.end for part in parts if isinstance(part.end, PartEnd)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
-        known = verdict_of(ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant)
-        decided = next(part for part in parts if part.process == known.process)
+        result = verdict_of(ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant)
+        decided = next(part for part in parts if part.process == result.process)
         change: dict[str, Any] = {
-            "ending": known.ending,
-            "process": known.process,
-            "code": known.code if known.code >= 0 else None,
-            "reason": known.reason,
+            "ending": result.ending,
+            "process": result.process,
+            "code": result.code if result.code >= 0 else None,
+            "reason": result.reason,
             "tail": decided.state.get("tail", []),
             "forced": any(bool(part.state.get("forced")) for part in parts),
         }
-        # Actors alone know how their processes ended: who goes on where this service is cut off
-        # would find none, and take for lost what completed, or failed.
+        # Stored before the actors are released, because only they know how their processes ended.
+        # Otherwise a restarted service would count the generation as lost.
         await asyncio.to_thread(self._write, **change)
         await self._let_go()
 
     async def _let_go(self) -> None:
-        """Let the actors of what is over go, and then say that it is."""
+        """Release the actors, and then mark the generation as ended."""
         entry = self._entry
         for part in entry.parts.values():
             if part.on_node:

@@ -1,4 +1,4 @@
-"""What the executor has in memory of a generation on Ray: its record here, its processes there."""
+"""An executor's in-memory record of a generation on Ray: its directory and its processes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,7 @@ from shadowprice.executors.generations.parts import PartEnd
 class Part:
     """One process of a generation.
 
-    Parameters
-    ----------
-    process : str
-        Its name.
-    server : str
-        Where it runs.
-    node : str
-        Number of the Ray node that it was begun on.
-    actor : str
-        Name of its actor.
+    ``node`` is the id of the Ray node that it was started on. ``actor`` is the name of its actor.
     """
 
     process: str
@@ -33,42 +24,36 @@ class Part:
     node: str
     actor: str
     attached: bool = False
-    """Whether its actor is followed."""
+    """Whether the bridge follows its actor."""
     asking: bool = False
-    """Whether something is being asked about it just now."""
+    """Whether a request about it is pending."""
     gone_since: float | None = None
-    """Since when neither its actor nor its node can be found, on the monotonic clock."""
+    """Monotonic time since which its actor hasn't been found."""
     state: dict[str, Any] = field(default_factory=dict)
     delivered: int = 0
-    """The newest order to stop that its actor took."""
+    """The newest stop command that its actor received."""
     end: PartEnd | None = None
     on_node: bool = True
-    """Whether its log has still to be fetched from its actor."""
+    """Whether its log is still to be collected from its actor."""
     reports: bool = False
-    """Whether it ever put anything into its report file."""
+    """Whether its progress file ever had content."""
     heard: bool = True
-    """Whether it was, when it was last looked at."""
+    """Whether its actor responded to the last progress poll."""
 
     def take(self, state: dict[str, Any]) -> None:
-        """Take in what its supervisor wrote."""
+        """Record its supervisor's state."""
         self.state = state
         if state.get("phase") in OVER:
             self.end = PartEnd.of(self.process, state, f"{self.process} was lost on {self.server}")
 
     def lose(self, why: str) -> None:
-        """Take in that nobody will see how it ended."""
+        """Record that it is lost, because its end can't be observed."""
         self.end = PartEnd(self.process, -1, 0.0, lost=why)
         self.on_node = False
 
 
 class RayEntry(DrivenEntry):
-    """One generation that is not forgotten; see `generations.entry`.
-
-    Parameters
-    ----------
-    job, number, generation
-        As of `Entry`.
-    """
+    """One generation that isn't forgotten; see `Entry`."""
 
     def __init__(self, job: str, number: int, generation: Generation) -> None:
         super().__init__(job, number, generation)
@@ -78,37 +63,37 @@ class RayEntry(DrivenEntry):
         self._told: list[Any] = []
 
     def take_plan(self, plan: dict[str, Any]) -> None:
-        """Keep what the executor has to know of a plan."""
+        """Copy the executor's part of a plan; an empty plan changes nothing."""
         super().take_plan(plan)
         if plan and not self.parts:
-            parts = (Part(**one) for one in plan["parts"])
-            self.parts = {one.actor: one for one in parts}
+            parts = (Part(**part) for part in plan["parts"])
+            self.parts = {part.actor: part for part in parts}
 
     def unlock(self) -> None:
-        """Let its lock go, where it is held."""
+        """Release its lock, if held."""
         lock, self.lock = self.lock, None
         if lock is not None:
             lock.release()
 
     def new_progress(self) -> Progressed | None:
-        """Return what was reported by file since the last look."""
+        """Return the progress received since the last call, or None."""
         latest, self.latest = self.latest, None
         return latest
 
     async def newest_progress(self) -> Progressed | None:
-        """Return the same: actors told it, and it is here."""
+        """Return `new_progress` without a thread: the bridge already delivered it."""
         return self.new_progress()
 
     @property
     def unheard(self) -> bool:
-        """Whether it reports by file, and could not be looked at the last time."""
+        """Whether it reports by file, and its last poll failed."""
         return any(
             part.reports and part.end is None and not (part.attached and part.heard)
             for part in self.parts.values()
         )
 
     def reported(self, part: Part, progress: list[Any] | None) -> None:
-        """Take in what a process has put into its file; what is no report is none."""
+        """Record the content of a process's progress file, if it is new and valid."""
         if progress is None:
             return
         part.reports = True

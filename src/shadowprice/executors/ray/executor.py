@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: the executor that the service holds."""
+"""The Ray executor: runs jobs as actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -48,37 +48,37 @@ from shadowprice.executors.ray.settings import read_settings
 log = logging.getLogger("shadowprice.executors")
 
 PATROL: Final = 1.0
-"""Seconds between looks at the nodes, and at what no event told."""
+"""Seconds between resyncs of nodes and processes."""
 
 CONNECT: Final = 60.0
-"""Seconds that Ray has to let a driver in."""
+"""Timeout in seconds of Ray's connection setup."""
 
 LOOKING: Final = 0.4
-"""Seconds that actors have to say what was reported by now: less than a slot waits for that."""
+"""Timeout in seconds of a progress poll; it must be far below a slot, which waits for it."""
 
 TURN: Final = 10.0
-"""Seconds that the bridge of a service that was killed has to end."""
+"""Seconds that the bridge of a killed service has to exit and release the lock."""
 
 
 class UnreachableError(ExecutorError):
-    """No Ray that could be used answers; where a service starts, its call is wrong."""
+    """No usable Ray cluster answers; a usage error at the service's start."""
 
     exit_code = 2
 
 
 class RayExecutor:
-    """Runs every process of a generation under a detached actor, on the node that a plan names.
+    """Runs every process of a generation under a detached actor, on its planned node.
 
     Parameters
     ----------
     options : ExecutorOptions
-        Its directory, and the address as Ray takes it: ``auto``, ``HOST:PORT`` of a head whose
-        cluster this machine is in, or ``ray://HOST:PORT``; settings as in `settings`.
+        Its directory, settings as in `settings`, and Ray's address: ``auto``, ``HOST:PORT`` of
+        the head of a cluster that includes this machine, or ``ray://HOST:PORT``.
 
     Raises
     ------
     InputError
-        If the address or a setting is wrong, or this is no Linux.
+        If the address or a setting is invalid, or the system isn't Linux.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -87,8 +87,8 @@ class RayExecutor:
         self.settings = read_settings(options.settings)
         self._address = options.address or "auto"
         if self._address != "auto" and endpoint(self._address) is None:
-            mend = "write auto, HOST:PORT or ray://HOST:PORT"
-            raise InputError(Fault("--address", f"{shown(self._address)} is no such", mend))
+            hint = "write auto, HOST:PORT or ray://HOST:PORT"
+            raise InputError(Fault("--address", f"{shown(self._address)} is no such", hint))
         self._namespace = options.namespace
         self.path = Path(options.directory)
         self.base = Path(self.settings.shared) if self.settings.shared else self.path
@@ -103,33 +103,33 @@ class RayExecutor:
         self._looks = Looks(self._desk.tell)
         self.token = ""
         self.litter: dict[str, str] = {}
-        """Actors of processes that were lost with their server: what that keeps of them."""
+        """Actors of processes lost with their server, and the server whose files need cleanup."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Features of this executor."""
         return Capabilities(discovers_servers=True, several_machines=True, progress_files=True)
 
     @property
     def directory(self) -> Path:
-        """Where its records are; see `Remembering`."""
+        """Directory of its records; see `Remembering`."""
         return self.path
 
     @property
     def health_error(self) -> str | None:
-        """Why Ray cannot be reached, or what fails here; see `ReportsHealth`."""
-        away = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
-        return away or self.background.health_error
+        """Why Ray can't be reached, or a background failure; see `ReportsHealth`."""
+        unreachable = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
+        return unreachable or self.background.health_error
 
-    # ------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Begin, and find again what runs.
+        """Connect to Ray, and adopt generations that are still running.
 
         Raises
         ------
         ExecutorError
-            If Ray does not answer, is another version, or another service uses the directory.
+            If Ray doesn't answer or has another version, or another service uses the directory.
         """
         try:
             await asyncio.to_thread(self._open)
@@ -165,18 +165,18 @@ class RayExecutor:
         self.token = mark.read_text(encoding="ascii").strip()
 
     async def _connect(self) -> None:
-        """Begin a bridge, and let it connect."""
+        """Start a bridge and connect it to Ray."""
         assert self._lock is not None
         if self.link is not None:
             await self.link.close()
-        why = await asyncio.to_thread(reached, self._address)
-        if why:
-            raise UnreachableError(f"no Ray answers at {self._address}: {why}")
-        for left in reversed(range(TRIES)):
+        reason = await asyncio.to_thread(reached, self._address)
+        if reason:
+            raise UnreachableError(f"no Ray answers at {self._address}: {reason}")
+        for retries_left in reversed(range(TRIES)):
             try:
                 await self._let_in(self._lock.descriptor)
             except BridgeError as error:
-                if not left or not by_chance(error):
+                if not retries_left or not by_chance(error):
                     raise UnreachableError(self._why(error)) from error
             else:
                 return
@@ -186,7 +186,7 @@ class RayExecutor:
         try:
             await link.open(keep)
             place = {"root": self.settings.node_dir, "digest": digest(), "bundle": bundle()}
-            found = await link.ask(
+            response = await link.ask(
                 "connect",
                 CONNECT,
                 address=self._address,
@@ -196,7 +196,7 @@ class RayExecutor:
         except BridgeError:
             await link.close()
             raise
-        self._by_client = bool(found["client"])
+        self._by_client = bool(response["client"])
 
     def _why(self, error: BridgeError) -> str:
         assert self.link is not None
@@ -210,7 +210,7 @@ class RayExecutor:
         return f"no Ray answers at {self._address}: {text}"
 
     async def close(self) -> None:
-        """Let go. What runs goes on."""
+        """Disconnect; running generations continue."""
         await all_of(
             self.background.end,
             self._looks.end,
@@ -231,7 +231,7 @@ class RayExecutor:
             lock.release()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
-        """Take in which servers the service reckons with; those not there are told gone."""
+        """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._desk.tell(self._gone(name) for name in self._expected - self.nodes.keys())
 
@@ -239,7 +239,7 @@ class RayExecutor:
     def _gone(name: str) -> ServerGone:
         return ServerGone(name, time.time(), "no node of the Ray cluster has this name")
 
-    # ------------------------------------------------------------------ orders
+    # ------------------------------------------------------------------ commands
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
@@ -272,7 +272,7 @@ class RayExecutor:
     # ------------------------------------------------------------------ following
 
     def _happened(self, event: dict[str, Any]) -> None:
-        """Take in what the bridge tells of an actor."""
+        """Apply an event of the bridge about an actor."""
         for entry in self._desk.entries.values():
             part = entry.parts.get(event["name"])
             if part is None:
@@ -288,16 +288,16 @@ class RayExecutor:
             return
 
     async def look(self, entry: RayEntry) -> None:
-        """Report what is new of a generation."""
+        """Emit a generation's new reports."""
         await self._desk.look(entry)
 
     async def progress(self) -> Sequence[Progressed]:
-        """Look at once at what jobs report by file; see `Fresh.progress`.
+        """Poll progress files; see `Fresh.progress`.
 
-        What does not answer in `LOOKING` seconds is told of when it does, as every report is.
+        Reports that arrive after `LOOKING` seconds are emitted later by `watch`.
         """
         if self._looks.under_way:
-            return ()  # nobody answered the last time; what that finds is told
+            return ()  # the previous poll still runs, and `watch` emits its result
         return await self._looks.wait_for(self._progress())
 
     async def _progress(self) -> list[Progressed]:
@@ -307,25 +307,27 @@ class RayExecutor:
             for name, part in entry.parts.items()
             if part.attached and part.end is None
         }
-        found: dict[str, list[Any] | None] = {}
+        responses: dict[str, list[Any] | None] = {}
         for name, entry in running.items():
-            entry.parts[name].heard = False  # until it answers
+            entry.parts[name].heard = False  # until its actor responds
         if running and self.link is not None:
-            # Longer than actors have: the bridge's own time, of which there may be none.
-            found = await self.link.ask("progress", 2 * LOOKING, names=list(running), most=LOOKING)
+            # Longer than the actors' timeout, because the bridge itself may be slow.
+            responses = await self.link.ask(
+                "progress", 2 * LOOKING, names=list(running), most=LOOKING
+            )
         reports = []
         for entry in {id(entry): entry for entry in running.values()}.values():
-            async with entry.looking:  # nothing is told after an end
-                for name in found.keys() & entry.parts.keys():
+            async with entry.looking:  # an end is the last report
+                for name in responses.keys() & entry.parts.keys():
                     entry.parts[name].heard = True
-                    entry.reported(entry.parts[name], found[name])
+                    entry.reported(entry.parts[name], responses[name])
                 report = None if entry.told_end else entry.new_progress()
             if report is not None:
                 reports.append(report)
         return reports
 
     def unheard(self) -> frozenset[str]:
-        """Return the jobs whose actors did not say what was reported; see `Fresh.unheard`."""
+        """Return the jobs whose actors didn't respond to the last poll; see `Fresh.unheard`."""
         return frozenset(entry.job for entry in self._desk.live if entry.unheard)
 
     async def _patrol(self) -> None:
@@ -341,11 +343,11 @@ class RayExecutor:
             self._health_error = ""
             await self._tidy()
         except ExecutorError as error:
-            if str(error) != self._health_error:  # said once, and not every second
+            if str(error) != self._health_error:  # not every second
                 log.warning("Ray cannot be reached, and is asked again: %s", error)
             self._health_error = str(error)
             if self._by_client and self.link is not None:
-                await self.link.close()  # a driver ends with its connection, a client may not
+                await self.link.close()  # unlike a driver, a client may outlive its connection
         except (OSError, ValueError) as error:
             log.warning("looking at the nodes of Ray failed: %s", error)
         finally:
@@ -355,16 +357,16 @@ class RayExecutor:
     async def _look_at_nodes(self) -> None:
         assert self.link is not None
         records = await self.link.ask("nodes", 10.0)
-        found = nodes_of(records, {name: node.id for name, node in self.nodes.items()})
-        before, self.nodes = self.nodes, found
+        nodes = nodes_of(records, {name: node.id for name, node in self.nodes.items()})
+        previous, self.nodes = self.nodes, nodes
         now = time.time()
-        for name, node in found.items():
-            if name not in before or before[name].server != node.server:
+        for name, node in nodes.items():
+            if name not in previous or previous[name].server != node.server:
                 self._desk.tell([ServerSeen(node.server, now)])
-        self._desk.tell(self._gone(name) for name in before.keys() - found.keys())
+        self._desk.tell(self._gone(name) for name in previous.keys() - nodes.keys())
 
     async def _tidy(self) -> None:
-        """Remove what nodes that are back kept of processes that were lost with them."""
+        """Clean up lost processes on nodes that have returned."""
         for actor, server in tuple(self.litter.items()):
             node = self.nodes.get(server)
             if node is not None and self.link is not None:
@@ -373,11 +375,11 @@ class RayExecutor:
                     await self.link.ask("clear", 60.0, name=actor, node=node.id, into="")
 
     async def list(self) -> tuple[Held, ...]:
-        """Return every generation that is not forgotten."""
+        """Return every generation that isn't forgotten."""
         return self._desk.held()
 
     def watch(self) -> AsyncIterator[Report]:
-        """Tell what happens; see `Executor.watch`."""
+        """Yield reports; see `Executor.watch`."""
         return self._desk.watch(self._servers)
 
     def _servers(self) -> Iterator[Report]:
@@ -385,20 +387,20 @@ class RayExecutor:
             yield ServerSeen(node.server, time.time())
         yield from map(self._gone, self._expected - self.nodes.keys())
 
-    # ------------------------------------------------------------------ afterwards
+    # ------------------------------------------------------------------ retention and queries
 
     async def forget(self, job: str, generation: int) -> None:
-        """Take in that an end was recorded; see `Executor.forget`."""
+        """Acknowledge a recorded end; see `Executor.forget`."""
         await self._desk.forget(job, generation)
 
     async def discard(self, job: str) -> None:
-        """Remove what is kept of a job that is over."""
+        """Remove the files of a finished job."""
         async with self._desk.one_at_a_time(job):
             if await self._desk.discard(job):
                 await asyncio.to_thread(shutil.rmtree, self.folder(job), ignore_errors=True)
 
     def folder(self, job: str) -> Path:
-        """Return where a job may leave files that all nodes see."""
+        """Return the job's directory on the shared file system."""
         return self.base / "files" / self._desk.store.job(job).name
 
     async def logs(
@@ -410,11 +412,11 @@ class RayExecutor:
         start: int | None = None,
         most: int = 65_536,
     ) -> LogChunk:
-        """Return a piece of a process's log; see `Executor.logs`."""
+        """Return a chunk of a process's log; see `Executor.logs`."""
         numbers = await asyncio.to_thread(self._desk.store.generations, job)
         if generation is None:
-            kept = [n for n in numbers if self._has_logs(job, n)]
-            generation = max(kept, default=0)
+            with_logs = [number for number in numbers if self._has_logs(job, number)]
+            generation = max(with_logs, default=0)
         if generation not in numbers:
             raise KeyError(f"{process} of generation {generation}")
         entry = self._desk.entries.get((job, generation))
@@ -432,20 +434,22 @@ class RayExecutor:
     async def _live_logs(
         self, entry: RayEntry, process: str, start: int | None, most: int
     ) -> LogChunk:
-        part = next((one for one in entry.parts.values() if one.process == process), None)
-        found = None
+        part = next(
+            (candidate for candidate in entry.parts.values() if candidate.process == process), None
+        )
+        response = None
         if part is not None and self.link is not None and entry.phase == RUNNING:
             with contextlib.suppress(BridgeError):
                 arguments = [process, start, most, part.end is not None]
-                found = await self.link.ask(
+                response = await self.link.ask(
                     "call", 20.0, name=part.actor, method="logs", arguments=arguments
                 )
-        if found is None:
+        if response is None:
             raise KeyError(f"{process} of generation {entry.number}")
-        begin, end, text, _ = found
+        begin, end, text, _ = response
         return LogChunk(entry.number, process, begin, end, text, complete=False)
 
     async def observe(self) -> tuple[Observed, ...]:
-        """Return what really runs: this executor's own generations."""
+        """Return this executor's own running generations."""
         own = [entry.held() for entry in self._desk.entries.values() if entry.phase == RUNNING]
-        return tuple(Observed(one.job, one.placement, one.started or 0.0) for one in own)
+        return tuple(Observed(held.job, held.placement, held.started or 0.0) for held in own)

@@ -1,4 +1,4 @@
-"""The service's end of the bridge: a process that is asked things, and may die."""
+"""The service's end of the connection to the bridge process, which may die."""
 
 from __future__ import annotations
 
@@ -18,18 +18,13 @@ from shadowprice.executors.contract import ExecutorError
 log = logging.getLogger("shadowprice.executors")
 
 LINE: Final = 32 << 20
-"""Bytes of an answer, at most."""
+"""Maximum bytes of a response."""
 
 
 class Link:
-    """A bridge that runs.
+    """A connection to a running bridge.
 
-    Parameters
-    ----------
-    log : Path
-        Where it writes what it has to say.
-    event : callable
-        Called with each event.
+    ``log`` is the file for the bridge's output. ``event`` receives each event.
     """
 
     def __init__(self, log: Path, event: Callable[[dict[str, Any]], None]) -> None:
@@ -42,18 +37,12 @@ class Link:
 
     @property
     def up(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the bridge can receive requests."""
         return self._reading is not None and not self._reading.done()
 
     async def open(self, keep: int) -> None:
-        """Begin the process.
-
-        Parameters
-        ----------
-        keep : int
-            A descriptor that it holds as long as it lives.
-        """
-        with self._log.open("wb") as log:  # of the last one only
+        """Start the bridge; it holds the descriptor ``keep`` while it lives."""
+        with self._log.open("wb") as log:  # replaces the previous bridge's log
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -62,7 +51,7 @@ class Link:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
-                start_new_session=True,  # Ctrl-C is for the service
+                start_new_session=True,  # Ctrl-C must only reach the service
                 pass_fds=(keep,),
                 limit=LINE,
             )
@@ -72,18 +61,18 @@ class Link:
         assert process.stdout is not None
         try:
             while line := await process.stdout.readline():
-                told = json.loads(line)
-                if "event" in told:
-                    self._event(told)
+                message = json.loads(line)
+                if "event" in message:
+                    self._event(message)
                     continue
-                future = self._asked.pop(told["id"], None)
+                future = self._asked.pop(message["id"], None)
                 if future is None or future.done():
                     continue
-                if "error" in told:
-                    future.set_exception(BridgeError(told["error"], told["kind"]))
+                if "error" in message:
+                    future.set_exception(BridgeError(message["error"], message["kind"]))
                 else:
-                    future.set_result(told["is"])
-        except Exception:  # who sees to it that there is a link begins another
+                    future.set_result(message["is"])
+        except Exception:  # the executor's resync starts another bridge
             log.exception("what the bridge told could not be taken in")
         finally:
             for future in self._asked.values():
@@ -92,21 +81,21 @@ class Link:
             self._asked.clear()
 
     async def ask(self, what: str, limit: float | None = None, **more: Any) -> Any:
-        """Return what the bridge answers.
+        """Send a request and return the bridge's response.
 
         Parameters
         ----------
         what : str
-            What it is to do.
+            Name of the request.
         limit : float, optional
-            Seconds that it has.
+            Timeout in seconds.
         **more
-            What it has to know.
+            Arguments of the request.
 
         Raises
         ------
         BridgeError
-            If it cannot, or is gone.
+            If the request fails, or the bridge has ended.
         """
         if not self.up or self._process is None or self._process.stdin is None:
             raise BridgeError("there is no connection to Ray", "Closed")
@@ -116,7 +105,7 @@ class Link:
         try:
             self._process.stdin.write(request.encode() + b"\n")
             await self._process.stdin.drain()
-            async with asyncio.timeout(limit):  # not wait_for: it forgets to be cancelled
+            async with asyncio.timeout(limit):  # wait_for can swallow a cancellation
                 return await future
         except TimeoutError:
             raise BridgeError(f"no answer within {limit:g} s", "Timeout") from None
@@ -126,7 +115,7 @@ class Link:
             self._asked.pop(number, None)
 
     async def close(self) -> None:
-        """End the process."""
+        """Kill the bridge and wait for its end."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -136,7 +125,7 @@ class Link:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     def last_words(self) -> str:
-        """Return the last line that it wrote, for people."""
+        """Return the last line of the bridge's log, for people."""
         try:
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -145,14 +134,9 @@ class Link:
 
 
 class BridgeError(ExecutorError):
-    """The bridge could not do what it was asked.
+    """A request to the bridge failed.
 
-    Parameters
-    ----------
-    message : str
-        Why.
-    kind : str
-        The type of what went wrong there; ``Closed`` where the bridge is gone.
+    ``kind`` is the type name of the bridge's exception, or ``Closed`` if the bridge has ended.
     """
 
     def __init__(self, message: str, kind: str) -> None:

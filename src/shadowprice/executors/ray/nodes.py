@@ -1,4 +1,4 @@
-"""What a Ray node is to a scheduler, and what a process asks of Ray."""
+"""Ray nodes as servers, and the resource requests of actors."""
 
 from __future__ import annotations
 
@@ -19,21 +19,15 @@ _OWN: Final = {"CPU": "cpu", "GPU": "gpu"}
 _LEFT_OUT: Final = ("node:", "object_store_memory", "accelerator_type:")
 _ACCELERATOR: Final = "ray.io/accelerator-type"
 _MOST_NAMES: Final = int(bounds.RESOURCES.most)
-"""Resources and labels taken of one node."""
+"""Maximum number of resources and of labels read from a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster.
+    """A node of the Ray cluster.
 
-    Parameters
-    ----------
-    id : str
-        Its number in Ray: another one whenever a raylet is started.
-    address : str
-        By which other nodes reach it.
-    server : ServerSlice
-        What it is to a scheduler.
+    ``id`` is Ray's id of the node, which changes with every start of its raylet. Other nodes reach
+    it at ``address``. ``server`` is its representation in the cluster.
     """
 
     id: str
@@ -42,33 +36,33 @@ class Node:
 
 
 def nodes_of(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, Node]:
-    """Return the nodes that may carry work, by server.
+    """Return the nodes that can run jobs, by server name.
 
-    Those without a CPU and a GPU are left out, and of two with one name the one that came later.
+    Nodes without CPU and GPU are omitted. Of two nodes with one name, the known one is kept.
 
     Parameters
     ----------
     records : iterable of mapping
-        What ``ray.nodes()`` tells.
+        Result of ``ray.nodes()``.
     known : mapping of str to str
-        Numbers of the nodes by server, as they were.
+        Ids of the previously known nodes by server.
     """
-    found: dict[str, Node] = {}
-    alive = [one for one in records if one.get("Alive")]
-    alive.sort(key=lambda one: (known.get(_name(one)) != one["NodeID"], one["NodeID"]))
+    nodes: dict[str, Node] = {}
+    alive = [item for item in records if item.get("Alive")]
+    alive.sort(key=lambda item: (known.get(_name(item)) != item["NodeID"], item["NodeID"]))
     for record in alive:
         node = _node(record)
         if not {"cpu", "gpu"} & node.server.capacity.keys():
             continue
-        if node.server.name in found:
+        if node.server.name in nodes:
             log.warning(
                 "two nodes of the Ray cluster are called %s; one is left out: "
                 "give each its own `ray start --node-name`",
                 node.server.name,
             )
             continue
-        found[node.server.name] = node
-    return found
+        nodes[node.server.name] = node
+    return nodes
 
 
 def _name(record: Mapping[str, Any]) -> str:
@@ -95,21 +89,17 @@ def _node(record: Mapping[str, Any]) -> Node:
 
 
 def gpus(amounts: Mapping[str, int]) -> int:
-    """Return what is asked of GPUs of any kind, in thousandths."""
-    return sum(n for name, n in amounts.items() if name == "gpu" or name.startswith("gpu/"))
+    """Return the total of GPUs of any kind, in thousandths."""
+    return sum(
+        amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
+    )
 
 
 def asked_of(amounts: Mapping[str, int], node: Node) -> dict[str, Any]:
-    """Return what an actor is to ask of Ray for a process.
+    """Return the actor options that request a process's resources from Ray.
 
-    What Ray does not know of the node (a bandwidth, say) is the scheduler's to count.
-
-    Parameters
-    ----------
-    amounts : mapping of str to int
-        What the process takes, in the units of `core.amounts`.
-    node : Node
-        Where it is to run.
+    Resources that Ray doesn't know on the node, such as bandwidth, are left to the scheduler.
+    ``amounts`` are in the units of `core.amounts`.
     """
     options: dict[str, Any] = {"num_cpus": amounts.get("cpu", 0) / MILLI}
     wanted = gpus(amounts)
@@ -128,25 +118,23 @@ def asked_of(amounts: Mapping[str, int], node: Node) -> dict[str, Any]:
 def check_room(
     node: Node, wanted: Iterable[Mapping[str, int]], held: Iterable[Mapping[str, int]]
 ) -> None:
-    """Refuse what a node cannot give, before Ray would wait for it.
+    """Check that a node has capacity for new processes, because Ray would wait for it.
 
     Parameters
     ----------
-    node : Node
-        The node.
     wanted : iterable of mapping
-        What each new process there takes.
+        Demand of each new process on the node.
     held : iterable of mapping
-        What each process takes that is there already.
+        Demand of each existing process on the node.
 
     Raises
     ------
     NoPlaceError
-        If it has too little of anything that Ray counts.
+        If any resource that Ray counts is insufficient.
     """
-    name, has = node.server.name, node.server.capacity
+    name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)
-    total, used = has.get("gpu", 0), sum(map(gpus, old))
+    total, used = capacity.get("gpu", 0), sum(map(gpus, old))
     for amounts in new:
         amount = gpus(amounts)
         if amount > MILLI and amount % MILLI:
@@ -160,14 +148,14 @@ def check_room(
                 f"{amount / MILLI:g}"
             )
         used += amount
-    for resource in {key for amounts in new for key in amounts} & has.keys():
+    for resource in {key for amounts in new for key in amounts} & capacity.keys():
         if gpus({resource: 1}):
             continue
-        asked = sum(amounts.get(resource, 0) for amounts in new)
-        room = has[resource] - sum(amounts.get(resource, 0) for amounts in old)
-        if asked > room:
+        demand = sum(amounts.get(resource, 0) for amounts in new)
+        free_amount = capacity[resource] - sum(amounts.get(resource, 0) for amounts in old)
+        if demand > free_amount:
             unit = 1 if resource == "memory" else MILLI
             raise NoPlaceError(
-                f"{name} has {max(0, room) / unit:g} of {resource} free in Ray, and "
-                f"{asked / unit:g} is asked for"
+                f"{name} has {max(0, free_amount) / unit:g} of {resource} free in Ray, and "
+                f"{demand / unit:g} is asked for"
             )

@@ -1,4 +1,4 @@
-"""What a generation's processes are to run on their nodes, worked out before any is begun."""
+"""Plans for generations and their processes on Ray."""
 
 from __future__ import annotations
 
@@ -24,16 +24,9 @@ _DATA_LIMIT: Final = 64 << 20
 def plan_of(
     spec: GenerationSpec, nodes: Mapping[str, Node], held: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], str]:
-    """Return the plan of a generation, and why there is none.
+    """Return the plan of a generation, and a reason if it is refused.
 
-    Parameters
-    ----------
-    spec : GenerationSpec
-        The generation.
-    nodes : mapping of str to Node
-        The nodes by server.
-    held : iterable of mapping
-        The ``deals`` of other generations.
+    ``nodes`` are by server. ``held`` are the ``deals`` of other generations.
     """
     held = list(held)
     processes = processes_of(spec)
@@ -42,7 +35,7 @@ def plan_of(
         if spec.devices:
             raise NoPlaceError("Ray deals out devices itself: none may be named")
         deals = deals_of(spec, processes)
-        for server in dict.fromkeys(one.server for one in processes):
+        for server in dict.fromkeys(process.server for process in processes):
             if server not in nodes:
                 raise NoPlaceError(f"the Ray cluster has no node called {server!r}")
             check_room(nodes[server], on_server(server, deals), on_server(server, held))
@@ -51,17 +44,17 @@ def plan_of(
     execution = secrets.token_hex(16)
     parts = [
         {
-            "process": one.name,
-            "server": one.server,
-            "node": nodes[one.server].id,
-            "actor": f"{execution}.{one.name}",
+            "process": process.name,
+            "server": process.server,
+            "node": nodes[process.server].id,
+            "actor": f"{execution}.{process.name}",
         }
-        for one in processes
+        for process in processes
     ]
     return {
         "execution": execution,
         "spec": spec.record(),
-        "processes": [{"name": one.name} for one in processes],
+        "processes": [{"name": process.name} for process in processes],
         "parts": parts,
         "deals": deals,
         "grace": spec.program.grace,
@@ -83,26 +76,24 @@ def part_plan(
     log_bytes: int,
     limit_memory: bool,
 ) -> dict[str, Any]:
-    """Return what the supervisor of one process is to run; see `local.planning.plan_of`.
+    """Return the supervisor's plan for one process; see `local.planning.plan_of`.
 
     Parameters
     ----------
-    spec, process
-        Which process of which generation.
     actor : str
-        Name of its actor: the mark that its processes carry.
+        Name of its actor, which also marks its processes.
     master : (str, int)
-        Address and port of the node of worker 0, where the processes meet.
+        Rendezvous address and port, on the node of worker 0.
     checkpoints, work : str
         The job's directories.
     inherited : mapping of str to str
         The node's environment.
     gpus : sequence of str or None
-        GPUs that Ray gave it; None where its node has none.
+        GPUs that Ray allocated; None if its node has none.
     log_bytes : int
-        Most bytes kept of what it writes.
+        Maximum bytes kept of its log.
     limit_memory : bool
-        Whether it is held to the memory that its job asks for.
+        Whether to limit its private memory to its demand.
     """
     environment = own_environment(spec, inherited) | environment_of(
         spec,
@@ -128,7 +119,7 @@ def part_plan(
             }
         ],
         "grace": spec.program.grace,
-        "tolerates_workers": False,  # of one process: the service judges them together
+        "tolerates_workers": False,  # a supervisor has one process; `Drive` decides
         "secrets": [spec.progress_token],
         "log_bytes": log_bytes,
         "bell": "",

@@ -1,4 +1,4 @@
-"""Whether anybody listens where a Ray head is said to be; without ray, and at once."""
+"""Quick check, without ray, of whether a Ray head listens at an address."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Final
 
 PATIENCE: Final = 5.0
-"""Seconds that an address has to answer."""
+"""Timeout in seconds of the connection attempt."""
 
 TRIES: Final = 3
-"""How often Ray Client is asked to let a driver in whose server died at its birth."""
+"""Number of connection attempts if Ray Client's server dies at its start."""
 
 
 def by_chance(error: BaseException) -> bool:
-    """Whether Ray Client refused for a reason that the next try may not meet.
+    """Return whether a retry may succeed after this failure of Ray Client.
 
-    Its door on the head forks a server for each driver while gRPC's threads run there, and one in
-    some dozens of these servers dies of that before it serves anybody.
+    The head's proxy forks a server for each driver while gRPC threads run. A few percent of these
+    servers crash before they serve any request.
     """
     return "Starting Ray client server failed" in str(error)
 
 
 def endpoint(address: str) -> tuple[str, int] | None:
-    """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, None for any other."""
+    """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, None otherwise."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
         return None
@@ -32,15 +32,15 @@ def endpoint(address: str) -> tuple[str, int] | None:
 
 
 def reached(address: str) -> str:
-    """Return why nobody answers at an address; empty where somebody does, or it is none.
+    """Return why an address doesn't answer; empty if it answers or has no host and port.
 
-    Ray itself would try for a minute, and say it in a page.
+    Ray itself would retry for a minute and print a page.
     """
-    place = endpoint(address)
-    if place is None:
+    target = endpoint(address)
+    if target is None:
         return ""
     try:
-        with socket.create_connection(place, PATIENCE):
+        with socket.create_connection(target, PATIENCE):
             return ""
     except TimeoutError:
         return "it does not answer"
@@ -49,11 +49,11 @@ def reached(address: str) -> str:
 
 
 def remembered() -> str:
-    """Return where the head is of the cluster that this machine was last in, empty for nowhere.
+    """Return the head's address of this machine's last cluster, empty if unknown.
 
-    ``ray start`` writes it down; ``ray stop`` removes it, and a machine that went down does not.
+    ``ray start`` writes it. ``ray stop`` removes it, but a crash of the machine leaves it.
     """
-    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # as Ray looks
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # Ray's own rule
     try:
         return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
     except OSError:

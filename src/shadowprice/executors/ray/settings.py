@@ -1,4 +1,4 @@
-"""What can be set of the Ray executor, beside what every executor is made with."""
+"""Settings of the Ray executor."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _NAMES: Final = ("log_bytes", "lost_after", "memory", "node_dir", "patience", "s
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set.
+    """Settings of the Ray executor.
 
     Parameters
     ----------
     log_bytes : int
-        Most bytes kept of what one process writes.
+        Maximum bytes kept of each process's log.
     lost_after : float
-        Seconds from when a node is gone until what ran there is taken for ended. Ray lets a raylet
-        live for 60 s that has lost its head, and what it runs with it.
+        Seconds after a node's loss until its processes count as lost. Ray lets a raylet live
+        for 60 s after it lost its head, and its processes with it.
     memory : str
-        ``rlimit``: a process is held to the private memory that its job asks for; ``off``.
+        ``rlimit`` limits a process's private memory to its demand; ``off``.
     node_dir : str
-        Where nodes keep what runs there.
+        The executor's directory on the nodes.
     patience : float
-        Seconds that Ray has to give a process its place; then the generation is refused.
+        Timeout in seconds for Ray to place a process; then the generation is refused.
     shared : str
-        A directory that the service and all nodes see under the same path: checkpoints and work of
-        jobs that name no other place. Empty for the executor's own.
+        Directory that the service and all nodes see under the same path, for default checkpoint
+        and working directories. Empty for the executor's own directory.
     """
 
     log_bytes: int = LOG_BYTES
@@ -43,19 +43,19 @@ class Settings:
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
-    """Return what is set.
+    """Parse the settings.
 
     Raises
     ------
     InputError
-        If a name is unknown or a value is wrong, listing all of them.
+        If a name is unknown or a value is invalid, with all errors.
     """
     reading = Reading(values, _NAMES)
     settings = Settings(
         reading.log_bytes(),
         reading.seconds("lost_after", 60),
         reading.choice("memory", ("rlimit", "off")),
-        reading.path("node_dir") or f"/tmp/shadowprice-ray-{os.geteuid()}",  # its owner is checked
+        reading.path("node_dir") or f"/tmp/shadowprice-ray-{os.geteuid()}",  # owner is checked
         reading.seconds("patience", 60),
         reading.path("shared"),
     )
