@@ -1,5 +1,6 @@
-"""Jobs as pods of a Kubernetes cluster, its nodes the servers.
+"""The Kubernetes executor: jobs run as pods of a cluster, whose nodes are the servers.
 
-`executor` gives the orders, `records` keeps them in the API server, `driving` carries a generation
-from its order to its end, `pods` says what is asked for and `views` what became of it.
+`executor` implements the contract and `records` stores commands in the API server. `driving` is the
+controller of one generation. `pods` builds the objects of a generation, and `views` parses the
+observed state.
 """

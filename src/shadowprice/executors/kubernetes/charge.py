@@ -1,4 +1,4 @@
-"""Who gives orders: one executor at a time, of the service that leads."""
+"""The executor's lease: only one executor sends commands at a time."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from shadowprice.kubernetes.lease import Lease
 log = logging.getLogger("shadowprice.executors")
 
 AGAIN: Final = 2.0
-"""Seconds of each try to hold the lease again."""
+"""Timeout in seconds of an attempt to reacquire the lease."""
 
 TURN: Final = 45.0
-"""Seconds that a service which was killed has to be taken for gone."""
+"""Seconds to wait at the start until a killed service's lease expires."""
 
 
 class Charge:
-    """The lease of an executor, under the election of its service.
+    """The lease of an executor, subject to the leader election of its service.
 
-    Two leases, since they end apart: a service without an election has the executor's alone, and
-    one of several replicas may be elected while the one before still holds the executor's.
+    There are two leases because they expire independently. A service without an election only has
+    the executor's lease. A newly elected replica may have to wait until its predecessor's executor
+    lease expires.
 
     Parameters
     ----------
     service : str
         Label of the service.
     election : Election or None
-        By which its replicas chose this one; None where there is one service only.
+        Election among the service's replicas; None for a single service.
     """
 
     def __init__(self, service: str, election: Election | None) -> None:
@@ -40,23 +41,26 @@ class Charge:
         self._lease: Lease | None = None
 
     def holds(self) -> bool:
-        """Whether nobody else gives orders at this moment, by this machine's clock alone."""
+        """Return whether this executor is the only one allowed to send commands.
+
+        Only this machine's clock is used.
+        """
         return self._elected() and self._lease is not None and self._lease.holds()
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is not held any more, and could be taken again."""
+        """Whether the lease isn't held and may be reacquired."""
         return self._lease is None or self._lease.lost.is_set()
 
     async def take(self, connection: Connection, namespace: str) -> None:
-        """Hold the lease, so that no other serves beside.
+        """Acquire the lease.
 
         Raises
         ------
         ExecutorError
             If another service holds it.
         ApiError
-            If the server refuses.
+            If the API server refuses.
         """
         lease = self._new(connection, namespace)
         if not await lease.take(TURN, self._is_deposed):
@@ -67,14 +71,14 @@ class Charge:
         self._lease = lease
 
     async def take_again(self, connection: Connection, namespace: str) -> None:
-        """Hold the lease again that ran out while nobody answered.
+        """Reacquire a lease that expired while the API server was unreachable.
 
-        Where another holds it now, orders are refused until that one lets go.
+        If another executor holds it now, commands are refused until it is released.
 
         Raises
         ------
         ApiError
-            If another holds it, or leads, or nobody answers.
+            If another executor holds the lease or leads, or the API server doesn't answer.
         """
         if not self._elected():
             raise DeposedError
@@ -85,7 +89,7 @@ class Charge:
         log.info("the lease of %s is held again", self._service)
 
     async def release(self) -> None:
-        """Let it go, so that the next need not wait."""
+        """Release the lease, so that the next holder needn't wait."""
         if self._lease is not None:
             await self._lease.release()
             self._lease = None
@@ -100,15 +104,15 @@ class Charge:
         return Lease(connection, namespace, f"{self._service}-executor", identity)
 
     def _is_deposed(self, holder: str) -> bool:
-        """Whether a holder of the lease was elected before this service, which was since.
+        """Return whether the lease's holder was elected before this service.
 
-        By the time somebody else is elected it gives no order any more: see `holds`.
+        That holder no longer sends commands once this service is elected; see `holds`.
         """
         name, number, *_ = [*holder.split(" "), "", ""]
-        mine = self._election
+        election = self._election
         return (
-            mine is not None
-            and name == mine.name
+            election is not None
+            and name == election.name
             and number.isdecimal()
-            and (int(number) < mine.number)
+            and (int(number) < election.number)
         )

@@ -1,4 +1,4 @@
-"""What an API server can do that not all can, by what it says of itself, never by its version."""
+"""Detection of optional features of the API server, from its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ _POD: Final = "io.k8s.api.core.v1.PodSpec"
 
 
 async def has_gates(connection: Connection) -> bool:
-    """Return whether pods can wait for each other before any is placed (scheduling gates).
+    """Return whether the API server supports scheduling gates of pods.
+
+    With them, all pods of a generation can exist before any is scheduled.
 
     Raises
     ------
     ApiError
-        If nobody answers.
+        If the API server doesn't answer.
     """
     try:
         index = await connection.get("/openapi/v3")
-        where = index["paths"]["api/v1"]["serverRelativeURL"]
-        text = await connection.text(where)
+        path = index["paths"]["api/v1"]["serverRelativeURL"]
+        text = await connection.text(path)
     except ApiError as error:
         if error.passing:
             raise
-        return False  # servers before 1.24 have no such documents, nor gates
+        return False  # before 1.24: no OpenAPI v3 and no gates
     except (KeyError, TypeError):
         return False
     return gates_in(await asyncio.to_thread(json.loads, text))
 
 
 def gates_in(document: Mapping[str, Any]) -> bool:
-    """Return whether a server's own description of pods knows scheduling gates."""
+    """Return whether the pod schema of an OpenAPI document has scheduling gates."""
     try:
         return "schedulingGates" in document["components"]["schemas"][_POD]["properties"]
     except (KeyError, TypeError):

@@ -1,11 +1,11 @@
-"""One generation on Kubernetes, from its order to its end.
+"""The controller of one generation on Kubernetes, from acceptance to its end.
 
     accepted -> running -> ended
     accepted -> refused
 
-The generation's secret is its licence: pods cannot begin without it. It is made once, before any
-pod, by whoever then makes the pods, and it is gone before the generation's end is told. So a
-request that comes late, from a service that was cut off or is not there any more, begins nothing.
+The generation's secret gates its pods, which can't start without it. The service that creates the
+pods creates it first, once, and it is deleted before the generation's end is reported. So a delayed
+request of a partitioned or ended service starts nothing.
 """
 
 from __future__ import annotations
@@ -41,42 +41,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("shadowprice.executors")
 
 FINISH: Final = -1
-"""The order that tells processes to end because another of their generation has."""
+"""Stop command for the remaining processes of a generation that has its result."""
 
 OPENING: Final = 5.0
-"""Seconds that a node has to tell a log, before its pod is told to end."""
+"""Seconds that a node has to open a log stream before its pod is deleted."""
 
 SILENT: Final = 0.7
-"""The same for a log that is empty: nothing says when a node begins to tell it."""
+"""The same for an empty log, because the start of an empty stream can't be observed."""
 
 UNSEEN: Final = 2.0
-"""Seconds before pods that were made, and that no event told of, are looked for."""
+"""Seconds after which created pods without an event are listed."""
 
 UNANSWERED: Final = 30.0
-"""Longest of the growing pauses between such looks that the server does not answer."""
+"""Maximum backoff in seconds of such listings that fail."""
 
 SETTLED: Final = 10.0
-"""Seconds between looks at a generation that runs, where no event tells of any of its pods."""
+"""Seconds between checks of a running generation without events of its pods."""
 
 OF_ITSELF: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
-"""Endings that the pods' exit statuses say, and no order."""
+"""Endings that follow from the pods' exit statuses, without a command."""
 
 READING: Final = 60.0
-"""Seconds that a log may take once its pod is over."""
+"""Timeout in seconds for collecting the log of an ended pod."""
 
 _OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
 
 
 class Drive:
-    """Carries one generation to its end.
-
-    Parameters
-    ----------
-    executor : KubernetesExecutor
-        Whose it is.
-    entry : KubernetesEntry
-        The generation.
-    """
+    """Drives one generation to its end."""
 
     def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
         self._executor = executor
@@ -88,26 +80,26 @@ class Drive:
         self._unseen = Pauses(UNSEEN, UNANSWERED)
 
     async def run(self) -> None:
-        """Carry it on from wherever it is."""
+        """Drive the generation from its current phase to its end."""
         try:
             await self._executor.background.repeat("drive", self._on, self._entry.carrying)
         finally:
-            following = tuple(self._following)
-            for task in following:
+            tasks = tuple(self._following)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _on(self) -> bool:
-        """Carry it on as far as it goes; whether it is over."""
-        entry, came = self._entry, self._came
+        """Make one attempt to drive it to its end; return whether it has ended."""
+        entry, writes_before = self._entry, self._came
         if entry.over:
             return True
         try:
             await self._run()
         except ApiError as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
-        if not entry.over:  # or what seemed to be over was not
-            if self._came > came:
+        if not entry.over:  # or a pod unexpectedly runs on
+            if self._came > writes_before:
                 self._pauses.succeeded()
             await asyncio.sleep(self._pauses.failed())
         return entry.over
@@ -120,16 +112,16 @@ class Drive:
             return
         if not self._launched and not entry.state.get("closing"):
             launch = Launch(self._executor, entry, self._objects)
-            why = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
-            if why:
-                await self._close(why)
+            reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
+            if reason:
+                await self._close(reason)
             self._launched, self._looked = True, time.monotonic()
         if entry.state.get("closing"):
             await self._withdraw()
         while not await self._is_over():
             entry.news_came.clear()
             await self._judge()
-            self._executor.look(entry)  # a generation that settles may wait long for its next turn
+            self._executor.look(entry)  # the wait below may be long
             if entry.state.get("closing") and not self._closed:
                 await self._withdraw()
             await self._order()
@@ -145,7 +137,7 @@ class Drive:
     _looked = 0.0
 
     def _settled(self) -> bool:
-        """Whether only what is told, and no time that passes, changes where the generation is."""
+        """Return whether only events, and no timeouts, can change the generation's state."""
         entry = self._entry
         return entry.phase == RUNNING and all(
             part.view is not None
@@ -160,7 +152,7 @@ class Drive:
         return all(part.end is not None for part in self._entry.parts.values())
 
     async def _write(self, **change: Any) -> None:
-        """Write to the record, unless it says already that all is over."""
+        """Update the generation's record, unless it has ended."""
 
         def update(record: Any) -> dict[str, Any]:
             state = record.generations.get(self._entry.number)
@@ -177,7 +169,7 @@ class Drive:
     # ---------------------------------------------------------------- following
 
     async def _judge(self) -> None:
-        """Take in where the pods are: what began, what ended, what never will begin."""
+        """Apply the state of the pods: starts, ends and refusals."""
         entry, executor = self._entry, self._executor
         await self._look_for_unseen()
         for part in entry.parts.values():
@@ -197,12 +189,14 @@ class Drive:
             return
         failed = any(part.end is not None and part.end.code > 0 for part in entry.parts.values())
         if failed or all(part.began or _exited(part) for part in entry.parts.values()):
-            began = [p.view.began for p in entry.parts.values() if p.view and p.view.began]
-            await self._write(phase=RUNNING, started=max([*began, entry.state["accepted"]]))
+            starts = [
+                item.view.began for item in entry.parts.values() if item.view and item.view.began
+            ]
+            await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
             return
-        why = refusal_of(entry, executor.settings.patience)
-        if why:
-            await self._close(why)
+        reason = refusal_of(entry, executor.settings.patience)
+        if reason:
+            await self._close(reason)
 
     def _see(self, part: Part) -> None:
         key = f"{self._entry.namespace}/{part.pod}"
@@ -217,9 +211,10 @@ class Drive:
             part.vanished = time.monotonic()
 
     async def _look_for_unseen(self) -> None:
-        """Look for pods that were made, and that no event told of, in the server itself.
+        """List created pods of which no event arrived.
 
-        An event may be late, and a pod may come and go between two looks: what is in etcd decides.
+        Events may be late, and a pod may come and go between two events. The API server's storage
+        decides.
         """
         missing = [
             part
@@ -235,7 +230,7 @@ class Drive:
             views = {view.process: view for view in await self._objects.pods()}
         except ApiError:
             self._unseen.failed()
-            return  # who does not answer says nothing of pods
+            return  # a failed request says nothing about pods
         self._looked = now
         self._unseen.succeeded()
         for part in missing:
@@ -245,12 +240,12 @@ class Drive:
                 part.vanished = time.monotonic()
 
     async def _close(self, why: str) -> None:
-        """Write that it is to be withdrawn, before anything of it is taken away."""
+        """Record that the generation is to be withdrawn, before any object is deleted."""
         await self._write(closing=why)
         self._entry.news_came.set()
 
     async def _withdraw(self) -> None:
-        """Take the licence away, and find out what there is that has to end."""
+        """Delete the secret, and find the pods that have to end."""
         await self._objects.removed("secrets", self._objects.name)
         views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
@@ -261,7 +256,7 @@ class Drive:
         self._closed = True
 
     async def _order(self) -> None:
-        """Tell processes to end, where the scheduler or another process's end asks for it."""
+        """Delete pods after a stop command, or once another process decided the result."""
         entry = self._entry
         stop = entry.state.get("stop")
         if stop:
@@ -277,27 +272,28 @@ class Drive:
             await self._close("it was told to stop before it was started")
         for part in entry.parts.values():
             if part.view is not None and part.view.deleting and part.ending is None:
-                # An earlier service has told it, or anybody.
+                # Deleted by an earlier service or another client.
                 part.ending = time.monotonic() - self._since(part.view)
-        due = [p for p in entry.parts.values() if p.end is None and p.delivered != command]
-        await asyncio.gather(*(self._deliver(part, command, grace) for part in due))
+        undelivered = [
+            item for item in entry.parts.values() if item.end is None and item.delivered != command
+        ]
+        await asyncio.gather(*(self._deliver(part, command, grace) for part in undelivered))
 
     async def _keep_what_decided(self) -> None:
-        """Write down which ends make the others' processes end, before those are told to.
+        """Record the ends that decide the result, before the other pods are deleted.
 
-        Who goes on where this service is cut off would find pods that are gone, or going, and take
-        them for deleted by somebody else.
+        Otherwise a restarted service would find deleted pods, and blame another client for them.
         """
         parts = self._entry.parts
-        known = {name: part.known() for name, part in parts.items() if part.end is not None}
-        if len(known) < len(parts) and not self._entry.state.get("deciding"):
-            await self._write(deciding=known)
+        ends = {name: part.known() for name, part in parts.items() if part.end is not None}
+        if len(ends) < len(parts) and not self._entry.state.get("deciding"):
+            await self._write(deciding=ends)
 
     def _since(self, view: PodView) -> float:
-        """Return the seconds since a pod was told to end, as the server counts them.
+        """Return the seconds since a pod's deletion was requested, by the server's clock.
 
-        By its clock alone: that of the machine here may be another. Both times are cut off to
-        seconds; a second more leaves no process less than its grace.
+        The clock of this machine may differ. Both times are truncated to seconds, so one second is
+        added, which never shortens a grace period.
         """
         now = self._objects.connection.time()
         if now is None or view.told is None:
@@ -309,11 +305,11 @@ class Drive:
             return
         if part.view.running and not part.delivered:
             await self._listen(part)
-        uid = {"preconditions": {"uid": part.view.uid}}
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", **uid}
+        preconditions = {"preconditions": {"uid": part.view.uid}}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **preconditions}
         lost = self._executor.is_lost(part.server)
         part.told = True
-        # A server counts a grace from when a pod was told first, and makes it only shorter.
+        # The server counts a grace period from the first deletion, and only ever shortens it.
         now = time.monotonic()
         since = now if part.ending is None else part.ending
         allowed = min(part.allowed, now - since + grace)
@@ -325,9 +321,9 @@ class Drive:
         self._came += 1
 
     async def _listen(self, part: Part) -> None:
-        """Fetch what a pod has written, and follow what it will, before it is told to end.
+        """Fetch a pod's log, and follow it, before the pod is deleted.
 
-        Once: an order that the server did not take is given again, and is followed already.
+        This happens once, even if the deletion is retried.
         """
         if part.listened:
             return
@@ -336,19 +332,19 @@ class Drive:
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(OPENING):
                 await follower.look()
-        begun = asyncio.Event()
-        following = follower.follow(begun)
+        opened = asyncio.Event()
+        following = follower.follow(opened)
         task = self._executor.background.spawn("logs", following, "following a log", vital=False)
         self._following.add(task)
         task.add_done_callback(self._following.discard)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING if follower.some else SILENT):
-                await begun.wait()
+                await opened.wait()
 
     # ---------------------------------------------------------------- ending
 
     def follower(self, part: Part) -> Follower:
-        """Return what fetches the log of a part."""
+        """Return the follower of a process's log, created on first use."""
         if part.follower is None:
             executor = self._executor
             part.follower = Follower(
@@ -362,7 +358,7 @@ class Drive:
         return part.follower
 
     async def _collect(self, part: Part) -> None:
-        """Fetch what is left of a part's log."""
+        """Fetch the rest of a process's log."""
         if part.view is None or not part.view.began:
             return
         follower = self.follower(part)
@@ -372,16 +368,16 @@ class Drive:
         part.tail = follower.tail()
 
     async def _finish(self) -> None:
-        """Take everything away, and say how it ended."""
+        """Delete the generation's objects, and record its result."""
         entry = self._entry
         refused = entry.phase == ACCEPTED and entry.state.get("closing")
         end = {} if refused else self._end()
         if end.get("ending") in OF_ITSELF:
-            # Pods go with their secret, and they alone say so: who goes on where this service is
-            # cut off would find none, and take for lost what completed, or failed.
+            # Recorded first, because only the pods know this result. Otherwise a restarted
+            # service would find no pods and count the generation as lost.
             await self._write(end=end)
         await self._objects.removed("secrets", self._objects.name)
-        views = await self._objects.pods()  # as they are now, whatever was told before
+        views = await self._objects.pods()  # listed, because events may be late
         for view in views:
             part = entry.parts.get(view.process)
             if part is not None and part.end is not None and self._goes_on(view):
@@ -394,7 +390,7 @@ class Drive:
             await self._write(**_OVER, **end)
 
     async def _finish_known(self) -> None:
-        """Take away what is left of a generation of which the record says how it ended."""
+        """Delete the remaining objects of a generation whose result is recorded."""
         await self._objects.removed("secrets", self._objects.name)
         while True:
             views = await self._objects.pods()
@@ -406,12 +402,12 @@ class Drive:
         await self._write(**_OVER, **end)
 
     def _goes_on(self, view: PodView) -> bool:
-        """Whether a pod may still run something, on a node that is not taken for gone."""
+        """Return whether a pod may still run processes, on a node that isn't lost."""
         part = self._entry.parts.get(view.process)
         return _runs(view) and not (part is not None and self._executor.is_lost(part.server))
 
     async def _cleared(self, views: Iterable[PodView]) -> None:
-        """Take pods and service away."""
+        """Delete the pods and the service object."""
         for view in views:
             part = self._entry.parts.get(view.process)
             lost = part is not None and self._executor.is_lost(part.server)
@@ -422,19 +418,19 @@ class Drive:
             await self._objects.removed("services", self._objects.name)
 
     def _end(self) -> dict[str, Any]:
-        """Return what the record is to say of the end."""
+        """Return the result for the record."""
         entry = self._entry
         ends = [part.end for part in entry.parts.values() if part.end is not None]
-        known = verdict_of(
+        result = verdict_of(
             ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
         )
-        decided = entry.parts[known.process]
-        seen = known.code >= 0 and not decided.unseen
+        decided = entry.parts[result.process]
+        has_code = result.code >= 0 and not decided.unseen
         return {
-            "ending": known.ending,
-            "process": known.process,
-            "code": known.code if seen else None,
-            "reason": known.reason,
+            "ending": result.ending,
+            "process": result.process,
+            "code": result.code if has_code else None,
+            "reason": result.reason,
             "tail": list(decided.tail),
             "forced": any(end.killed for end in ends),
         }
@@ -445,5 +441,5 @@ def _exited(part: Part) -> bool:
 
 
 def _runs(view: PodView) -> bool:
-    """Whether a pod may still run something."""
+    """Return whether a pod may still run processes."""
     return view.running or (view.exit is None and not view.over)

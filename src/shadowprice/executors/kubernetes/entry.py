@@ -1,4 +1,4 @@
-"""What the executor has in memory of a generation: its record, its pods, what was told."""
+"""An executor's in-memory record of a generation on Kubernetes: its record and its pods."""
 
 from __future__ import annotations
 
@@ -22,70 +22,53 @@ if TYPE_CHECKING:
 
 @dataclass
 class Part:
-    """One process of a generation, and its pod.
-
-    Parameters
-    ----------
-    process : str
-        Its name.
-    server : str
-        Where it runs.
-    pod : str
-        Name of its pod.
-    """
+    """One process of a generation, and its pod."""
 
     process: str
     server: str
     pod: str
     view: PodView | None = None
-    """The pod as it was last seen."""
+    """The last observed state of the pod."""
     vanished: float | None = None
-    """Since when it is not there any more, on the monotonic clock."""
+    """Monotonic time since which the pod is missing."""
     over_since: float | None = None
-    """Since when it is over on paper, while its container was not seen to end."""
+    """Monotonic time since which the pod is over, but its container wasn't seen to end."""
     delivered: int = 0
-    """The newest order to end that the server took."""
+    """The newest stop command that the API server accepted."""
     ending: float | None = None
-    """Since when it was told to end, as far as is known here, on the monotonic clock."""
+    """Monotonic time since which the pod is being deleted, as far as known."""
     allowed: float = math.inf
-    """Seconds from then on until it is killed."""
+    """Grace period in seconds from ``ending`` on."""
     told: bool = False
-    """Whether it was told to end, or at least the server was asked to tell it."""
+    """Whether its deletion was requested, even if the response is unknown."""
     end: PartEnd | None = None
     listened: bool = False
-    """Whether its log is, or was, followed to its end."""
+    """Whether its log is, or was, followed."""
     unseen: bool = False
-    """Whether nobody saw its exit status."""
+    """Whether its exit status is unknown."""
     tail: tuple[str, ...] = ()
     follower: Follower | None = None
 
     @property
     def began(self) -> bool:
-        """Whether its process began."""
+        """Whether its process has started."""
         return self.view is not None and self.view.began is not None
 
     def known(self) -> dict[str, Any]:
-        """Return what a record is to say of its end, for whoever goes on."""
+        """Return its end for the record, for a restarted service."""
         assert self.end is not None
         return {"end": asdict(self.end), "tail": list(self.tail), "unseen": self.unseen}
 
     def take(self, known: Mapping[str, Any]) -> None:
-        """Take in what a record says of its end."""
+        """Restore its end from the record."""
         self.end = PartEnd(**known["end"])
         self.tail, self.unseen = tuple(known["tail"]), bool(known["unseen"])
 
 
 class KubernetesEntry(DrivenEntry):
-    """One generation that is not forgotten; see `generations.entry`.
+    """One generation that isn't forgotten; see `Entry`.
 
-    Parameters
-    ----------
-    job : str
-        The job.
-    number : int
-        The generation.
-    path : Path
-        The executor's directory, where logs are kept.
+    ``path`` is its directory, which only holds logs.
     """
 
     def __init__(self, job: str, number: int, path: Path) -> None:
@@ -98,7 +81,7 @@ class KubernetesEntry(DrivenEntry):
         self.since = time.monotonic()
 
     def take(self, state: dict[str, Any]) -> None:
-        """Take in what its record says."""
+        """Apply the state in its record."""
         self.state = state
         stop = state.get("stop", {})
         self._stop_command = int(stop.get("command", 0))
@@ -107,22 +90,22 @@ class KubernetesEntry(DrivenEntry):
         plan = state.get("plan")
         if plan and not self.parts:
             self.take_plan(
-                {"processes": [{"name": one["process"]} for one in plan["parts"]], **plan}
+                {"processes": [{"name": part["process"]} for part in plan["parts"]], **plan}
             )
-            parts = [Part(**one) for one in plan["parts"]]
-            self.parts = {one.process: one for one in parts}
+            parts = [Part(**part) for part in plan["parts"]]
+            self.parts = {part.process: part for part in parts}
             self.namespace = str(plan["namespace"])
-            for name, known in (state.get("deciding") or {}).items():
-                self.parts[name].take(known)
+            for name, end in (state.get("deciding") or {}).items():
+                self.parts[name].take(end)
 
     @property
     def told_to_end(self) -> bool:
-        """Whether its processes may have been told to end, by this service or an earlier one."""
+        """Whether this or an earlier service may have deleted its pods."""
         return self.stop_ordered or bool(self.state.get("deciding"))
 
     def read(self) -> None:
-        """Its record is in the API server: see `take`."""
+        """Do nothing: its record is in the API server; see `take`."""
 
     def ends(self) -> list[PartEnd]:
-        """Return how the processes ended that did."""
+        """Return the ends of the processes that have ended."""
         return [part.end for part in self.parts.values() if part.end is not None]

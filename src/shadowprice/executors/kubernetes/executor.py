@@ -1,4 +1,4 @@
-"""Jobs on a Kubernetes cluster: the executor that the service holds."""
+"""The Kubernetes executor: runs jobs as pods of a cluster."""
 
 from __future__ import annotations
 
@@ -56,48 +56,48 @@ from shadowprice.kubernetes.pausing import Pauses
 log = logging.getLogger("shadowprice.executors")
 
 PATROL: Final = 1.0
-"""Seconds between looks at nodes, and at what no event told."""
+"""Seconds between resyncs of nodes and missed events."""
 
 UNANSWERED: Final = 10.0
-"""Longest of the growing pauses between tries of what the server did not take."""
+"""Maximum backoff in seconds of requests that the API server didn't accept."""
 
 LOOKING: Final = 10.0
-"""Seconds that a look at a log may take."""
+"""Timeout in seconds for fetching a log."""
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 
 class UnreachableError(ExecutorError):
-    """No cluster that could be used answers; where a service starts, its call is wrong."""
+    """No usable Kubernetes cluster answers; a usage error at the service's start."""
 
     exit_code = 2
 
 
 class KubernetesExecutor:
-    """Runs every process of a generation in a pod, on the node that a plan names.
+    """Runs every process of a generation in a pod, on its planned node.
 
     Parameters
     ----------
     options : ExecutorOptions
-        Its directory (logs only: all else is in the API server), and the address as
-        `kubernetes.connection.Connection.open` takes it; settings as in `settings`.
+        Its directory for logs (all other state is in the API server), the address as in
+        `kubernetes.connection.Connection.open`, and settings as in `settings`.
 
     Raises
     ------
     InputError
-        If a setting is wrong.
+        If a setting is invalid.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
         self.settings = read_settings(options.settings)
         self._address = options.address
         self._observing = options.observing
-        named = options.namespace
-        self.service = named if _LABEL.fullmatch(named) else f"s-{key_of(named)[:16]}"
+        namespace = options.namespace
+        self.service = namespace if _LABEL.fullmatch(namespace) else f"s-{key_of(namespace)[:16]}"
         self.path = Path(options.directory)
         self._keeping = Keeping(self.path)
         self._roster: Roster[KubernetesEntry] = Roster()
-        # As pods name them, of which there are many events; what the roster lets go is gone here.
+        # Index by the key in pods' labels, because pod events are frequent.
         self._keyed: WeakValueDictionary[tuple[str, int], KubernetesEntry] = WeakValueDictionary()
         self.gates = False
         self.namespace = self.settings.namespace
@@ -115,15 +115,15 @@ class KubernetesExecutor:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Features of this executor."""
         return Capabilities(discovers_servers=True, several_machines=True, observes=True)
 
     @property
     def health_error(self) -> str | None:
-        """What fails in it just now; see `ReportsHealth`."""
+        """Current failure of a background task; see `ReportsHealth`."""
         return self.background.health_error
 
-    # ------------------------------------------------------------------ what it stands on
+    # ------------------------------------------------------------------ dependencies
 
     @property
     def connection(self) -> Connection:
@@ -134,14 +134,14 @@ class KubernetesExecutor:
 
     @property
     def cluster(self) -> Cluster:
-        """Nodes and pods as they are known."""
+        """Cached nodes and pods."""
         if self._cluster is None:
             raise ExecutorError("there is no connection to Kubernetes")
         return self._cluster
 
     @property
     def records(self) -> Records:
-        """What the API server remembers."""
+        """Durable records in the API server."""
         if self._records is None:
             raise ExecutorError("there is no connection to Kubernetes")
         return self._records
@@ -153,7 +153,7 @@ class KubernetesExecutor:
 
     @property
     def last(self) -> dict[str, Any]:
-        """What own pods were in the end that are not there any more."""
+        """Last states of own pods that no longer exist."""
         return self.cluster.last
 
     def node(self, server: str) -> NodeView:
@@ -162,7 +162,7 @@ class KubernetesExecutor:
         Raises
         ------
         NoPlaceError
-            If it is not there.
+            If it doesn't exist.
         """
         node = self.node_or_none(server)
         if node is None:
@@ -170,24 +170,24 @@ class KubernetesExecutor:
         return node
 
     def node_or_none(self, server: str) -> NodeView | None:
-        """Return a node, None where it is not there."""
+        """Return a node, None if it doesn't exist."""
         return self.cluster.nodes.items.get(server)
 
     def gone_since(self, server: str) -> float | None:
-        """Return since when a node is gone, or not ready, on the monotonic clock."""
+        """Return the monotonic time since which a node is missing or not ready, or None."""
         return self.cluster.gone_since(server)
 
     def is_lost(self, server: str) -> bool:
-        """Whether what ran on a node is taken for ended."""
+        """Return whether the processes on a node count as lost."""
         since, node = self.gone_since(server), self.node_or_none(server)
         return since is not None and (
             time.monotonic() - since > self.settings.lost_after or (node is not None and node.off)
         )
 
-    # ------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------ opening and closing
 
     async def reach(self) -> None:
-        """Make sure that an API server answers; see `contract.Reaching.reach`."""
+        """Check that the API server answers; see `contract.Reaching.reach`."""
         try:
             connection = await Connection.open(self._address, self.settings.context)
             try:
@@ -195,18 +195,19 @@ class KubernetesExecutor:
             finally:
                 await connection.close()
         except ApiError as error:
-            if error.status != 403:  # what it keeps from this user is not what is needed
+            if error.status != 403:  # the version may be forbidden to this user
                 raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
         except ConnectError as error:
             raise UnreachableError(f"no Kubernetes that can be used: {error}") from error
 
     async def open(self) -> None:
-        """Begin, and find again what runs.
+        """Connect, acquire the lease, and adopt generations that are still running.
 
         Raises
         ------
         ExecutorError
-            If no API server answers, or another service uses what is this one's.
+            If the API server doesn't answer, or another service uses the directory or the
+            lease.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -246,14 +247,14 @@ class KubernetesExecutor:
         self.background.again("resync", self._patrol, "looking at the cluster", PATROL)
 
     async def _take_again(self) -> None:
-        """Give orders again after nobody answered for long, and look what is other since."""
+        """Reacquire the lease after an outage, and resync with the records."""
         await self._charge.take_again(self.connection, self.namespace)
         for record in await self.records.load():
             for number, state in record.generations.items():
                 self._hold(record.job, number, state)
 
     async def close(self) -> None:
-        """Let go. What runs goes on."""
+        """Disconnect; running generations continue."""
         await all_of(
             self.background.end,
             self._look_no_more,
@@ -279,24 +280,24 @@ class KubernetesExecutor:
             lock.release()
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
-        """Take in which servers the service reckons with; those not there are told gone."""
+        """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._look_at_nodes()
         self._roster.tell(map(self._gone, self._expected - self.cluster.servers.keys()))
 
     def _gone(self, name: str) -> ServerGone:
-        there = self._cluster is not None and name in self._cluster.nodes.items
-        why = "its node is not ready" if there else "no node of the cluster has this name"
-        return ServerGone(name, time.time(), why)
+        exists = self._cluster is not None and name in self._cluster.nodes.items
+        reason = "its node is not ready" if exists else "no node of the cluster has this name"
+        return ServerGone(name, time.time(), reason)
 
-    # ------------------------------------------------------------------ orders
+    # ------------------------------------------------------------------ commands
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._roster.one_at_a_time(spec.job):
             self._check_charge()
             owner = Owner.of_labels(spec.labels)
-            space = owner.namespace if owner is not None else self.namespace
+            namespace = owner.namespace if owner is not None else self.namespace
             plan, refusal = plan_of(
                 spec,
                 nodes=self.cluster.nodes.items,
@@ -304,7 +305,7 @@ class KubernetesExecutor:
                 used=self.cluster.used,
                 held=self._roster.deals,
                 settings=self.settings,
-                namespace=space,
+                namespace=namespace,
             )
             if owner is not None and plan:
                 plan["owner"] = owner_reference(owner)
@@ -325,7 +326,7 @@ class KubernetesExecutor:
             )
             entry = self._roster.entries.get((job, generation))
             if entry is not None:
-                entry.told_end = False  # it is told again, now as the answer to this order
+                entry.told_end = False  # emitted again, with this command's number
             self._hold_all(None, job)
             return receipt
 
@@ -340,7 +341,7 @@ class KubernetesExecutor:
             raise ExecutorError(f"the API server did not take it: {error}") from error
 
     def _hold_all(self, spec: GenerationSpec | None, job: str = "") -> None:
-        """Follow every generation that a job's record tells of."""
+        """Register every generation of a job's record."""
         name = spec.job if spec is not None else job
         record = self.records.known.get(name)
         for number, state in (record.generations if record is not None else {}).items():
@@ -373,11 +374,11 @@ class KubernetesExecutor:
     # ------------------------------------------------------------------ following
 
     def look(self, entry: KubernetesEntry) -> None:
-        """Report what is new of a generation."""
+        """Emit a generation's new reports."""
         self._roster.tell(entry.news())
 
     def _happened(self, service: str, job: str, generation: int) -> None:
-        """Take in that a pod is other than it was."""
+        """Wake the generation of a changed pod."""
         if service != self.service:
             return
         entry = self._keyed.get((job, generation))
@@ -385,7 +386,7 @@ class KubernetesExecutor:
             entry.news_came.set()
 
     def _node_moved(self, name: str) -> None:
-        """Take in that a node is ready, or off, where it was not, or the other way round."""
+        """Wake the generations on a node whose readiness changed."""
         for entry in self._roster.live:
             if any(part.server == name for part in entry.parts.values()):
                 entry.news_came.set()
@@ -399,7 +400,7 @@ class KubernetesExecutor:
                 for key in tuple(self._forgetting):
                     await self._forget(*key)
                 if time.monotonic() - self._swept > SWEEP and self._charge.holds():
-                    live = {(one.key, one.number) for one in self._roster.live}
+                    live = {(entry.key, entry.number) for entry in self._roster.live}
                     pods = self.pods.items.items()
                     await self._sweeper.sweep(self.connection, self.records, pods, live)
                     self._swept = time.monotonic()
@@ -409,17 +410,17 @@ class KubernetesExecutor:
             log.warning("the API server is asked again in %.0f s: %s", pause, error)
 
     def _look_at_nodes(self) -> None:
-        seen, gone = self.cluster.look(self._expected)
+        changed, gone = self.cluster.look(self._expected)
         now = time.time()
-        self._roster.tell(ServerSeen(server, now) for server in seen)
+        self._roster.tell(ServerSeen(server, now) for server in changed)
         self._roster.tell(map(self._gone, gone))
 
     async def list(self) -> tuple[Held, ...]:
-        """Return every generation that is not forgotten."""
+        """Return every generation that isn't forgotten."""
         return self._roster.held()
 
     def watch(self) -> AsyncIterator[Report]:
-        """Tell what happens; see `Executor.watch`."""
+        """Yield reports; see `Executor.watch`."""
         return self._roster.watch(self._servers)
 
     def _servers(self) -> Iterator[Report]:
@@ -428,10 +429,10 @@ class KubernetesExecutor:
                 yield ServerSeen(server, time.time())
             yield from map(self._gone, self._expected - self._cluster.servers.keys())
 
-    # ------------------------------------------------------------------ afterwards
+    # ------------------------------------------------------------------ retention and queries
 
     async def forget(self, job: str, generation: int) -> None:
-        """Take in that an end was recorded; see `Executor.forget`."""
+        """Acknowledge a recorded end; see `Executor.forget`."""
         entry = self._roster.entries.get((job, generation))
         if entry is None or not entry.over:
             return
@@ -439,7 +440,7 @@ class KubernetesExecutor:
         for part in entry.parts.values():
             self.last.pop(f"{entry.namespace}/{part.pod}", None)
         self._forgetting.add((job, generation))
-        with contextlib.suppress(ApiError):  # the patrol tries again
+        with contextlib.suppress(ApiError):  # the resync retries
             await self._forget(job, generation)
 
     async def _forget(self, job: str, generation: int) -> None:
@@ -448,22 +449,22 @@ class KubernetesExecutor:
         await asyncio.to_thread(self._keeping.keep_newest, job)
 
     async def discard(self, job: str) -> None:
-        """Remove what is kept of a job that is over."""
+        """Remove the files and records of a finished job."""
         async with self._roster.one_at_a_time(job):
-            if any(one.job == job for one in self._roster.live):
+            if any(entry.job == job for entry in self._roster.live):
                 return
             try:
                 record = await self.records.read(job)
                 if record.meta:
                     await self.records.change(
-                        job, lambda found: found.generations.clear(), open_=False
+                        job, lambda current: current.generations.clear(), open_=False
                     )
             except ApiError as error:
                 raise ExecutorError(f"the API server did not take it: {error}") from error
             self.records.known.pop(job, None)
             self._roster.drop(job)
             await asyncio.to_thread(self._keeping.remove, job)
-            if self.settings.shared:  # where it is seen from here
+            if self.settings.shared:  # does nothing if it isn't mounted here
                 own = Path(folders(self.settings, job)[0]).parent
                 await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
 
@@ -476,11 +477,15 @@ class KubernetesExecutor:
         start: int | None = None,
         most: int = 65_536,
     ) -> LogChunk:
-        """Return a piece of a process's log; see `Executor.logs`."""
+        """Return a chunk of a process's log; see `Executor.logs`."""
         if generation is None:
-            known = self._roster.entries.values()
-            begun = [one.number for one in known if one.job == job and one.parts]
-            generation = max([*begun, *self._keeping.numbers(job)], default=0)
+            entries = self._roster.entries.values()
+            numbers = [
+                candidate.number
+                for candidate in entries
+                if candidate.job == job and candidate.parts
+            ]
+            generation = max([*numbers, *self._keeping.numbers(job)], default=0)
         entry = self._roster.entries.get((job, generation))
         if entry is not None and not entry.over:
             await self._fetch(entry, process)
@@ -498,26 +503,26 @@ class KubernetesExecutor:
             async with asyncio.timeout(LOOKING):
                 await entry.driver.follower(part).look()
         except (ApiError, TimeoutError) as error:
-            # What was fetched before is given out all the same; the next reader asks again.
-            said = str(error) or f"no answer within {LOOKING:g} s"
-            log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, said)
+            # The reader gets the part fetched earlier, and the next read retries.
+            message = str(error) or f"no answer within {LOOKING:g} s"
+            log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, message)
 
     async def observe(self) -> tuple[Observed, ...]:
-        """Return what really runs, this executor's own generations and those of others."""
+        """Return running jobs: this executor's own generations, and those of other schedulers."""
         own = (
             []
             if self._observing
-            else [e.held() for e in self._roster.entries.values() if e.phase == RUNNING]
+            else [entry.held() for entry in self._roster.entries.values() if entry.phase == RUNNING]
         )
-        ours = [Observed(one.job, one.placement, one.started or 0.0) for one in own]
+        ours = [Observed(job.job, job.placement, job.started or 0.0) for job in own]
         skipped = "" if self._observing else self.service
         theirs = observed(self.pods.items.values(), self.namespace, skipped)
-        told = {one.job for one in ours}
-        return (*ours, *(one for one in theirs if one.job not in told))
+        own_names = {job.job for job in ours}
+        return (*ours, *(job for job in theirs if job.job not in own_names))
 
 
 def owner_reference(owner: Owner) -> dict[str, Any]:
-    """Return what makes a resource the owner of an object."""
+    """Return the owner reference of a `TrainingJob` resource."""
     return {
         "apiVersion": "shadowprice.io/v1alpha1",
         "kind": "TrainingJob",

@@ -1,8 +1,8 @@
-"""The log of a pod, fetched piece by piece: each time from where the last piece ended.
+"""Logs of pods, fetched incrementally.
 
-A server tells a log from a moment on, in whole seconds, with the time of every line; what was
-fetched already is known by that, and left out. What a node rotated away before it was fetched is
-gone, and a line says so.
+The API server returns a log from a given time in whole seconds, with a timestamp on every line.
+Lines that were already fetched are recognized by their timestamps and skipped. If the node rotated
+lines away before they were fetched, a line in the log marks their loss.
 """
 
 from __future__ import annotations
@@ -21,36 +21,32 @@ from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Pauses
 
 OFTEN: Final = 0.3
-"""Seconds between two looks at a log that somebody reads."""
+"""Minimum seconds between two fetches of a log that is being read."""
 
 SELDOM: Final = 10.0
-"""Longest of the growing pauses after looks at a log that its node does not tell."""
+"""Maximum backoff in seconds of fetches that fail."""
 
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:\d\d)")
 _LONG: Final = 3600.0
 _SHORT: Final = 30.0
-"""Seconds without output in which a pod that is followed, or read, is believed to be there."""
+"""Timeout in seconds of a silent stream: ``_LONG`` if followed, ``_SHORT`` if read."""
 
 _MISSING: Final = b"[some output is missing here: its node had removed it]\n"
 
 
 class Follower:
-    """Keeps what one pod writes.
+    """Fetches the log of one pod into local files.
 
     Parameters
     ----------
-    connection : Connection
-        To the server.
     path : str
-        Of the pod.
+        API path of the pod.
     folder : Path
-        Where logs are kept.
-    process : str
-        The process.
+        Directory of the local log.
     limit : int
-        Most bytes kept.
+        Maximum bytes kept.
     secret : str
-        What is starred out.
+        Text that is replaced by ``***``.
     """
 
     def __init__(
@@ -79,7 +75,7 @@ class Follower:
 
     @property
     def some(self) -> bool:
-        """Whether anything was fetched."""
+        """Whether any line was fetched."""
         return bool(self._last)
 
     def tail(self) -> tuple[str, ...]:
@@ -87,37 +83,31 @@ class Follower:
         return tuple(self._writer.tail()) if self._writer is not None else ()
 
     async def look(self) -> None:
-        """Fetch what is new, unless that was done, or tried in vain, a moment ago.
+        """Fetch new lines, unless a fetch succeeded or failed a moment ago.
 
         Raises
         ------
         ApiError
-            If the server refuses, or does not answer.
+            If the API server refuses or doesn't answer.
         """
         recent = time.monotonic() - self._looked <= OFTEN
         if self.complete or self._followed or recent or not self._pauses.over:
             return
         try:
             await self._fetch(follow=False)
-        except (ApiError, asyncio.CancelledError):  # who looks may not have waited any longer
+        except (ApiError, asyncio.CancelledError):  # the caller may have timed out
             self._pauses.failed()
             raise
         self._pauses.succeeded()
 
     async def finish(self) -> None:
-        """Fetch what is left of a pod that is over."""
+        """Fetch the rest of an ended pod's log."""
         if not self.complete:
             await self._fetch(follow=False)
             self._end()
 
     async def follow(self, begun: asyncio.Event) -> None:
-        """Fetch what comes until the pod ends.
-
-        Parameters
-        ----------
-        begun : asyncio.Event
-            Set once the node tells the log.
-        """
+        """Fetch lines until the pod ends; ``begun`` is set once the stream is open."""
         self._followed = True
         try:
             while not self.complete:
@@ -127,7 +117,7 @@ class Follower:
                     self._end()
                 except ApiError as error:
                     if not error.passing:
-                        return  # the pod is gone; what was fetched is what there is
+                        return  # the pod is gone
                     if time.monotonic() - since > SELDOM:
                         self._pauses.succeeded()
                     await asyncio.sleep(self._pauses.failed())
@@ -147,29 +137,31 @@ class Follower:
                 query["follow"] = True
             if self._last:
                 query["sinceTime"] = self._last[:19].decode("ascii") + "Z"
-            resumed, known, skipped = bool(self._last), self._same, 0
+            resumed, seen_before, skipped = bool(self._last), self._same, 0
             before = self._last
             silence = _LONG if follow else _SHORT
             lines = self._connection.lines(self._path, silence=silence, answer=silence, **query)
             async for line in _begun(lines, begun):
-                at, space, text = line.partition(b" ")
-                if not space or _TIME.fullmatch(at) is None:
-                    continue  # what a kubelet says of itself, no line of the log
-                if resumed and (at < before or (at == before and skipped < known)):
-                    skipped += at == before
+                timestamp, separator, text = line.partition(b" ")
+                if not separator or _TIME.fullmatch(timestamp) is None:
+                    continue  # a message of the kubelet
+                if resumed and (
+                    timestamp < before or (timestamp == before and skipped < seen_before)
+                ):
+                    skipped += timestamp == before
                     continue
                 if resumed and not skipped:
                     self._keep(_MISSING)
                 resumed = False
-                self._same = self._same + 1 if at == self._last else 1
-                self._last = at
+                self._same = self._same + 1 if timestamp == self._last else 1
+                self._last = timestamp
                 self._keep(text)
             self._ready()
             self._looked = time.monotonic()
 
     def _ready(self) -> LogWriter:
         if self._writer is None:
-            # What an earlier service had fetched is fetched again: places are counted from here.
+            # Lines fetched by an earlier service are fetched again, with new offsets.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in self._folder.glob(f"{self._process}.*.log"):
                 old.unlink(missing_ok=True)
@@ -181,7 +173,7 @@ class Follower:
 
 
 async def _begun(lines: AsyncIterator[bytes], begun: asyncio.Event | None) -> AsyncIterator[bytes]:
-    """Yield lines, and say when the first came."""
+    """Yield lines, and set ``begun`` at the first."""
     async for line in lines:
         if begun is not None:
             begun.set()

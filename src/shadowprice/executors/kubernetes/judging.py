@@ -1,4 +1,4 @@
-"""How a process ended, and why one does not begin, by what is told of its pod."""
+"""Ends of processes, and refusals of generations, derived from the state of their pods."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.views import Exit, PodView
 
 VANISHED: Final = 5.0
-"""Seconds from when a pod that ran is deleted by force until its node has surely ended it; also
-from when one that was asked for, and that no event told of, was looked for and is not there."""
+"""Seconds after a forced deletion of a pod until its node has surely killed its processes.
+
+It is also the time after which a created pod counts as missing if no event or list shows it.
+"""
 
 KILLED: Final = 137
 REFUSING: Final[dict[str, Any]] = {"command": 0, "at": 0.0, "reason": "another service took over"}
@@ -37,20 +39,20 @@ def end_of(
     gone_since: float | None,
     withdrawn: bool,
 ) -> PartEnd | None:
-    """Return how a process ended, None where that was not seen yet.
+    """Return how a process ended, None if it hasn't.
 
     Parameters
     ----------
     part : Part
         The process and its pod.
     node : NodeView or None
-        The node that it was to run on, as it is now.
+        The current state of its node.
     lost_after : float
-        Seconds from when a node is gone until what ran there is taken for ended.
+        Seconds after a node's loss until its processes count as lost.
     gone_since : float or None
-        Since when it is gone, on the monotonic clock.
+        Monotonic time since which the node is missing or not ready.
     withdrawn : bool
-        Whether its generation is being taken back.
+        Whether its generation is being withdrawn.
     """
     view = part.view
     now = time.monotonic()
@@ -59,27 +61,27 @@ def end_of(
         if since is None or now - since < (0.0 if withdrawn else VANISHED):
             return None
         return _unseen(part) if part.told else _lost(part, _removed(part))
-    told = part.told
+    signalled = part.told
     if view.exit is not None and not view.running:
-        return _exited(part, view, view.exit, told=told)
+        return _exited(part, view, view.exit, told=signalled)
     if gone_since is not None and (
         now - gone_since > lost_after or (node is not None and node.off)
     ):
-        why = f"the node {part.server} is not there any more, and {part.process} with it"
-        return PartEnd(part.process, -1, time.time(), lost=why)
-    if view.over and not view.running and view.began is None and not told:
+        reason = f"the node {part.server} is not there any more, and {part.process} with it"
+        return PartEnd(part.process, -1, time.time(), lost=reason)
+    if view.over and not view.running and view.began is None and not signalled:
         return _never_began(part, view)
     if part.vanished is None:
         if not view.over or not _seems_over(part, view, now):
             return None
-        return _unseen(part) if told else _lost(part, _why_over(part, view))
+        return _unseen(part) if signalled else _lost(part, _why_over(part, view))
     if gone_since is not None or (view.running and now - part.vanished < VANISHED):
         return None
-    return _unseen(part) if told else _lost(part, _removed(part))
+    return _unseen(part) if signalled else _lost(part, _removed(part))
 
 
 def _unseen(part: Part) -> PartEnd:
-    """Return the end of a process that was told to, and of which nobody saw how it did."""
+    """Return the end of a process that was deleted, with an unknown exit status."""
     part.unseen = True
     return PartEnd(part.process, TERMINATED, time.time(), told=True)
 
@@ -89,7 +91,10 @@ def _lost(part: Part, why: str) -> PartEnd:
 
 
 def _seems_over(part: Part, view: PodView, now: float) -> bool:
-    """Whether a pod that is over on paper is so in truth: an evicted one is said so before."""
+    """Return whether the processes of an over pod have ended.
+
+    An evicted pod is marked as failed before they end.
+    """
     if not view.running:
         return True
     part.over_since = part.over_since or now
@@ -113,17 +118,17 @@ def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> PartEnd:
 
 
 def cannot_run(message: str) -> str:
-    """Return why a program could not be begun, from what a container runtime says of it."""
-    found = re.search(r'exec: "([^"]*)"', message)
-    what = found[1] if found else "it"
-    why = next((said for told, said in _WHY if told in message), message)
-    return f"cannot run {what}: {why}"
+    """Return why a program couldn't be started, from the container runtime's message."""
+    match = re.search(r'exec: "([^"]*)"', message)
+    program = match[1] if match else "it"
+    reason = next((text for pattern, text in _WHY if pattern in message), message)
+    return f"cannot run {program}: {reason}"
 
 
 def _never_began(part: Part, view: PodView) -> PartEnd:
-    why = view.message or view.reason or "its pod ended before it began"
-    where = f"{part.server} did not take {part.process}"
-    return PartEnd(part.process, -1, time.time(), lost=f"{where}: {view.reason}: {why}")
+    reason = view.message or view.reason or "its pod ended before it began"
+    context = f"{part.server} did not take {part.process}"
+    return PartEnd(part.process, -1, time.time(), lost=f"{context}: {view.reason}: {reason}")
 
 
 def _removed(part: Part) -> str:
@@ -131,19 +136,14 @@ def _removed(part: Part) -> str:
 
 
 def _why_over(part: Part, view: PodView) -> str:
-    why = f"{view.reason}: {view.message}" if view.message else view.reason
-    return f"the pod of {part.process} was ended on {part.server}: {why or 'nobody says why'}"
+    reason = f"{view.reason}: {view.message}" if view.message else view.reason
+    return f"the pod of {part.process} was ended on {part.server}: {reason or 'nobody says why'}"
 
 
 def refusal_of(entry: KubernetesEntry, patience: float) -> str:
-    """Return why a generation that has not begun never will, empty while it may.
+    """Return why a generation is refused, empty while it may start.
 
-    Parameters
-    ----------
-    entry : KubernetesEntry
-        The generation.
-    patience : float
-        Seconds that its pods have.
+    ``patience`` is the timeout in seconds of its pods' start.
     """
     waited = time.monotonic() - entry.since
     for part in entry.parts.values():
@@ -171,5 +171,5 @@ def refusal_of(entry: KubernetesEntry, patience: float) -> str:
 
 def _waits(part: Part, view: PodView) -> str:
     reason, message = view.waiting
-    told = f": {message}" if message else ""
-    return f"{part.process} cannot begin on {part.server}: {reason}{told}"
+    details = f": {message}" if message else ""
+    return f"{part.process} cannot begin on {part.server}: {reason}{details}"

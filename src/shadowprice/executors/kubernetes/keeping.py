@@ -1,4 +1,4 @@
-"""What is kept on this machine of jobs: logs that were fetched, and nothing else."""
+"""Files of jobs on this machine: only fetched logs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from shadowprice.executors.generations.store import KEPT, key_of
 
 
 class Keeping:
-    """The logs of jobs.
-
-    Parameters
-    ----------
-    path : Path
-        Where.
-    """
+    """The fetched logs of jobs, in a directory."""
 
     def __init__(self, path: Path) -> None:
         self._jobs = path / "jobs"
 
     def logs(self, job: str, number: int) -> Path:
-        """Return where the logs of a generation are."""
+        """Return the log directory of a generation."""
         return self.generation(job, number) / "logs"
 
     def generation(self, job: str, number: int) -> Path:
@@ -31,12 +25,12 @@ class Keeping:
         return self._jobs / key_of(job) / "generations" / str(number)
 
     def numbers(self, job: str) -> Sequence[int]:
-        """Return the generations of a job that have a directory, the oldest first."""
+        """Return the generations of a job that have a directory, oldest first."""
         try:
-            found = names(self._jobs / key_of(job) / "generations")
+            entries = names(self._jobs / key_of(job) / "generations")
         except FileNotFoundError:
             return []
-        return sorted(int(name) for name in found if name.isdecimal())
+        return sorted(int(name) for name in entries if name.isdecimal())
 
     def keep_newest(self, job: str) -> None:
         """Remove the logs of a job's oldest generations."""

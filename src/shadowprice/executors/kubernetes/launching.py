@@ -1,4 +1,7 @@
-"""How a generation begins: its secret first, which whoever made it may make pods for."""
+"""The launch of a generation: its secret first, then its service and pods.
+
+Only the creator of the secret may create pods.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +28,13 @@ if TYPE_CHECKING:
 
 AGAIN: Final = 1.0
 AGAIN_AT_LAST: Final = 10.0
-"""Seconds before what the server did not answer is asked again, from the first time to the last."""
+"""Initial and maximum backoff of requests that failed, in seconds."""
 
 _AT_ONCE: Final = 16
 
 
 class Launch:
-    """Begins one generation, or goes on with what another service began.
-
-    Parameters
-    ----------
-    executor : KubernetesExecutor
-        Whose it is.
-    entry : KubernetesEntry
-        The generation.
-    objects : Objects
-        Its objects.
-    """
+    """Launches one generation, or resumes the launch of another service."""
 
     def __init__(
         self, executor: KubernetesExecutor, entry: KubernetesEntry, objects: Objects
@@ -51,7 +44,7 @@ class Launch:
         self._objects = objects
 
     async def begin(self) -> str:
-        """Ask for everything; return why it cannot be."""
+        """Create the secret, the service and the pods; return a reason if that fails."""
         entry, executor = self._entry, self._executor
         spec, plan = entry.spec, entry.state["plan"]
         if spec is None:
@@ -70,7 +63,7 @@ class Launch:
             secret = await self._license(secret_of(spec, place), launch)
             if secret is None:
                 return await self.resume()
-            # A service that took this one for dead has written so before it took the licence away.
+            # A service that took over recorded that before it deleted the secret.
             state = (await executor.records.read(spec.job)).generations.get(entry.number, {})
             if state.get("phase") != ACCEPTED or state.get("closing"):
                 entry.take(state or {"phase": REFUSED, **REFUSING})
@@ -78,8 +71,10 @@ class Launch:
             if state.get("stop"):
                 return "it was told to stop before it was started"
             bodies = [
-                pod_of(spec, one, place, executor.node(one.server), executor.settings, secret)
-                for one in processes_of(spec)
+                pod_of(
+                    spec, process, place, executor.node(process.server), executor.settings, secret
+                )
+                for process in processes_of(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
                 await self._asked("services", service_of(spec, place, secret))
@@ -89,8 +84,8 @@ class Launch:
                 async with limit:
                     await self._asked("pods", body)
 
-            told = await asyncio.gather(*map(ask, bodies), return_exceptions=True)
-            for error in told:
+            results = await asyncio.gather(*map(ask, bodies), return_exceptions=True)
+            for error in results:
                 if isinstance(error, BaseException):
                     raise error
         except NoPlaceError as error:
@@ -104,25 +99,25 @@ class Launch:
         return ""
 
     async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
-        """Make the secret; None where somebody else has."""
+        """Create the secret; return None if another service created it."""
         objects = self._objects
         try:
-            found: dict[str, Any] = await objects.connection.post(objects.path("secrets"), body)
+            secret: dict[str, Any] = await objects.connection.post(objects.path("secrets"), body)
         except ApiError as error:
             if not (error.exists or error.passing):
                 raise _RefusedError(error.status, error.reason, str(error)) from error
             try:
-                found = await objects.connection.get(objects.path("secrets", objects.name))
+                secret = await objects.connection.get(objects.path("secrets", objects.name))
             except ApiError as missing:
                 if missing.not_found:
-                    raise error from None  # it was not made: again
+                    raise error from None  # not created: retry
                 raise
-            if found["metadata"]["annotations"].get(names.EXECUTION) != launch:
+            if secret["metadata"]["annotations"].get(names.EXECUTION) != launch:
                 return None
-        return found
+        return secret
 
     async def _asked(self, kind: str, body: dict[str, Any]) -> None:
-        """Ask for an object by its name, until the server has it or refuses it."""
+        """Create an object, with retries until the API server has it or refuses it."""
         until = time.monotonic() + self._executor.settings.patience
         pauses = Pauses(AGAIN, AGAIN_AT_LAST)
         while True:
@@ -139,7 +134,7 @@ class Launch:
             await asyncio.sleep(pauses.failed())
 
     async def resume(self) -> str:
-        """Go on with what another service began; return why that cannot be."""
+        """Resume the launch of another service; return a reason if that isn't possible."""
         entry, objects = self._entry, self._objects
         try:
             secret = await objects.connection.get(objects.path("secrets", objects.name))
@@ -155,19 +150,19 @@ class Launch:
             if part.process in views:
                 part.view = kept(part.view, views[part.process])
             if part.view is None and entry.phase == RUNNING:
-                # It went while nobody looked; its node has a moment to be through with it.
+                # Deleted meanwhile; its node needs a moment to kill the processes.
                 part.vanished = time.monotonic()
             if part.view is None or part.view.deleting:
                 part.told = entry.told_to_end
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
-            # One that is missing may have run, and been removed: it is not begun again.
+            # A missing pod may have run and been deleted, so it must not start again.
             return "the service ended before it had begun all of it"
         await objects.ungate()
         return ""
 
 
 class _RefusedError(ApiError):
-    """What will not be, however often it is asked for."""
+    """A request that the API server refused, or didn't accept before the timeout."""
 
 
 def _decoded(text: str) -> str:

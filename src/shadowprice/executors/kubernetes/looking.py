@@ -1,4 +1,4 @@
-"""The cluster as it is known here: nodes and pods by informers, and what they come to."""
+"""Cached state of the cluster: informers of nodes and pods, and servers derived from them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,23 @@ from shadowprice.kubernetes.informer import Informer
 
 
 class Cluster:
-    """Nodes, pods, and servers made of them.
+    """Nodes, pods, and the servers derived from them.
 
     Parameters
     ----------
-    connection : Connection
-        To the server.
     service : str
-        Whose pods are not those of others.
-    settings : Settings
-        What holds of all jobs.
+        Label of this service, which distinguishes its pods from others.
     happened : callable
-        Told of every change of a pod of a service: service, key of its job, generation.
+        Receives every change of a service's pod: service, key of the job, generation.
     moved : callable
-        Told of a node that went, came, or is ready, or off, where it was not.
+        Receives the name of a node that appeared, disappeared, or changed its readiness.
 
     Attributes
     ----------
     servers : dict of str to ServerSlice
-        The nodes that are ready, or were a moment ago, as they were last told.
+        Servers of nodes that are, or recently were, ready, as last reported.
     last : dict of str to PodView
-        What own pods were in the end that are not there any more.
+        Last states of own pods that no longer exist.
     """
 
     def __init__(
@@ -61,18 +57,18 @@ class Cluster:
         self.pods: Informer[PodView] = Informer(connection, "/api/v1/pods", pod_view, self._changed)
 
     async def start(self) -> None:
-        """List both, and follow them.
+        """Start both informers.
 
         Raises
         ------
         ApiError
-            If the server refuses.
+            If the first list fails.
         """
         await self.nodes.start()
         await self.pods.start()
 
     async def close(self) -> None:
-        """Follow no longer."""
+        """Stop both informers."""
         await self.nodes.close()
         await self.pods.close()
 
@@ -86,55 +82,51 @@ class Cluster:
                 used = self._used.setdefault(view.node, Counter())
                 for name, amount in view.takes.items():
                     used[name] += sign * amount
-        own = new or old
-        if own is None or not own.service:
+        current = new or old
+        if current is None or not current.service:
             return
-        if own.service == self._service:
+        if current.service == self._service:
             if new is None and old is not None:
                 self.last[key] = old
             else:
                 self.last.pop(key, None)
-        self._happened(own.service, own.job, own.generation)
+        self._happened(current.service, current.job, current.generation)
 
     def _is_anothers(self, view: PodView) -> bool:
-        """Whether a pod takes from its node what this service cannot give away."""
+        """Return whether a pod uses capacity of its node that this service can't allocate."""
         return bool(view.node) and not view.over and view.service != self._service
 
     def used(self, node: str) -> Mapping[str, int]:
-        """Return what pods of others have on a node."""
+        """Return the resources that other pods use on a node."""
         return self._used.get(node, {})
 
     def gone_since(self, server: str) -> float | None:
-        """Return since when a node is gone, or not ready, on the monotonic clock."""
+        """Return the monotonic time since which a node is missing or not ready, or None."""
         node = self.nodes.items.get(server)
         if node is not None and node.ready:
             self._gone.pop(server, None)
             return None
-        if not self.nodes.healthy:  # nobody tells: what was known last holds
+        if not self.nodes.healthy:  # no watch: keep the last known state
             return self._gone.get(server)
         return self._gone.setdefault(server, time.monotonic())
 
     def look(self, expected: Collection[str]) -> tuple[list[ServerSlice], list[str]]:
-        """Return the servers that are new or other than they were, and those that are gone.
+        """Update the servers; return new or changed ones, and the names of lost ones.
 
-        A node that is not ready may be well: after an API server was away, its kubelet's lease is
-        old until it renews it. So what was a server stays one for a while.
-
-        Parameters
-        ----------
-        expected : collection of str
-            What is reckoned with as a server, beside what was seen as one here.
+        A node that isn't ready may be healthy: after an outage of the API server, its kubelet first
+        has to renew its lease. So a known server is kept for `tolerate_unready` seconds.
+        ``expected`` are names that count as known servers too.
         """
-        found: dict[str, ServerSlice] = {}
+        servers: dict[str, ServerSlice] = {}
         tolerations: list[Mapping[str, Any]] = list(self._settings.pod.get("tolerations", ()))
         latest = time.monotonic() - self._settings.tolerate_unready
         for name, node in self.nodes.items.items():
             since = self.gone_since(name)
-            known = name in self.servers or name in expected
-            if since is None or (known and not node.off and since > latest):
-                found[name] = server_of(
+            was_server = name in self.servers or name in expected
+            if since is None or (was_server and not node.off and since > latest):
+                servers[name] = server_of(
                     node, self.used(name), gpu=self._settings.gpu, tolerations=tolerations
                 )
-        before, self.servers = self.servers, found
-        seen = [server for name, server in found.items() if before.get(name) != server]
-        return seen, sorted(before.keys() - found.keys())
+        previous, self.servers = self.servers, servers
+        changed = [server for name, server in servers.items() if previous.get(name) != server]
+        return changed, sorted(previous.keys() - servers.keys())

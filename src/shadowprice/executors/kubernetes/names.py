@@ -1,4 +1,4 @@
-"""What things of a job are called in the API server."""
+"""Names, labels and annotations of a job's objects in the API server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record_name(service: str, job: str) -> str:
 
 
 def generation_name(job: str, generation: int) -> str:
-    """Return the name of a generation's secret and service, and the beginning of its pods'."""
+    """Return the name of a generation's secret and service, and the prefix of its pods."""
     return f"sp-{key_of(job)[:_KEPT_OF_KEY]}-{generation}"
 
 
@@ -38,24 +38,26 @@ def pod_name(job: str, generation: int, process: str) -> str:
 
 
 def labels_of(service: str, job: str, generation: int) -> dict[str, str]:
-    """Return the labels by which everything of a generation is found."""
+    """Return the labels that select all objects of a generation."""
     return {SERVICE: service, JOB: key_of(job), GENERATION: str(generation)}
 
 
 def selector(service: str, job: str, generation: int) -> str:
-    """Return them as a selector."""
-    return ",".join(f"{k}={v}" for k, v in labels_of(service, job, generation).items())
+    """Return the label selector of a generation."""
+    return ",".join(
+        f"{name}={value}" for name, value in labels_of(service, job, generation).items()
+    )
 
 
 def written(job: str) -> str:
-    """Return a job's name as a text that an API server keeps as it is."""
+    """Encode a job's name as a string that the API server preserves."""
     return json.dumps(job)
 
 
 def read(text: Any) -> str:
-    """Return the job's name that `written` made a text of; empty where it is none."""
+    """Decode a name that `written` encoded; return an empty string if it is invalid."""
     try:
-        found = json.loads(text)
+        name = json.loads(text)
     except (TypeError, ValueError):
         return ""
-    return found if isinstance(found, str) else ""
+    return name if isinstance(name, str) else ""
