@@ -1,4 +1,4 @@
-"""Nodes as servers: what they can give, less what pods of others have."""
+"""Nodes as servers: their allocatable capacity, less the usage of other pods."""
 
 from __future__ import annotations
 
@@ -18,31 +18,27 @@ _LEFT_OUT: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "p
 _KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
 _STATES: Final = "node.kubernetes.io/"
 SURELY_OFF: Final = "node.kubernetes.io/out-of-service"
-"""A taint by which an operator says that a node is off."""
+"""Taint by which an operator declares that a node is shut down."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What is known of a node.
+    """The cached state of a node.
 
     Parameters
     ----------
-    name, uid : str
-        As the API has them.
     has : mapping of str to int
-        What it can give to pods, by the node's names, in the units of `core.amounts`.
-    labels : mapping of str to str
-        Its labels.
+        Allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
     ready : bool
-        Whether its kubelet is heard of, and well.
+        Whether the node's Ready condition is true.
     taints : tuple of (str, str, str)
-        Key, value and effect of each that keeps pods off; those that tell its state are left out.
+        Key, value and effect of each taint that repels pods, except those of the node's state.
     cordoned : bool
-        Whether it takes no new pods.
+        Whether new pods can't be scheduled on it.
     off : bool
-        Whether somebody said that it is surely off.
+        Whether an operator declared it shut down.
     address : str
-        By which other nodes reach it.
+        Address by which other nodes reach it.
     """
 
     name: str
@@ -57,43 +53,44 @@ class NodeView:
 
 
 def node_view(item: Mapping[str, Any]) -> NodeView:
-    """Return what is kept of a node."""
+    """Return the cached part of a node object."""
     meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    conditions = {entry["type"]: entry["status"] for entry in status.get("conditions") or ()}
     taints = tuple(
-        (str(one["key"]), str(one.get("value") or ""), str(one["effect"]))
-        for one in spec.get("taints") or ()
-        if one.get("effect") in _KEEPS_OFF
+        (str(entry["key"]), str(entry.get("value") or ""), str(entry["effect"]))
+        for entry in spec.get("taints") or ()
+        if entry.get("effect") in _KEEPS_OFF
     )
-    most = int(bounds.RESOURCES.most)
+    limit = int(bounds.RESOURCES.most)
     has = {
         name: units(text, unit_of(name))
-        for name, text in list((status.get("allocatable") or {}).items())[:most]
+        for name, text in list((status.get("allocatable") or {}).items())[:limit]
         if not name.startswith(_LEFT_OUT)
     }
-    addresses = {one["type"]: one["address"] for one in status.get("addresses") or ()}
-    labels = {k: str(v) for k, v in list((meta.get("labels") or {}).items())[:most]}
+    addresses = {entry["type"]: entry["address"] for entry in status.get("addresses") or ()}
+    labels = {label: str(v) for label, v in list((meta.get("labels") or {}).items())[:limit]}
     return NodeView(
         name=str(meta["name"]),
         uid=str(meta.get("uid", "")),
         has=has,
         labels=labels,
         ready=conditions.get("Ready") == "True",
-        taints=tuple(one for one in taints if not one[0].startswith(_STATES)),
+        taints=tuple(entry for entry in taints if not entry[0].startswith(_STATES)),
         cordoned=bool(spec.get("unschedulable")),
-        off=any(one[0] == SURELY_OFF for one in taints),
+        off=any(entry[0] == SURELY_OFF for entry in taints),
         address=str(addresses.get("InternalIP") or addresses.get("Hostname") or meta["name"]),
     )
 
 
 def bears(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
-    """Return whether pods with these tolerations bear a taint."""
+    """Return whether tolerations tolerate a taint."""
     key, value, effect = taint
     return any(
-        one.get("effect", "") in {"", effect}
-        and one.get("key", "") in ({"", key} if one.get("operator") == "Exists" else {key})
-        and (one.get("operator") == "Exists" or one.get("value", "") == value)
-        for one in tolerations
+        toleration.get("effect", "") in {"", effect}
+        and toleration.get("key", "")
+        in ({"", key} if toleration.get("operator") == "Exists" else {key})
+        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == value)
+        for toleration in tolerations
     )
 
 
@@ -104,28 +101,28 @@ def server_of(
     gpu: str,
     tolerations: Sequence[Mapping[str, Any]],
 ) -> ServerSlice:
-    """Return what a node is to a scheduler.
+    """Return a node as a server.
+
+    Its memory is rounded (`counted_memory`), and its GPUs to whole ones.
 
     Parameters
     ----------
-    node : NodeView
-        The node.
     used : mapping of str to int
-        What pods of others have there.
+        Usage of other pods.
     gpu : str
-        What a GPU is called among its resources.
+        Kubernetes resource of GPUs.
     tolerations : sequence of mapping
-        What all jobs' pods bear; a node with another taint takes no new work.
+        Tolerations of all jobs' pods; a node with any other taint takes no new work.
     """
     capacity = {}
     for name, amount in node.has.items():
-        left = max(0, amount - used.get(name, 0))
+        remaining = max(0, amount - used.get(name, 0))
         if name == gpu:
-            left -= left % MILLI
+            remaining -= remaining % MILLI
         elif name == "memory":
-            left = counted_memory(left)
-        if left:
-            capacity["gpu" if name == gpu else name] = left
+            remaining = counted_memory(remaining)
+        if remaining:
+            capacity["gpu" if name == gpu else name] = remaining
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
@@ -134,43 +131,43 @@ def server_of(
 
 
 def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
-    """Return what a pod is to ask its node for.
+    """Return the resource requests of a process's container.
 
-    What the node does not count (a bandwidth, say) is the scheduler's to count.
+    Resources that the node doesn't count, such as bandwidth, are left to the scheduler.
 
     Parameters
     ----------
     amounts : mapping of str to int
-        What its process takes.
-    node : NodeView
-        Where it is to run.
+        Demand of the process.
     gpu : str
-        What a GPU is called among a node's resources.
+        Kubernetes resource of GPUs.
 
     Raises
     ------
     NoPlaceError
-        If it asks for a part of what is given as a whole only.
+        If a fraction of an indivisible resource is requested.
     """
-    asked: dict[str, str] = {}
+    requests: dict[str, str] = {}
     gpus = gpus_of(amounts)
     for name, amount in (*amounts.items(), (gpu, gpus)):
         if not amount or gpus_of({name: 1}):
             continue
         if name == "cpu":
-            asked[name] = f"{amount}m"
+            requests[name] = f"{amount}m"
         elif name == "memory":
-            asked[name] = str(amount)
+            requests[name] = str(amount)
         elif name in node.has or name == gpu:
             if amount % MILLI:
                 raise NoPlaceError(f"Kubernetes gives {name} as wholes, not {amount / MILLI:g}")
-            asked[name] = str(amount // MILLI)
-    return asked
+            requests[name] = str(amount // MILLI)
+    return requests
 
 
 def gpus_of(amounts: Mapping[str, int]) -> int:
-    """Return what is asked of GPUs of any kind, in thousandths."""
-    return sum(n for name, n in amounts.items() if name == "gpu" or name.startswith("gpu/"))
+    """Return the total of GPUs of any kind, in thousandths."""
+    return sum(
+        amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
+    )
 
 
 def check_room(
@@ -180,23 +177,21 @@ def check_room(
     held: Sequence[Mapping[str, int]],
     gpu: str,
 ) -> None:
-    """Refuse what a node cannot give, before its pods would wait for it.
+    """Check that a node has capacity for new processes, because pods would wait for it.
 
     Parameters
     ----------
-    node : NodeView
-        The node.
     used : mapping of str to int
-        What pods of others have there.
+        Usage of other pods.
     wanted, held : sequence of mapping
-        What each new process takes there, and each that is there already.
+        Demand of each new process there, and of each existing one.
     gpu : str
-        What a GPU is called among its resources.
+        Kubernetes resource of GPUs.
 
     Raises
     ------
     NoPlaceError
-        If it has too little.
+        If any resource is insufficient.
     """
     total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpus_of, held))
     for amount in map(gpus_of, wanted):
@@ -205,19 +200,21 @@ def check_room(
                 f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes gives "
                 "whole ones"
             )
-    asked = sum(map(gpus_of, wanted))
-    if asked and taken + asked > total:
+    demand = sum(map(gpus_of, wanted))
+    if demand and taken + demand > total:
         free = max(0, total - taken) / MILLI
         raise NoPlaceError(
             f"{node.name} has {total / MILLI:g} GPUs, {free:g} of them free, and "
-            f"{asked / MILLI:g} are asked for"
+            f"{demand / MILLI:g} are asked for"
         )
     for name in {key for amounts in wanted for key in amounts} & node.has.keys():
-        asked = sum(amounts.get(name, 0) for amounts in wanted)
-        room = node.has[name] - used.get(name, 0) - sum(one.get(name, 0) for one in held)
-        if asked > room:
+        demand = sum(amounts.get(name, 0) for amounts in wanted)
+        free_amount = (
+            node.has[name] - used.get(name, 0) - sum(existing.get(name, 0) for existing in held)
+        )
+        if demand > free_amount:
             unit = unit_of(name)
             raise NoPlaceError(
-                f"{node.name} has {max(0, room) / unit:g} of {name} free, and "
-                f"{asked / unit:g} is asked for"
+                f"{node.name} has {max(0, free_amount) / unit:g} of {name} free, and "
+                f"{demand / unit:g} is asked for"
             )

@@ -15,19 +15,11 @@ if TYPE_CHECKING:
 
 
 FEW: Final = 8
-"""Pods of a generation that are asked for by their names; more, by its labels at once."""
+"""Maximum number of pods that are read by name; more are listed by label."""
 
 
 class Objects:
-    """Asks for them, and takes them away.
-
-    Parameters
-    ----------
-    executor : KubernetesExecutor
-        Whose they are.
-    entry : KubernetesEntry
-        The generation.
-    """
+    """Reads, changes and deletes the objects of a generation."""
 
     def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
         self._executor = executor
@@ -35,41 +27,41 @@ class Objects:
 
     @property
     def connection(self) -> Any:
-        """The connection to the server."""
+        """The connection to the API server."""
         return self._executor.connection
 
     def path(self, kind: str, name: str = "") -> str:
-        """Return where objects of a kind are, or one of them."""
+        """Return the API path of a kind of objects, or of one object."""
         path = f"/api/v1/namespaces/{self._entry.namespace}/{kind}"
         return f"{path}/{name}" if name else path
 
     @property
     def name(self) -> str:
-        """What its secret and its service are called."""
+        """Name of the secret and the service."""
         return names.generation_name(self._entry.job, self._entry.number)
 
     async def pods(self) -> list[PodView]:
-        """Return the generation's pods as they are now.
+        """Return the current pods of the generation.
 
-        For a list by labels a server reads every pod of the namespace from its store; of a list by
-        one name it reads that pod. A generation's pods have no names but those of its processes.
+        To list by labels, the API server reads every pod of the namespace from its store. To list
+        by a name, it reads only that pod.
         """
         parts = self._entry.parts.values()
         if not 0 < len(parts) <= FEW:
             return await self._listed()
-        found = await asyncio.gather(*(self._listed(f"metadata.name={one.pod}") for one in parts))
-        return [view for views in found for view in views]
+        lists = await asyncio.gather(*(self._listed(f"metadata.name={part.pod}") for part in parts))
+        return [view for views in lists for view in views]
 
     async def _listed(self, fields: str = "") -> list[PodView]:
         entry = self._entry
         query = {"labelSelector": names.selector(self._executor.service, entry.job, entry.number)}
         if fields:
             query["fieldSelector"] = fields
-        found = await self.connection.get(self.path("pods"), **query)
-        return [pod_view(item) for item in found.get("items") or ()]
+        page = await self.connection.get(self.path("pods"), **query)
+        return [pod_view(item) for item in page.get("items") or ()]
 
     async def ungate(self) -> None:
-        """Let pods be placed, now that all are there."""
+        """Remove the scheduling gates, once all pods exist."""
         for view in await self.pods():
             if view.gated:
                 await self.connection.patch(
@@ -77,9 +69,9 @@ class Objects:
                 )
 
     async def removed(self, kind: str, name: str, body: dict[str, Any] | None = None) -> None:
-        """Delete an object, there or not."""
+        """Delete an object if it exists."""
         try:
             await self.connection.delete(self.path(kind, name), body)
         except ApiError as error:
-            if not (error.not_found or error.conflict):  # another is called so now
+            if not (error.not_found or error.conflict):  # conflict: a new object has this name
                 raise

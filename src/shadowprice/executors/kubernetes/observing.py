@@ -1,4 +1,4 @@
-"""Jobs of others, as their pods tell of them."""
+"""Jobs of other schedulers, derived from their pods."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from shadowprice.executors.kubernetes.views import PodView
 def observed(pods: Iterable[PodView], namespace: str, skipped: str) -> tuple[Observed, ...]:
     """Return the jobs that pods belong to.
 
-    A pod tells its job by an annotation of ours, by the labels of controllers that are known, or by
-    its owner, where that is a kind of job. Others are no jobs: they take room, and are counted so.
+    A pod's job is named by Shadowprice's annotation, by the labels of known controllers, or by an
+    owner of a kind of job. Other pods belong to no job and only use capacity.
 
     Parameters
     ----------
     pods : iterable of PodView
         All pods.
     namespace : str
-        Where jobs go by their own names; those of others have their namespace before it.
+        Namespace whose jobs keep their names; elsewhere the namespace is prefixed.
     skipped : str
-        A service whose pods are left out; empty for none.
+        Service whose pods are skipped; empty for none.
     """
     by_job: dict[str, list[PodView]] = {}
     for view in pods:
@@ -30,29 +30,29 @@ def observed(pods: Iterable[PodView], namespace: str, skipped: str) -> tuple[Obs
             continue
         plain = view.service or view.namespace == namespace
         by_job.setdefault(job if plain else f"{view.namespace}/{job}", []).append(view)
-    found = (_job(name, views) for name, views in sorted(by_job.items()))
-    return tuple(one for one in found if one is not None)
+    jobs = (_job(name, views) for name, views in sorted(by_job.items()))
+    return tuple(item for item in jobs if item is not None)
 
 
 def _job(name: str, views: list[PodView]) -> Observed | None:
-    begun = [view for view in views if view.node and view.began is not None]
-    if not begun:
+    started = [view for view in views if view.node and view.began is not None]
+    if not started:
         return None
-    running = [view for view in begun if not view.over]
-    shown = running or begun
+    running = [view for view in started if not view.over]
+    shown = running or started
     counts: dict[str, list[int]] = {}
     for view in shown:
         counts.setdefault(view.node, [0, 0])[view.outer[2] == "ps"] += 1
     placement = tuple(Share(node, *count) for node, count in sorted(counts.items()))
     since = min(view.began for view in shown if view.began is not None)
-    ends = [view.exit.at for view in begun if view.exit is not None]
-    waits = any(not view.over for view in views)
-    over = not running and not waits
+    ends = [view.exit.at for view in started if view.exit is not None]
+    pending = any(not view.over for view in views)
+    over = not running and not pending
     return Observed(
         name,
         placement,
         since,
         tenant=shown[0].outer[1] or None,
         ended=max(ends, default=since) if over else None,
-        done=all(view.phase == "Succeeded" for view in begun) if over else None,
+        done=all(view.phase == "Succeeded" for view in started) if over else None,
     )

@@ -1,4 +1,4 @@
-"""What a generation is to be in the API server, worked out before anything is asked for."""
+"""Plans for generations on Kubernetes."""
 
 from __future__ import annotations
 
@@ -31,24 +31,20 @@ def plan_of(
     settings: Settings,
     namespace: str,
 ) -> tuple[dict[str, Any], str]:
-    """Return the plan of a generation, and why there is none.
+    """Return the plan of a generation, and a reason if it is refused.
 
     Parameters
     ----------
-    spec : GenerationSpec
-        The generation.
     nodes : mapping of str to NodeView
         The nodes by name.
     servers : collection of str
-        Those that are servers now.
+        Names of the nodes that currently are servers.
     used : callable
-        Returns what pods of others have on a node.
+        Returns the usage of other pods on a node.
     held : iterable of mapping
         The ``deals`` of other generations.
-    settings : Settings
-        What holds of all jobs.
     namespace : str
-        Where its objects go.
+        Namespace of the generation's objects.
     """
     held = list(held)
     processes = processes_of(spec)
@@ -56,26 +52,26 @@ def plan_of(
         check(spec)
         check_pod(spec, settings)
         deals = deals_of(spec, processes)
-        for server in dict.fromkeys(one.server for one in processes):
+        for server in dict.fromkeys(item.server for item in processes):
             if server not in nodes:
                 raise NoPlaceError(f"the cluster has no node called {server!r}")
             if server not in servers:
                 raise NoPlaceError(f"the node {server} is not ready")
-            wanted, there = on_server(server, deals), on_server(server, held)
-            check_room(nodes[server], used(server), wanted, there, settings.gpu)
-            for one in wanted:
-                asked_of(one, nodes[server], settings.gpu)
+            demands, existing = on_server(server, deals), on_server(server, held)
+            check_room(nodes[server], used(server), demands, existing, settings.gpu)
+            for item in demands:
+                asked_of(item, nodes[server], settings.gpu)
     except NoPlaceError as error:
         return {}, str(error)
     return {
         "namespace": namespace,
         "parts": [
             {
-                "process": one.name,
-                "server": one.server,
-                "pod": names.pod_name(spec.job, spec.generation, one.name),
+                "process": item.name,
+                "server": item.server,
+                "pod": names.pod_name(spec.job, spec.generation, item.name),
             }
-            for one in processes
+            for item in processes
         ],
         "deals": deals,
         "grace": spec.program.grace,
@@ -92,7 +88,7 @@ def _master(
     settings: Settings,
 ) -> tuple[str, int]:
     if settings.network == "host" or spec.program.pod.get("host_network"):
-        port = SystemRandom().choice(PORTS)  # of the node's own, which others use too
+        port = SystemRandom().choice(PORTS)  # random: other pods share the node's ports
         return nodes[processes[0].server].address, port
     if len(processes) == 1:
         return "127.0.0.1", PORT

@@ -1,4 +1,4 @@
-"""What an API server is asked for a generation: a secret, a service, and a pod a process."""
+"""The objects of a generation: a secret, a service, and one pod per process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shadowprice.executors.kubernetes.settings import Settings
 
 TOKEN: Final = "SHADOWPRICE_PROGRESS_TOKEN"
 PORT: Final = 29_500
-"""Where processes meet whose pods have addresses of their own."""
+"""Rendezvous port of processes whose pods have their own addresses."""
 
 _OWN_PLACE: Final = "/shadowprice"
 _SHELL: Final = ("/bin/sh", "-c")
 _AWAY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
-# A shell that is told to end tells nobody: this one tells everything in its pod, waits for all of
-# it, and ends as the line did. As the first process of its pod it could not see others end.
+# On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
+# waits for them, and exits with the line's status. As PID 1 it can't see the others end.
 _LINE: Final = """told=
 trap 'told=1; kill -TERM -1' TERM
 /bin/sh -c "$1" 2>&1 &
@@ -47,22 +47,20 @@ exit "$status"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a generation's objects are, and what they carry.
+    """Location and common metadata of a generation's objects.
 
     Parameters
     ----------
     service : str
         Name of the scheduler's service.
-    namespace : str
-        Where.
     execution : str
-        What tells this launch from every other.
+        Unique identifier of this launch.
     master : (str, int)
-        Where its processes meet.
+        Rendezvous endpoint of its processes.
     owner : mapping or None
-        The resource that it was made for, as an owner reference.
+        Owner reference to the resource that it runs for.
     gated : bool
-        Whether pods wait for each other before any is placed.
+        Whether scheduling gates hold the pods until all exist.
     """
 
     service: str
@@ -74,7 +72,7 @@ class Place:
 
 
 def text_of(text: str) -> str:
-    """Return a text as UTF-8 has it; what is none of it is replaced."""
+    """Return a text as valid UTF-8; invalid parts are replaced."""
     try:
         content = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -83,7 +81,7 @@ def text_of(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a text that Kubernetes passes on as it is: ``$(NAME)`` means something to it."""
+    """Return a text escaped so that Kubernetes doesn't expand ``$(NAME)``."""
     return text_of(text).replace("$", "$$")
 
 
@@ -100,70 +98,70 @@ def _meta(spec: GenerationSpec, place: Place, name: str) -> dict[str, Any]:
 
 
 def secret_of(spec: GenerationSpec, place: Place) -> dict[str, Any]:
-    """Return the secret of a generation: what its pods cannot begin without, and nobody may read.
+    """Return the secret of a generation, without which its pods can't start.
 
-    It holds the token and the job's own variables, and it is the licence to run: a pod that comes
-    late, when its generation is over and the secret gone, never begins.
+    It contains the token and the job's environment variables. It also gates the pods: a pod that is
+    created after the secret's deletion never starts.
     """
-    told = {TOKEN: spec.progress_token, **spec.program.environment}
-    data = {k: base64.b64encode(text_of(v).encode()).decode() for k, v in told.items()}
+    variables = {TOKEN: spec.progress_token, **spec.program.environment}
+    data = {k: base64.b64encode(text_of(v).encode()).decode() for k, v in variables.items()}
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
     kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
     return {**kind, "metadata": meta, "data": data}
 
 
 def service_of(spec: GenerationSpec, place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headless service that gives the pods of a generation their names."""
+    """Return the headless service that gives the pods of a generation their DNS names."""
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
     meta["ownerReferences"] = [_owned(place, secret)]
-    chosen = {"clusterIP": "None", "publishNotReadyAddresses": True}
-    told = {**chosen, "selector": names.labels_of(place.service, spec.job, spec.generation)}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": told}
+    headless = {"clusterIP": "None", "publishNotReadyAddresses": True}
+    body = {**headless, "selector": names.labels_of(place.service, spec.job, spec.generation)}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": body}
 
 
 def _owned(place: Place, secret: Mapping[str, Any]) -> dict[str, Any]:
     if place.owner is not None:
         return dict(place.owner)
-    told = {"apiVersion": "v1", "kind": "Secret", "controller": False}
-    return {**told, "name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
+    reference = {"apiVersion": "v1", "kind": "Secret", "controller": False}
+    return {**reference, "name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
 
 
 def folders(settings: Settings, job: str) -> tuple[str, str]:
-    """Return where a job's checkpoints and its own files are, as its pods see them."""
+    """Return a job's checkpoint and working directories, as its pods see them."""
     own = f"{settings.shared}/files/{key_of(job)}" if settings.shared else _OWN_PLACE
     return f"{own}/checkpoints", f"{own}/work"
 
 
 def reached(settings: Settings, url: str) -> str:
-    """Return an address of the service as pods reach it."""
+    """Return a URL of the service as pods reach it."""
     if not url or not settings.service_url:
         return url
-    told, own = urlsplit(url), urlsplit(settings.service_url)
-    return urlunsplit((own.scheme, own.netloc, told.path, told.query, ""))
+    original, own = urlsplit(url), urlsplit(settings.service_url)
+    return urlunsplit((own.scheme, own.netloc, original.path, original.query, ""))
 
 
 def check_pod(spec: GenerationSpec, settings: Settings) -> None:
-    """Refuse what a job may not ask for here.
+    """Check that a job's pod options are allowed.
 
     Raises
     ------
     NoPlaceError
-        If it names no image, or something that the operator has not allowed.
+        If no image is named, or an option isn't allowed by the operator.
     """
     if not (spec.program.image or settings.image):
         raise NoPlaceError("it names no image; write run.image, or serve with image=")
     if spec.devices:
         raise NoPlaceError("Kubernetes deals out devices itself: none may be named")
     pod: Mapping[str, Any] = spec.program.pod
-    asked = {
+    requested = {
         "host_network": pod.get("host_network"),
         "service_account": pod.get("service_account"),
         "root": pod.get("run_as_user") == 0 or pod.get("run_as_group") == 0,
-        "host_path": any("host_path" in one for one in pod.get("volumes", ())),
-        "secrets": any("secret" in one for one in pod.get("volumes", ())),
+        "host_path": any("host_path" in volume for volume in pod.get("volumes", ())),
+        "secrets": any("secret" in volume for volume in pod.get("volumes", ())),
     }
-    for name, wanted in asked.items():
-        if wanted and name not in settings.allow:
+    for name, is_requested in requested.items():
+        if is_requested and name not in settings.allow:
             raise NoPlaceError(
                 f"run.pod asks for {name}, which is not allowed here; "
                 f"--executor-set allow={name} allows it"
@@ -180,67 +178,58 @@ def pod_of(
 ) -> dict[str, Any]:
     """Return the pod of a process.
 
-    Parameters
-    ----------
-    spec, process
-        Which process of which generation.
-    place : Place
-        Where its objects are.
-    node : NodeView
-        Where it is to run.
-    settings : Settings
-        What holds of all jobs.
-    secret : mapping
-        The generation's secret, as the API server has it.
+    ``secret`` is the generation's secret as stored in the API server.
 
     Raises
     ------
     NoPlaceError
-        If it asks for a part of what is given as a whole only.
+        If a fraction of an indivisible resource is requested.
     """
-    asked = _merged(settings.pod, spec.program.pod)
+    options = _merged(settings.pod, spec.program.pod)
     name = names.pod_name(spec.job, spec.generation, process.name)
     meta = _meta(spec, place, name)
     meta["ownerReferences"] = [_owned(place, secret)]
-    meta["labels"] = {**asked.get("labels", {}), **meta["labels"], names.PROCESS: process.name}
-    meta["annotations"] = {**asked.get("annotations", {}), **meta["annotations"]}
-    volumes, mounts = _volumes(spec, settings, asked)
-    host = settings.network == "host" or bool(asked.get("host_network"))
-    account = asked.get("service_account")
-    told: dict[str, Any] = {
+    meta["labels"] = {**options.get("labels", {}), **meta["labels"], names.PROCESS: process.name}
+    meta["annotations"] = {**options.get("annotations", {}), **meta["annotations"]}
+    volumes, mounts = _volumes(spec, settings, options)
+    host = settings.network == "host" or bool(options.get("host_network"))
+    account = options.get("service_account")
+    body: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": seconds(spec.program.grace),
         "enableServiceLinks": False,
         "automountServiceAccountToken": account is not None,
-        "shareProcessNamespace": asked.get("share_processes", True),
+        "shareProcessNamespace": options.get("share_processes", True),
         "hostname": process.name,
         "subdomain": names.generation_name(spec.job, spec.generation),
         "affinity": {"nodeAffinity": _on(node.name)},
-        "tolerations": _tolerations(asked),
-        "containers": [_container(spec, process, place, node, settings, asked, mounts)],
+        "tolerations": _tolerations(options),
+        "containers": [_container(spec, process, place, node, settings, options, mounts)],
         "volumes": volumes,
     }
     if host:
-        told |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+        body |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if account is not None:
-        told["serviceAccountName"] = account
-    if asked.get("priority_class"):
-        told["priorityClassName"] = asked["priority_class"]
-    if asked.get("runtime_class"):
-        told["runtimeClassName"] = asked["runtime_class"]
-    if asked.get("pull_secrets"):
-        told["imagePullSecrets"] = [{"name": one} for one in asked["pull_secrets"]]
-    who = {"runAsUser": "run_as_user", "runAsGroup": "run_as_group", "fsGroup": "fs_group"}
-    told["securityContext"] = {k: asked[v] for k, v in who.items() if v in asked}
+        body["serviceAccountName"] = account
+    if options.get("priority_class"):
+        body["priorityClassName"] = options["priority_class"]
+    if options.get("runtime_class"):
+        body["runtimeClassName"] = options["runtime_class"]
+    if options.get("pull_secrets"):
+        body["imagePullSecrets"] = [
+            {"name": secret_name} for secret_name in options["pull_secrets"]
+        ]
+    user_fields = {"runAsUser": "run_as_user", "runAsGroup": "run_as_group", "fsGroup": "fs_group"}
+    body["securityContext"] = {k: options[v] for k, v in user_fields.items() if v in options}
     if place.gated:
-        told["schedulingGates"] = [{"name": names.GATE}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": told}
+        body["schedulingGates"] = [{"name": names.GATE}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}
 
 
 def seconds(grace: float) -> int:
-    """Return a grace as an API server takes it: whole seconds, at least one.
+    """Return a grace period in whole seconds, at least 1.
 
-    None at all would have it forget a pod that still runs.
+    With 0, the API server would delete a pod object while its processes run.
     """
     return max(1, math.ceil(grace))
 
@@ -261,9 +250,9 @@ def _on(node: str) -> dict[str, Any]:
 
 
 def _tolerations(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    # A node that is not heard of for a while evicts nothing: the executor decides what is lost.
+    # Pods aren't evicted from unreachable nodes: the executor decides what is lost.
     away = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _AWAY]
-    own = [{k: v for k, v in one.items() if v} for one in asked["tolerations"]]
+    own = [{k: v for k, v in toleration.items() if v} for toleration in asked["tolerations"]]
     return [*away, *own]
 
 
@@ -277,27 +266,27 @@ def _container(
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     checkpoints, work = folders(settings, spec.job)
-    told = environment_of(
+    variables = environment_of(
         spec,
         process,
         master_address=place.master[0],
         master_port=place.master[1],
         checkpoint_dir=spec.checkpoint_dir or checkpoints,
     )
-    told["SHADOWPRICE_PROGRESS_URL"] = reached(settings, spec.progress_url)
-    del told[TOKEN]
-    words = spec.program.command
-    if words[:2] == _SHELL and len(words) == 3:
-        words = (*_SHELL, _LINE, "line", words[2])
+    variables["SHADOWPRICE_PROGRESS_URL"] = reached(settings, spec.progress_url)
+    del variables[TOKEN]
+    argv = spec.program.command
+    if argv[:2] == _SHELL and len(argv) == 3:
+        argv = (*_SHELL, _LINE, "line", argv[2])
     amounts = spec.worker if process.role == "worker" else spec.ps
     requests = asked_of(amounts, node, settings.gpu)
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
     container: dict[str, Any] = {
         "name": names.CONTAINER,
         "image": spec.program.image or settings.image,
-        "command": [literal(word) for word in words],
+        "command": [literal(word) for word in argv],
         "workingDir": spec.program.directory or work,
-        "env": [{"name": key, "value": literal(value)} for key, value in told.items()],
+        "env": [{"name": key, "value": literal(value)} for key, value in variables.items()],
         "envFrom": [{"secretRef": {"name": names.generation_name(spec.job, spec.generation)}}],
         "resources": {"requests": requests, "limits": limits},
         "volumeMounts": list(mounts),
@@ -312,7 +301,7 @@ def _container(
 def _volumes(
     spec: GenerationSpec, settings: Settings, asked: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a pod's volumes, and where its container sees them."""
+    """Return a pod's volumes and its container's mounts."""
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
 
@@ -327,14 +316,14 @@ def _volumes(
         elif settings.volume == "host":
             add({"hostPath": {"path": path, "type": "DirectoryOrCreate"}}, path)
         else:
-            part = path.removeprefix(settings.shared).lstrip("/")
-            add(_claim(settings.volume), path, subPath=part)
+            sub_path = path.removeprefix(settings.shared).lstrip("/")
+            add(_claim(settings.volume), path, subPath=sub_path)
     if asked.get("shared_memory"):
         size = str(asked["shared_memory"])
         add({"emptyDir": {"medium": "Memory", "sizeLimit": size}}, "/dev/shm")
-    for one in asked["volumes"]:
-        more = {"subPath": one.get("part"), "readOnly": one.get("read_only")}
-        add(_source(one), one["path"], **more)
+    for volume in asked["volumes"]:
+        more = {"subPath": volume.get("part"), "readOnly": volume.get("read_only")}
+        add(_source(volume), volume["path"], **more)
     return volumes, mounts
 
 

@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes writes them: ``500m``, ``1.5``, ``16Gi``, ``2e9``."""
+"""Kubernetes quantities: ``500m``, ``1.5``, ``16Gi``, ``2e9``."""
 
 from __future__ import annotations
 
@@ -23,22 +23,17 @@ _UNITS: Final = {
 
 
 def units(text: object, unit: int) -> int:
-    """Return a quantity in parts of one, rounded down; what is none counts as nothing.
+    """Parse a quantity into units of 1/``unit``, rounded down; 0 if it is invalid.
 
-    Parameters
-    ----------
-    text : object
-        As an API server tells it.
-    unit : int
-        Parts of one: 1,000 for counts, 1 for bytes.
+    ``unit`` is 1,000 for counts and 1 for bytes.
     """
-    found = _FORM.fullmatch(str(text))
-    if found is None or found[1] in {"", ".", "+", "-"} or (found[3] or "") not in _UNITS:
+    match = _FORM.fullmatch(str(text))
+    if match is None or match[1] in {"", ".", "+", "-"} or (match[3] or "") not in _UNITS:
         return 0
-    value = Fraction(found[1]) * Fraction(10) ** int(found[2] or 0) * _UNITS[found[3] or ""]
+    value = Fraction(match[1]) * Fraction(10) ** int(match[2] or 0) * _UNITS[match[3] or ""]
     return max(0, min(int(value * unit), int(bounds.MEMORY.most)))
 
 
 def unit_of(resource: str) -> int:
-    """Return how many parts of one are counted of a resource."""
+    """Return the units per quantity of 1 of a resource."""
     return 1 if resource == "memory" else MILLI

@@ -1,8 +1,8 @@
-"""What the API server remembers of jobs and their generations: one ConfigMap a job, fence first.
+"""Durable records of jobs and their generations in the API server, one ConfigMap per job.
 
-A record is read, changed and written under the version that was read: of two who change it at once
-one is told so and looks again. So whatever happens to services, of all orders that name a job's
-generation one is taken, and a generation that was ever named is never taken again.
+Updates use optimistic concurrency: a write requires the version that was read, and a conflict
+repeats the update. So only one of the commands for a job's generation is accepted, and no
+generation is accepted twice, even if services restart.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ _FIELD: Final = "generations"
 
 @dataclass
 class JobGenerations:
-    """What is remembered of a job.
+    """The record of a job.
 
     Parameters
     ----------
-    job : str
-        The job.
     fence : int
-        The newest generation that an order named.
+        The newest generation that a command named.
     generations : dict of int to dict
-        Those that are not forgotten: phase, placement, order to stop, end.
+        Unforgotten generations: phase, placement, stop command, result.
     meta : dict
-        The object's own, empty where there is none yet.
+        Metadata of the ConfigMap; empty if it doesn't exist.
     """
 
     job: str
@@ -48,42 +46,42 @@ class JobGenerations:
 
     @classmethod
     def of(cls, item: dict[str, Any]) -> JobGenerations:
-        """Return what an object holds."""
+        """Build it from a ConfigMap."""
         data = item.get("data") or {}
-        held = json.loads(data.get(_FIELD, "{}"))
+        states = json.loads(data.get(_FIELD, "{}"))
         return cls(
             names.read(data.get("job")),
             int(data.get("fence", 0)),
-            {int(number): state for number, state in held.items()},
+            {int(number): state for number, state in states.items()},
             {k: item["metadata"][k] for k in ("name", "namespace", "labels", "resourceVersion")},
         )
 
     def data(self) -> dict[str, str]:
-        """Return what an object is to hold."""
-        held = json.dumps({str(number): state for number, state in self.generations.items()})
-        return {"job": names.written(self.job), "fence": str(self.fence), _FIELD: held}
+        """Return the data of its ConfigMap."""
+        states = json.dumps({str(number): state for number, state in self.generations.items()})
+        return {"job": names.written(self.job), "fence": str(self.fence), _FIELD: states}
 
-    # ------------------------------------------------------------------ orders
+    # ------------------------------------------------------------------ commands
 
     def accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> Receipt:
-        """Take an order to start, as it is or as one that is refused."""
+        """Store a start command, as refused if ``refusal`` is not empty; return the receipt."""
         if spec.generation < self.fence:
             return Receipt.STALE
         if spec.generation == self.fence:
-            held = self.generations.get(spec.generation, {})
-            another = differ(held.get("identity"), spec.identity)
+            stored = self.generations.get(spec.generation, {})
+            another = differ(stored.get("identity"), spec.identity)
             return Receipt.STALE if another else Receipt.DUPLICATE
         if any(state["phase"] not in OVER for state in self.generations.values()):
             return Receipt.BUSY
         state = _state(spec.command, refusal)
         state["identity"] = spec.identity
-        state["placement"] = [[one.server, one.workers, one.ps] for one in spec.placement]
+        state["placement"] = [[share.server, share.workers, share.ps] for share in spec.placement]
         self.fence = spec.generation
         self.generations[spec.generation] = {**state, "plan": plan}
         return Receipt.ACCEPTED
 
     def stop(self, command: int, generation: int, grace: float | None) -> Receipt:
-        """Take an order to stop; one that overtook its start bars that."""
+        """Store a stop command. If it precedes the start command, it bars the generation."""
         state = self.generations.get(generation)
         if state is None:
             if generation <= self.fence:
@@ -91,13 +89,13 @@ class JobGenerations:
             self.fence = generation
             reason = "it was told to stop before it came"
             state = self.generations[generation] = _state(command, reason)
-        before = state.get("stop", {})
-        if before.get("command") == command:
+        previous = state.get("stop", {})
+        if previous.get("command") == command:
             return Receipt.DUPLICATE
-        given = float((state.get("plan") or {}).get("grace", 0.0)) if grace is None else grace
-        # No moment, but seconds: whoever goes on with it may have another clock.
-        given = min(max(0.0, given), before.get("grace", given))
-        state["stop"] = {"command": command, "grace": given}
+        seconds = float((state.get("plan") or {}).get("grace", 0.0)) if grace is None else grace
+        # A duration, not a deadline: another service's clock may differ.
+        seconds = min(max(0.0, seconds), previous.get("grace", seconds))
+        state["stop"] = {"command": command, "grace": seconds}
         return Receipt.ACCEPTED
 
 
@@ -108,17 +106,7 @@ def _state(command: int, refusal: str) -> dict[str, Any]:
 
 
 class Records:
-    """The records of one service.
-
-    Parameters
-    ----------
-    connection : Connection
-        To the server.
-    namespace : str
-        Where they are.
-    service : str
-        Whose they are.
-    """
+    """The records of one service."""
 
     def __init__(self, connection: Connection, namespace: str, service: str) -> None:
         self._connection = connection
@@ -127,27 +115,29 @@ class Records:
         self._service = service
         self._locks: dict[str, asyncio.Lock] = {}
         self.known: dict[str, JobGenerations | None] = {}
-        """As they were last read or written; None for one that has to be read again."""
+        """Records as last read or written; None if a record has to be read again."""
 
     async def load(self) -> list[JobGenerations]:
-        """Read all records of jobs that were not discarded."""
-        chosen = f"{names.SERVICE}={self._service},{names.OPEN}=true"
+        """Read the records of all jobs that aren't discarded."""
+        selector = f"{names.SERVICE}={self._service},{names.OPEN}=true"
         more: dict[str, object] = {}
-        found: dict[str, JobGenerations] = {}
+        records: dict[str, JobGenerations] = {}
         while True:
-            page = await self._connection.get(self._list, labelSelector=chosen, limit=PAGE, **more)
+            page = await self._connection.get(
+                self._list, labelSelector=selector, limit=PAGE, **more
+            )
             for item in page.get("items") or ():
                 record = JobGenerations.of(item)
                 if record.job:
-                    found[record.job] = record
+                    records[record.job] = record
             if not page["metadata"].get("continue"):
                 break
             more = {"continue": page["metadata"]["continue"]}
-        self.known = dict(found)
-        return list(found.values())
+        self.known = dict(records)
+        return list(records.values())
 
     async def read(self, job: str) -> JobGenerations:
-        """Read a job's record as it is now; an empty one where there is none."""
+        """Read a job's current record; empty if it doesn't exist."""
         try:
             path = f"{self._list}/{names.record_name(self._service, job)}"
             record = JobGenerations.of(await self._connection.get(path))
@@ -161,28 +151,28 @@ class Records:
     async def change(
         self, job: str, update: Callable[[JobGenerations], Any], *, open_: bool = True
     ) -> Any:
-        """Change a job's record; return what the change said.
+        """Update a job's record; return the result of ``update``.
 
-        A change that leaves it as it was is not written.
+        An unchanged record isn't written. If ``open_`` is false, the job is marked as discarded.
 
         Raises
         ------
         ApiError
-            If the server refuses, or does not answer; then it may have been written, and is read
-            again before the next change.
+            If the API server refuses or doesn't answer. The record may have been written, so it
+            is read again before the next update.
         """
         async with self._locks.setdefault(job, asyncio.Lock()):
             return await self._change(job, update, open_)
 
     async def _change(self, job: str, update: Callable[[JobGenerations], Any], open_: bool) -> Any:
         while True:
-            before = self.known.get(job)
-            if before is None and job in self.known:
-                before = await self.read(job)
-            record = copy.deepcopy(before) if before is not None else JobGenerations(job)
-            said = update(record)
-            if before is not None and record == before and open_:
-                return said
+            previous = self.known.get(job)
+            if previous is None and job in self.known:
+                previous = await self.read(job)
+            record = copy.deepcopy(previous) if previous is not None else JobGenerations(job)
+            result = update(record)
+            if previous is not None and record == previous and open_:
+                return result
             try:
                 self.known[job] = await self._write(record, open_)
             except ApiError as error:
@@ -191,7 +181,7 @@ class Records:
                     raise
                 await self.read(job)
                 continue
-            return said
+            return result
 
     async def _write(self, record: JobGenerations, open_: bool) -> JobGenerations:
         labels = {names.SERVICE: self._service, names.OPEN: str(open_).lower()}

@@ -1,4 +1,4 @@
-"""What can be set of the Kubernetes executor, beside what every executor is made with."""
+"""Settings of the Kubernetes executor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shadowprice.core.wording import shown
 from shadowprice.executors.reading import LOG_BYTES, Reading
 
 ALLOWED: Final = ("host_network", "host_path", "root", "secrets", "service_account")
-"""What jobs may ask for only where the operator says so."""
+"""Pod options that jobs may only use if the operator allows them."""
 
 _NAMES: Final = (
     "allow",
@@ -41,44 +41,45 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set.
+    """Settings of the Kubernetes executor.
 
     Parameters
     ----------
     allow : frozenset of str
-        What jobs may ask for, of `ALLOWED`.
+        Allowed pod options, of `ALLOWED`.
     context : str
         A context of the kubeconfig; empty for the current one.
     gpu : str
-        What a GPU is called among a node's resources.
+        Kubernetes resource of GPUs.
     image : str
-        Of jobs that name none; empty for none.
+        Default image of jobs; empty for none.
     log_bytes : int
-        Most bytes kept of what one process writes.
+        Maximum bytes kept of each process's log.
     lost_after : float
-        Seconds from when a node is not ready, or gone, until what ran there is taken for ended. A
-        kubelet that is cut off lets pods run on.
+        Seconds after a node is not ready or missing until its processes count as lost. A
+        kubelet without a connection keeps its pods running.
     namespace : str
-        Where pods and records are; empty for that of the context, or of the service's own pod.
+        Namespace of pods and records; empty for that of the context, or of the service's own
+        pod.
     network : str
-        ``pods``: every pod has its address, and a headless service names them; ``host``: pods use
-        their node's network.
+        ``pods``: every pod has its own address, and a headless service names them; ``host``:
+        pods use their node's network.
     patience : float
-        Seconds that pods have to run on all nodes; then the generation is refused.
+        Timeout in seconds for all pods to start; then the generation is refused.
     pod : mapping
-        What holds of all pods, as `core.specs.pod.PodSpec.plain` returns it.
+        Default options of all pods, as `core.specs.pod.PodSpec.plain` returns them.
     service_url : str
-        By which pods reach the service, where that is another than it says itself.
+        URL by which pods reach the service, if it differs from the service's own.
     shared : str
-        Absolute path under which all pods see a volume: checkpoints, and directories of jobs that
-        name no other. Empty: checkpoints last as long as a pod.
+        Absolute path at which all pods mount a volume, for default checkpoint and working
+        directories. If empty, checkpoints are lost with their pod.
     tolerate_unready : float
-        Seconds that a node may be not ready and is a server all the same: a kubelet that could not
-        renew its lease says nothing of its pods. At most half of `lost_after`, so that nothing is
-        begun anew where it was lost.
+        Seconds that a node may be not ready and remain a server, because a kubelet that can't
+        renew its lease may be healthy. At most half of `lost_after`, so that processes on a
+        lost node aren't started again.
     volume : str
-        What that is: ``host`` (the same directory of every node, a network file system say) or the
-        name of a persistent volume claim.
+        The shared volume: ``host`` (a directory that is equal on all nodes, such as a network
+        file system) or the name of a persistent volume claim.
     """
 
     allow: frozenset[str] = frozenset()
@@ -98,19 +99,19 @@ class Settings:
 
 
 class _Reading(Reading):
-    """Reads what only this executor has as well."""
+    """Parser of the settings that only this executor has."""
 
     def allowed(self) -> frozenset[str]:
-        """Return what jobs may ask for."""
-        names = [one.strip() for one in self.values.get("allow", "").split(",") if one.strip()]
+        """Return the allowed pod options."""
+        names = [item.strip() for item in self.values.get("allow", "").split(",") if item.strip()]
         for name in names:
             if name not in ALLOWED:
-                mend = self.one_of(name, ALLOWED)
-                self.fault("allow", f"{shown(name)} is nothing that can be allowed", mend)
+                hint = self.one_of(name, ALLOWED)
+                self.fault("allow", f"{shown(name)} is nothing that can be allowed", hint)
         return frozenset(names)
 
     def pod(self) -> Mapping[str, Any]:
-        """Return what a file says of all pods."""
+        """Return the pod options in a file."""
         path = self.values.get("pod", "")
         if not path:
             return {}
@@ -119,23 +120,25 @@ class _Reading(Reading):
                 content = stream.read(_MOST_POD + 1)
             if len(content) > _MOST_POD:
                 raise ValueError("it is larger than a mebibyte")
-            read = yaml.safe_load(content)
+            document = yaml.safe_load(content)
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-            told = " ".join((getattr(error, "strerror", None) or str(error)).split())
-            self.fault("pod", f"{shown(path)} cannot be read: {told}", "write the path of a file")
+            message = " ".join((getattr(error, "strerror", None) or str(error)).split())
+            self.fault(
+                "pod", f"{shown(path)} cannot be read: {message}", "write the path of a file"
+            )
             return {}
-        found, faults = validate(PodSpec, read if read is not None else {}, path)
+        pod, faults = validate(PodSpec, document if document is not None else {}, path)
         self.faults += faults
-        return found.plain() if found is not None else {}
+        return pod.plain() if pod is not None else {}
 
 
 def read_settings(values: Mapping[str, str]) -> Settings:
-    """Return what is set.
+    """Parse the settings.
 
     Raises
     ------
     InputError
-        If a name is unknown or a value is wrong, listing all of them.
+        If a name is unknown or a value is invalid, with all errors.
     """
     reading = _Reading(values, _NAMES)
     name = "write the name of an object: small letters, digits and -"

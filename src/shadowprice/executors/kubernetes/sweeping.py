@@ -1,4 +1,4 @@
-"""Pods that nobody knows of any more are removed: what an old request brought late."""
+"""Garbage collection of orphaned pods, which a delayed request may have created."""
 
 from __future__ import annotations
 
@@ -16,17 +16,11 @@ from shadowprice.kubernetes.pausing import Pauses
 
 SWEEP: Final = 10.0
 SELDOM: Final = 320.0
-"""Seconds between looks for pods that nobody knows of; and of one of them, in the end."""
+"""Seconds between sweeps, and maximum backoff in seconds of checks of one pod."""
 
 
 class Sweeper:
-    """Remembers which pods are strange, and when each is looked at again.
-
-    Parameters
-    ----------
-    service : str
-        Label of the service whose pods are looked at.
-    """
+    """Garbage collector of a service's orphaned pods, with a backoff for each pod."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -39,34 +33,32 @@ class Sweeper:
         pods: Iterable[tuple[str, PodView]],
         live: Collection[tuple[str, int]],
     ) -> None:
-        """Remove pods of generations that are over.
+        """Delete pods of generations that have ended.
 
         Parameters
         ----------
-        connection : Connection
-            To the server.
         records : Records
-            What it remembers: asked of each stranger before it goes.
+            The current record of its job is read before a pod is deleted.
         pods : iterable of (str, PodView)
-            All that are known, by namespace and name.
+            All cached pods, by namespace and name.
         live : collection of (str, int)
-            Keys and numbers of the generations that are not over.
+            Job keys and numbers of the generations that haven't ended.
 
         Raises
         ------
         ApiError
-            If a record cannot be read.
+            If a record can't be read.
         """
-        found: dict[str, Pauses] = {}
-        for key, view in tuple(pods):  # others come while it is asked
+        orphans: dict[str, Pauses] = {}
+        for key, view in tuple(pods):  # the cache changes during requests
             if view.service != self._service or (view.job, view.generation) in live:
                 continue
-            found[key] = self._strangers.get(key) or Pauses(SWEEP, SELDOM)
+            orphans[key] = self._strangers.get(key) or Pauses(SWEEP, SELDOM)
             if key not in self._strangers:
-                found[key].failed()  # whose it is may be known in a moment
-            if not found[key].over or key_of(view.outer[0]) != view.job:
+                orphans[key].failed()  # its generation may become live in a moment
+            if not orphans[key].over or key_of(view.outer[0]) != view.job:
                 continue
-            found[key].failed()
+            orphans[key].failed()
             record = await records.read(view.outer[0])
             state = record.generations.get(view.generation)
             if state is not None and state["phase"] not in OVER:
@@ -75,4 +67,4 @@ class Sweeper:
             body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
             with contextlib.suppress(ApiError):
                 await connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
-        self._strangers = found
+        self._strangers = orphans

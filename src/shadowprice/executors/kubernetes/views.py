@@ -1,4 +1,4 @@
-"""What is kept of pods and nodes: little, for a cluster may have tens of thousands."""
+"""Compact cached state of pods, because a cluster may have tens of thousands."""
 
 from __future__ import annotations
 
@@ -34,38 +34,36 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """What is known of a pod.
+    """The cached state of a pod.
 
     Parameters
     ----------
-    namespace, name, uid, node, phase
-        As the API has them.
     reason, message : str
-        Why it is in its phase.
+        Reason of its phase.
     deleting : bool
-        Whether its deletion was asked for.
+        Whether its deletion was requested.
     told : float or None
-        When that was asked for first, by the server's clock, seconds since 1970.
+        First deletion request by the server's clock, seconds since 1970.
     began : float or None
-        When its container began, seconds since 1970.
+        Start of its container, seconds since 1970.
     running : bool
-        Whether a container of it runs.
+        Whether any of its containers runs.
     exit : Exit or None
         How its container ended.
     waiting : (str, str)
-        Why its container has not begun: reason and message.
+        Why its container hasn't started: reason and message.
     unplaced : str
-        Why the scheduler finds no node for it.
+        Why the Kubernetes scheduler finds no node for it.
     gated : bool
-        Whether it waits for others of its generation.
+        Whether it has scheduling gates.
     service, job, generation, process
-        Whose it is, where it is one of a service's.
+        The process that it runs, if a Shadowprice service created it; ``job`` is a key.
     takes : mapping of str to int
-        What it asks its node for, in the units of `core.amounts`, by the node's names.
+        Requests by Kubernetes resource, in the units of `core.amounts`.
     outer : (str, str, str)
-        Job, tenant and role of a pod, as its labels, its notes or its owner say.
+        Job, tenant and role according to its labels, annotations or owners.
     created : float
-        When it was made.
+        Creation time, seconds since 1970.
     """
 
     namespace: str
@@ -93,25 +91,25 @@ class PodView:
 
     @property
     def over(self) -> bool:
-        """Whether it is in a phase that it never leaves."""
+        """Whether it is in a final phase."""
         return self.phase in {"Succeeded", "Failed"}
 
 
 def kept(old: PodView | None, new: PodView) -> PodView:
-    """Return what is known of a pod: what was seen of its container stays seen.
+    """Return the new state of a pod, keeping the observed start and end of its container.
 
-    Kubelets before 1.22 say of a pod that is deleted, in the end, that its container exited 0 at no
-    time, or that it has not begun.
+    Kubelets before 1.22 finally report for a deleted pod that its container exited 0 without a
+    time, or hasn't started.
     """
     if old is None or old.uid != new.uid:
         return new
     exit_ = new.exit or old.exit
-    began = new.began if new.began is not None else old.began
-    return new if (exit_, began) == (new.exit, new.began) else replace(new, exit=exit_, began=began)
+    start = new.began if new.began is not None else old.began
+    return new if (exit_, start) == (new.exit, new.began) else replace(new, exit=exit_, began=start)
 
 
 def moment(text: object) -> float:
-    """Return a time of the API in seconds since 1970, 0 where it is none."""
+    """Return an API timestamp in seconds since 1970, 0 if it is invalid."""
     try:
         return max(0.0, datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp())
     except (ValueError, OverflowError):
@@ -119,14 +117,14 @@ def moment(text: object) -> float:
 
 
 def pod_view(item: Mapping[str, Any]) -> PodView:
-    """Return what is kept of a pod."""
+    """Return the cached part of a pod object."""
     meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
     own: Mapping[str, Any] = next(
         (
-            one["state"]
-            for one in status.get("containerStatuses") or ()
-            if one.get("name") == names.CONTAINER or names.SERVICE not in labels
+            container["state"]
+            for container in status.get("containerStatuses") or ()
+            if container.get("name") == names.CONTAINER or names.SERVICE not in labels
         ),
         {},
     )
@@ -145,7 +143,8 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         told=_told(meta),
         began=_began(ended, runs),
         running=any(
-            "running" in (one.get("state") or {}) for one in status.get("containerStatuses") or ()
+            "running" in (container.get("state") or {})
+            for container in status.get("containerStatuses") or ()
         ),
         exit=None if ended is None or not moment(ended.get("finishedAt")) else _exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MOST_TEXT]),
@@ -162,14 +161,16 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
 
 
 def _told(meta: Mapping[str, Any]) -> float | None:
-    """Return when an object's deletion was asked for first: a shorter grace counts from then."""
+    """Return the time of the first deletion request; a shorter grace period counts from it."""
     until = moment(meta.get("deletionTimestamp"))
     return until - float(meta.get("deletionGracePeriodSeconds") or 0) if until else None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    found = (one for one in status.get("conditions") or () if one.get("type") == kind)
-    return next(found, {})
+    matching = (
+        condition for condition in status.get("conditions") or () if condition.get("type") == kind
+    )
+    return next(matching, {})
 
 
 def _unplaced(placed: Mapping[str, Any]) -> str:
@@ -196,13 +197,17 @@ def _exit(ended: Mapping[str, Any]) -> Exit:
 
 
 def taken(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Return what a pod asks its node for: all its containers, or its largest first one."""
+    """Return a pod's effective resource requests.
+
+    This is the sum of its containers or the largest init container, whichever is greater, plus the
+    overhead.
+    """
     total: dict[str, int] = {}
-    for one in spec.get("containers") or ():
-        for name, amount in _requests(one).items():
+    for container in spec.get("containers") or ():
+        for name, amount in _requests(container).items():
             total[name] = total.get(name, 0) + amount
-    for one in spec.get("initContainers") or ():
-        for name, amount in _requests(one).items():
+    for container in spec.get("initContainers") or ():
+        for name, amount in _requests(container).items():
             total[name] = max(total.get(name, 0), amount)
     for name, text in (spec.get("overhead") or {}).items():
         total[name] = total.get(name, 0) + units(text, unit_of(name))
@@ -210,21 +215,23 @@ def taken(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _requests(container: Mapping[str, Any]) -> dict[str, int]:
-    told = container.get("resources") or {}
-    asked = {**(told.get("limits") or {}), **(told.get("requests") or {})}
-    return {name: units(text, unit_of(name)) for name, text in asked.items()}
+    resources = container.get("resources") or {}
+    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: units(text, unit_of(name)) for name, text in amounts.items()}
 
 
 def _outer(
     meta: Mapping[str, Any], labels: Mapping[str, Any], notes: Mapping[str, Any]
 ) -> tuple[str, str, str]:
-    """Return job, tenant and role of a pod that belongs to a job of others; empty elsewhere."""
+    """Return job, tenant and role of a pod; empty if it belongs to no job."""
     job = names.read(notes.get(names.JOB_NAME)) or str(notes.get(names.JOB_NAME, ""))
     if not job:
         job = str(next((labels[name] for name in _JOB_LABELS if labels.get(name)), ""))
     if not job:
         owners: Iterable[Mapping[str, Any]] = meta.get("ownerReferences") or ()
-        job = next((str(one["name"]) for one in owners if str(one.get("kind")).endswith("Job")), "")
+        job = next(
+            (str(owner["name"]) for owner in owners if str(owner.get("kind")).endswith("Job")), ""
+        )
     if not job:
         return ("", "", "")
     tenant = str(notes.get(names.TENANT) or labels.get(names.TENANT) or meta["namespace"])
