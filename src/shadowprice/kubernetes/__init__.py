@@ -1,5 +1,5 @@
-"""What speaks to a Kubernetes API server: connections, informers, leases.
+"""Client of a Kubernetes API server: connections, informers, leases.
 
-Objects are what the server sends: mappings, by the names of the API. The library is imported when a
-connection is opened, never before.
+Objects are mappings as the server sends them. The client library is only imported when a connection
+is opened.
 """

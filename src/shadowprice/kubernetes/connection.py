@@ -1,7 +1,7 @@
-"""A connection to an API server: requests as they are, answers as mappings.
+"""A connection to a Kubernetes API server, with JSON objects as mappings.
 
-Addresses, certificates and tokens are those of the library: a kubeconfig with all that may stand in
-it, or the service account of a pod, whose token is read anew as it is renewed.
+The client library reads addresses, certificates and tokens from a kubeconfig, or from the service
+account of a pod, whose token it rereads when it is renewed.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from shadowprice.kubernetes.errors import ApiError, ConnectError, DeposedError, 
 from shadowprice.kubernetes.pausing import Pauses
 
 IN_CLUSTER: Final = "in-cluster"
-"""The address that means: as the service account of this pod."""
+"""Address that selects the service account of this pod."""
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ANSWER: Final = 30.0
-"""Seconds that a request may take."""
+"""Timeout of a request, in seconds."""
 
 PATIENCE: Final = 60.0
-"""Seconds that a request is tried again where the server asks to come later."""
+"""Seconds for which a throttled request (429) is retried."""
 
 LATER: Final = 5.0
-"""Longest of the growing pauses between these tries, where the server asks for none longer."""
+"""Maximum backoff in seconds of these retries, unless the server demands a longer one."""
 
 IN_FLIGHT: Final = 8
-"""Requests of one connection that are with the server at a time, streams beside. What a slot asks
-for at once would keep it busy for seconds, and every status and lease waiting with it; a server
-that has time answers hundreds a second so."""
+"""Maximum number of concurrent requests of a connection, without streams.
+
+All requests of a slot at once would block the API server for seconds, and delay status updates and
+leases. With this limit, an idle server still answers hundreds of requests per second.
+"""
 
 _PATCHES: Final = {
     "json": "application/json-patch+json",
@@ -51,33 +53,32 @@ _PATCHES: Final = {
 }
 _CONNECTIONS: Final = 1000
 _WRONG: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError)
-"""What the library raises, beside its own, where a kubeconfig is none."""
+"""Exceptions besides the library's own that an invalid kubeconfig causes."""
 _MOST_LINE: Final = 8 << 20
-"""Bytes of a line: an object is never so large."""
+"""Maximum bytes of a line; no object is that large."""
 
 _MOST_SHOWN: Final = 500
 
 
 class MissingLibraryError(MissingExtraError):
-    """The library is not installed; the call is wrong, not the run."""
+    """The client library isn't installed; a usage error."""
 
     exit_code = 2
 
 
 class Connection:
-    """Speaks to one API server, as one user.
-
-    Made by `open`.
+    """A connection to one API server, as one user; created by `open`.
 
     Attributes
     ----------
     namespace : str
-        What the context, or the service account, names; ``default`` where it names none.
+        Namespace of the context or the service account; ``default`` if there is none.
     requests : int
-        Requests sent so far, those tried again too.
+        Number of requests sent, including retries.
     may_write : callable
-        Whether requests that change anything are sent, but urgent ones. It is asked right before
-        each is: who was frozen after deciding on one, and leads no more, does not send it.
+        Whether requests that change objects may be sent; urgent ones always may. It is called
+        right before each request, so that a suspended process which lost its lease writes
+        nothing.
     """
 
     def __init__(self, client: Any, namespace: str) -> None:
@@ -90,73 +91,73 @@ class Connection:
 
     @classmethod
     async def open(cls, address: str = "", context: str = "") -> Connection:
-        """Read where the server is and who asks; nothing is asked yet.
+        """Read the server's address and credentials, without sending a request.
 
         Parameters
         ----------
         address : str
-            Path of a kubeconfig; ``in-cluster``; or empty: in-cluster where this is a pod with a
+            Path of a kubeconfig, or ``in-cluster``. If empty: in-cluster in a pod with a
             service account, else ``$KUBECONFIG`` or ``~/.kube/config``.
         context : str
-            A context of the kubeconfig, where it is not the current one.
+            A context of the kubeconfig; empty for the current one.
 
         Raises
         ------
         ConnectError
-            If there is no such file, or it says something else.
+            If the file is missing or invalid.
         MissingLibraryError
-            If the library is not installed.
+            If the client library isn't installed.
         """
-        try:  # it takes seconds of processor time, and is not this package's to make faster
+        try:  # this import takes seconds
             client, config = await asyncio.to_thread(_library)
         except ModuleNotFoundError as error:
             purpose = "speaking to Kubernetes"
             raise MissingLibraryError("kubernetes_asyncio", "kubernetes", purpose) from error
         configuration = client.Configuration()
         configuration.connection_pool_maxsize = _CONNECTIONS
-        inside = address == IN_CLUSTER or (
+        in_cluster = address == IN_CLUSTER or (
             not address and "KUBERNETES_SERVICE_HOST" in os.environ and ACCOUNT.is_dir()
         )
         try:
-            if inside:
+            if in_cluster:
                 config.load_incluster_config(configuration)
-                named = (ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+                namespace = (ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
             else:
-                named = await _kubeconfig(config, configuration, address, context)
-            return cls(client.ApiClient(configuration), named or "default")
+                namespace = await _kubeconfig(config, configuration, address, context)
+            return cls(client.ApiClient(configuration), namespace or "default")
         except (config.ConfigException, *_WRONG) as error:
-            told = " ".join((getattr(error, "strerror", None) or str(error)).split())[:_MOST_SHOWN]
-            place = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
-            mend = "write the path of a kubeconfig, or in-cluster"
-            path = escaped(
-                place[: int(bounds.PATH.most)]
-            )  # whole: it is where the mend is to be made
-            fault = Fault("--address", f"'{path}' leads to no cluster: {told}", mend)
+            message = " ".join((getattr(error, "strerror", None) or str(error)).split())[
+                :_MOST_SHOWN
+            ]
+            location = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
+            hint = "write the path of a kubeconfig, or in-cluster"
+            path = escaped(location[: int(bounds.PATH.most)])  # in full, to be corrected
+            fault = Fault("--address", f"'{path}' leads to no cluster: {message}", hint)
             raise ConnectError(str(fault)) from error
 
     @property
     def host(self) -> str:
-        """Address of the server."""
+        """Address of the API server."""
         return str(self._client.configuration.host)
 
     def time(self) -> float | None:
-        """Return the time by the server's clock, seconds since 1970; None before its first answer.
+        """Return the server's time, seconds since 1970; None before its first response.
 
-        Answers are dated in whole seconds: it is up to one behind.
+        The server sends whole seconds, so the result may lag by one.
         """
-        said, at = self._dated
+        date, received = self._dated
         try:
-            told = parsedate_to_datetime(said).timestamp()
+            server_time = parsedate_to_datetime(date).timestamp()
         except (ValueError, OverflowError):
             return None
-        return told + time.monotonic() - at
+        return server_time + time.monotonic() - received
 
     async def close(self) -> None:
-        """Let go."""
+        """Close all connections."""
         session = self._client.rest_client.pool_manager
         await session.connector.close(abort_ssl=True)
         await self._client.close()
-        await asyncio.sleep(0)  # transports are closed in the loop's next turn
+        await asyncio.sleep(0)  # the loop closes transports in its next turn
 
     # ------------------------------------------------------------------ requests
 
@@ -168,7 +169,7 @@ class Connection:
         ApiError
             If the server refuses.
         UnreachableError
-            If nobody answers.
+            If the server doesn't answer.
         """
         return await self.request("GET", path, query=query)
 
@@ -200,28 +201,28 @@ class Connection:
         content: str = "application/json",
         urgent: bool = False,
     ) -> dict[str, Any]:
-        """Send a request; one that the server puts off (429) is sent again when it says so.
+        """Send a request, with retries if it is throttled (429).
 
-        No more than `IN_FLIGHT` are sent at a time; ``urgent`` ones do not wait for others.
+        At most `IN_FLIGHT` are sent concurrently; ``urgent`` ones don't count.
 
         Raises
         ------
         ApiError
-            If the server refuses, or puts it off for more than a minute.
+            If the server refuses, or throttles it for more than `PATIENCE` seconds.
         DeposedError
-            If nothing may be written now.
+            If the connection must not write now.
         UnreachableError
-            If nobody answers.
+            If the server doesn't answer.
         """
         text = await self._sent(method, path, query or {}, body, content, urgent=urgent)
         try:
-            found: dict[str, Any] = json.loads(text)
+            document: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise UnreachableError(f"{self.host} answered no JSON") from error
-        return found
+        return document
 
     async def text(self, path: str, **query: object) -> bytes:
-        """Return what is no JSON: a log. See `get`."""
+        """Return a response that isn't JSON, such as a log. See `get`."""
         return await self._sent("GET", path, query, None, "application/json")
 
     async def _sent(
@@ -244,49 +245,47 @@ class Connection:
                 ):
                     if not (method == "GET" or urgent or self.may_write()):
                         raise DeposedError
-                    answer = await self._begun(method, path, query, body, content)
+                    response = await self._begun(method, path, query, body, content)
                     try:
-                        text: bytes = await answer.read()
+                        text: bytes = await response.read()
                     finally:
-                        answer.release()
+                        response.release()
             except TimeoutError as error:
                 raise UnreachableError(f"{self.host} did not answer in {ANSWER:g} s") from error
             except (OSError, ValueError, _client_error()) as error:
                 raise UnreachableError(f"{self.host}: {_said(error)}") from error
-            self._dated = (answer.headers.get("Date", ""), time.monotonic())
-            if answer.status < 400:
+            self._dated = (response.headers.get("Date", ""), time.monotonic())
+            if response.status < 400:
                 return text
-            pause = max(pauses.failed(), _pause(answer.headers.get("Retry-After")))
-            if answer.status != 429 or time.monotonic() + pause > until:
-                raise _refusal(answer.status, text)
+            pause = max(pauses.failed(), _pause(response.headers.get("Retry-After")))
+            if response.status != 429 or time.monotonic() + pause > until:
+                raise _refusal(response.status, text)
             await asyncio.sleep(pause)
 
     async def lines(
         self, path: str, *, silence: float, answer: float = ANSWER, **query: object
     ) -> AsyncIterator[bytes]:
-        """Yield the lines of an answer as they come, each with what ends it.
+        """Yield the lines of a streamed response, with their line ends.
 
         Parameters
         ----------
-        path : str
-            What is asked for.
         silence : float
-            Seconds without a line after which nobody is believed to be there.
+            Timeout in seconds between pieces of data.
         answer : float
-            Seconds that the first may take.
+            Timeout in seconds of the response's start.
         **query
-            As of `get`.
+            As in `get`.
         """
         try:
             async with asyncio.timeout(answer):
-                found = await self._begun("GET", path, query, None, "application/json")
+                response = await self._begun("GET", path, query, None, "application/json")
             try:
-                if found.status >= 400:
-                    raise _refusal(found.status, await found.read())
+                if response.status >= 400:
+                    raise _refusal(response.status, await response.read())
                 rest = b""
                 while True:
                     async with asyncio.timeout(silence):
-                        piece = await found.content.readany()
+                        piece = await response.content.readany()
                     if not piece:
                         break
                     *whole, rest = (rest + piece).split(b"\n")
@@ -297,7 +296,7 @@ class Connection:
                 if rest:
                     yield rest
             finally:
-                _cut(found)
+                _cut(response)
         except TimeoutError as error:
             raise UnreachableError(f"{self.host} fell silent") from error
         except (OSError, ValueError, _client_error()) as error:
@@ -334,22 +333,22 @@ def _client_error() -> type[Exception]:
 
 
 async def _kubeconfig(config: Any, configuration: Any, address: str, context: str) -> str:
-    path = address or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")  # noqa: PTH111  # who has no home has no file there, and no exception
+    path = address or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")  # noqa: PTH111  # without a home, Path.home() raises
     first = path.split(os.pathsep)[0]
     if not Path(first).is_file():
         raise FileNotFoundError(2, "there is no such file", first)
     loader = await config.load_kube_config(
         path, context or None, client_configuration=configuration, persist_config=False
     )
-    named = loader.current_context["context"]
-    return str(named["namespace"]) if "namespace" in named else ""
+    entry = loader.current_context["context"]
+    return str(entry["namespace"]) if "namespace" in entry else ""
 
 
 def _cut(answer: Any) -> None:
-    """End an answer that is not wanted any more, whoever is still there.
+    """Abort a response.
 
-    A connection that is only closed waits half a minute for the server to say goodbye, and nobody
-    waits for it then: it outlives this connection, and its loop.
+    A connection that is only closed waits half a minute for the server's close, and would outlive
+    this object and its event loop.
     """
     connection = answer.connection
     transport = None if connection is None else connection.transport
@@ -367,15 +366,15 @@ def _said(error: BaseException) -> str:
 
 
 def _pause(told: str | None) -> float:
-    """Return how long to wait: what was told, a second where nothing was; not all at once."""
+    """Return the seconds to wait according to ``Retry-After``, by default 1, with jitter."""
     seconds = float(told) if told is not None and told.isdecimal() else 1.0
     return min(max(seconds, 0.1), PATIENCE) * random.uniform(1.0, 1.2)
 
 
 def _refusal(status: int, text: bytes) -> ApiError:
     try:
-        found = json.loads(text)
-        reason, message = str(found.get("reason", "")), str(found.get("message", ""))
+        document = json.loads(text)
+        reason, message = str(document.get("reason", "")), str(document.get("message", ""))
     except (ValueError, AttributeError):
         reason, message = "", text[:_MOST_SHOWN].decode("utf-8", "replace").strip()
     return ApiError(status, reason, message[:_MOST_SHOWN])

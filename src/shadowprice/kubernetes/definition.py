@@ -1,4 +1,4 @@
-"""The definition of `TrainingJob`, made from the models that validate job files everywhere.
+"""The custom resource definition of `TrainingJob`, generated from the models of job files.
 
 ``python -m shadowprice.kubernetes.definition [--rules]`` prints it.
 """
@@ -19,13 +19,16 @@ from shadowprice.kubernetes.names import DEFINITION, GROUP, KIND, LONGEST_NAME, 
 from shadowprice.kubernetes.structural import Document, structural
 
 ABSENT: Final = frozenset({"name", "tenant", "arrival", "tasks", "deadline", "miss_probability"})
-"""Keys of a job file that a resource lacks: metadata says who, `apply` says when; no bags."""
+"""Keys of a job file that a resource lacks. Metadata has name, tenant and time; no bags."""
 
 REQUIRED: Final = ("worker", "utility", "run")
 
 LASTING: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")
-"""Keys whose change the API server refuses itself, where it knows rules. `run` is not among them:
-its command is a text or a list, which rules cannot compare; the controller refuses that."""
+"""Keys that validation rules make immutable, if the API server supports rules.
+
+`run` isn't included: rules can't compare its command, a text or a list. The controller refuses that
+change.
+"""
 
 RULES: Final[Sequence[Mapping[str, str]]] = (
     {
@@ -71,16 +74,13 @@ RULES: Final[Sequence[Mapping[str, str]]] = (
         for key in LASTING
     ),
 )
-"""What API servers from 1.25 on check themselves (CEL); all of it is checked here as well."""
+"""Validation rules (CEL) for API servers from 1.25 on; the service checks them too."""
 
 
 def definition(*, rules: bool) -> Document:
     """Return the custom resource definition.
 
-    Parameters
-    ----------
-    rules : bool
-        Whether the API server knows rules (``x-kubernetes-validations``).
+    ``rules`` includes validation rules, if the API server supports ``x-kubernetes-validations``.
     """
     spec = structural(JobSpec.model_json_schema(), FIELDS, "", ABSENT)
     spec["required"] = list(REQUIRED)
@@ -131,7 +131,7 @@ def definition(*, rules: bool) -> Document:
 
 
 def _status() -> Document:
-    """Return the schema of what the controller tells of a job."""
+    """Return the schema of the status that the controller writes."""
     text, number, moment = {"type": "string"}, {"type": "number"}, {"format": "date-time"}
     count = {"type": "integer", "format": "int64"}
     named = ("state", "job", "reason", "explanation", "tenant")
@@ -151,9 +151,9 @@ def _status() -> Document:
                 "type": "object",
                 "required": ["type", "status", "reason", "lastTransitionTime"],
                 "properties": {
-                    "type": {"type": "string", "enum": [one.value for one in Condition]},
+                    "type": {"type": "string", "enum": [item.value for item in Condition]},
                     "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                    "reason": {"type": "string", "enum": [one.value for one in Reason]},
+                    "reason": {"type": "string", "enum": [item.value for item in Reason]},
                     "message": {"type": "string", "maxLength": 32_768},
                     "lastTransitionTime": {"type": "string", "format": "date-time"},
                     "observedGeneration": count,
@@ -168,12 +168,9 @@ def _status() -> Document:
 
 
 def knows_rules(schema: Mapping[str, Any]) -> bool:
-    """Whether an API server knows rules, by what it publishes of itself.
+    """Return whether an API server supports validation rules.
 
-    Parameters
-    ----------
-    schema : mapping
-        Its OpenAPI document, version 2 or the part of version 3 about definitions.
+    ``schema`` is its OpenAPI document, version 2 or the part of version 3 about definitions.
     """
     definitions = schema.get("definitions")
     if definitions is None:
@@ -183,7 +180,7 @@ def knows_rules(schema: Mapping[str, Any]) -> bool:
 
 
 def written(document: Document) -> str:
-    """Return a document as YAML, keys in their order."""
+    """Return a document as YAML with its keys in order."""
     return yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
 
 

@@ -1,4 +1,4 @@
-"""What `kubectl explain` says of every field, and what `kubectl get` shows."""
+"""Texts of `kubectl explain` for every field, and the columns of `kubectl get`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "run.pod.host_network": "Whether they use the network of their node, where that is allowed.",
     "run.pod.share_processes": "Whether the processes of a pod see each other; they do by default.",
 }
-"""By dotted path from `spec` on."""
+"""Descriptions by dotted path below `spec`."""
 
 STATUS: Final[Mapping[str, str]] = {
     "observedGeneration": "The metadata.generation that this tells of.",
@@ -99,8 +99,8 @@ STATUS: Final[Mapping[str, str]] = {
 
 
 def _column(name: str, path: str, kind: str, text: str, priority: int = 0) -> Mapping[str, Any]:
-    told = {"name": name, "type": kind, "jsonPath": path, "description": text}
-    return told if not priority else {**told, "priority": priority}
+    column = {"name": name, "type": kind, "jsonPath": path, "description": text}
+    return column if not priority else {**column, "priority": priority}
 
 
 COLUMNS: Final[Sequence[Mapping[str, Any]]] = (

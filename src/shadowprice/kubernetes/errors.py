@@ -1,4 +1,4 @@
-"""What goes wrong between this program and a Kubernetes API server."""
+"""Errors of a connection to a Kubernetes API server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from shadowprice.core.errors import ShadowpriceError
 
 
 class ConnectError(ShadowpriceError):
-    """There is no way to a cluster: the call is wrong, or nobody answers there."""
+    """The cluster's address or credentials are invalid, or the cluster doesn't answer."""
 
     code = "kubernetes"
     exit_code = 2
@@ -15,14 +15,8 @@ class ConnectError(ShadowpriceError):
 class ApiError(ShadowpriceError):
     """The API server refused a request.
 
-    Parameters
-    ----------
-    status : int
-        Of HTTP; 0 where there was no answer.
-    reason : str
-        The server's own word: ``NotFound``, ``Conflict``, ``AlreadyExists``, ``Expired``.
-    message : str
-        What it said, for people.
+    ``status`` is the HTTP status, 0 without a response. ``reason`` is the server's code, such as
+    ``NotFound``, ``Conflict``, ``AlreadyExists`` or ``Expired``. ``message`` is for people.
     """
 
     code = "kubernetes"
@@ -34,39 +28,39 @@ class ApiError(ShadowpriceError):
 
     @property
     def not_found(self) -> bool:
-        """Whether there is no such object."""
+        """Whether the object doesn't exist."""
         return self.status == 404
 
     @property
     def exists(self) -> bool:
-        """Whether an object of this name is there already."""
+        """Whether an object of this name already exists."""
         return self.status == 409 and self.reason == "AlreadyExists"
 
     @property
     def conflict(self) -> bool:
-        """Whether the object changed since it was read."""
+        """Whether the object changed after it was read."""
         return self.status == 409 and self.reason != "AlreadyExists"
 
     @property
     def gone(self) -> bool:
-        """Whether a version of a list is too old to go on from."""
+        """Whether the resource version of a list or watch is too old to continue from."""
         return self.status == 410
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed later: the server did not answer, or has a fault."""
+        """Whether a retry may succeed: no response, throttling, or a server error."""
         return self.status in {0, 408, 429} or self.status >= 500
 
 
 class UnreachableError(ApiError):
-    """Nobody answered: what was asked for may have been done, or not."""
+    """The server didn't answer; it may or may not have executed the request."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreachable", message)
 
 
 class DeposedError(ApiError):
-    """Another instance may lead: what was to be written was not sent."""
+    """A write wasn't sent, because another instance may lead."""
 
     def __init__(self, message: str = "another instance may lead: nothing is written") -> None:
         super().__init__(0, "Deposed", message)

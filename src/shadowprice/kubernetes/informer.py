@@ -1,7 +1,8 @@
-"""What an API server has of one kind of objects, known here as it changes: list, then watch.
+"""A cache of one kind of objects in an API server: list, then watch.
 
-A watch goes on from where the list ended; where the server has forgotten that place (410), or
-nobody answers, all is listed again, and what changed meanwhile is told as if it had just happened.
+A watch continues from the version of the list. If the server has dropped that version (410) or the
+watch fails for another reason, the objects are listed again or the watch is resumed. Changes found
+by a new list are reported like events.
 """
 
 from __future__ import annotations
@@ -23,43 +24,41 @@ log = logging.getLogger("shadowprice.kubernetes")
 Kept = TypeVar("Kept")
 
 PAGE: Final = 500
-"""Objects asked for at a time."""
+"""Objects per page of a list."""
 
 TURN: Final = 120
-"""Seconds after which a watch is begun anew, from where it was."""
+"""Maximum seconds of one watch; the next watch continues from its version."""
 
 SHORTEST: Final = 0.2
 LONGEST: Final = 5.0
-"""Seconds between tries, from the first to the last; also of watches that end as they begin."""
+"""Initial and maximum backoff in seconds, also of watches that end at once."""
 
 LASTING: Final = 1.0
-"""Seconds that a watch lasts where all is well."""
+"""Seconds after which a watch counts as successful."""
 
 
 class Informer(Generic[Kept]):
-    """Keeps what is wanted of the objects of one kind.
+    """Caches a reduced form of all objects of one kind.
 
     Parameters
     ----------
-    connection : Connection
-        To the server.
     path : str
-        Of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
+        API path of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
     reduce : callable
-        Returns what is kept of an object, None for one that is left out.
+        Returns the cached form of an object, None to omit it.
     changed : callable, optional
-        Told of every change: key, what was kept, what is; None for what was not, or is not there.
+        Receives every change: key, old and new form; None if the object is absent.
     query : mapping, optional
-        More of the list: ``labelSelector``, ``fieldSelector``.
+        More parameters of the list: ``labelSelector``, ``fieldSelector``.
 
     Attributes
     ----------
     items : dict
-        What is kept, by ``NAMESPACE/NAME``, or ``NAME`` where the kind has no namespaces.
+        Cached forms by ``NAMESPACE/NAME``, or ``NAME`` for kinds without namespaces.
     healthy : bool
-        Whether the last request was answered.
+        Whether the last request succeeded.
     lists, watches : int
-        How often each was asked for.
+        Number of requests of each kind.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Informer(Generic[Kept]):
         self.lists = self.watches = 0
 
     async def start(self) -> None:
-        """List everything, then follow what happens until `close`.
+        """List all objects, then watch them until `close`.
 
         Raises
         ------
@@ -93,17 +92,17 @@ class Informer(Generic[Kept]):
         self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
-        """Follow no longer."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
-            # Not a suppressed cancellation: it may be that of who closes, which then never ended.
+            # Don't suppress CancelledError here: the caller itself may be cancelled.
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     # ------------------------------------------------------------------ listing
 
     async def _list(self) -> None:
-        found: dict[str, Kept] = {}
+        items: dict[str, Kept] = {}
         more: dict[str, object] = {}
         while True:
             self.lists += 1
@@ -111,16 +110,16 @@ class Informer(Generic[Kept]):
             for item in page.get("items") or ():
                 kept = self._reduce(item)
                 if kept is not None:
-                    found[key_of(item)] = kept
-            told = page["metadata"]
-            if not told.get("continue"):
+                    items[key_of(item)] = kept
+            page_meta = page["metadata"]
+            if not page_meta.get("continue"):
                 break
-            more = {"continue": told["continue"]}
-        self._version = told["resourceVersion"]
+            more = {"continue": page_meta["continue"]}
+        self._version = page_meta["resourceVersion"]
         self.healthy = True
-        for key in self.items.keys() - found.keys():
+        for key in self.items.keys() - items.keys():
             self._take(key, None)
-        for key, kept in found.items():
+        for key, kept in items.items():
             self._take(key, kept)
 
     def _take(self, key: str, kept: Kept | None) -> None:
@@ -143,9 +142,9 @@ class Informer(Generic[Kept]):
             try:
                 if not self._version:
                     await self._list()
-                began = time.monotonic()
+                started = time.monotonic()
                 await self._watch()
-                if time.monotonic() - began >= LASTING:
+                if time.monotonic() - started >= LASTING:
                     pauses.succeeded()
                     continue
             except ApiError as error:
@@ -155,7 +154,7 @@ class Informer(Generic[Kept]):
                 else:
                     self.healthy = False
                     log.info("%s is not followed: %s", self._path, error)
-            except Exception:  # an object that nobody reckoned with
+            except Exception:  # an object of unexpected form
                 log.exception("%s is listed anew", self._path)
                 self._version = ""
             await asyncio.sleep(pauses.failed())
@@ -182,7 +181,7 @@ class Informer(Generic[Kept]):
             if kind in {"ADDED", "MODIFIED"}:
                 self._take(key_of(item), self._reduce(item))
             elif kind == "DELETED":
-                # What it was in the end is news of its own: how its containers ended, say.
+                # The final state is a change of its own, such as the exit of its containers.
                 last = self._reduce(item)
                 if last is not None and self.items.get(key_of(item)) != last:
                     self._take(key_of(item), last)
@@ -192,7 +191,7 @@ class Informer(Generic[Kept]):
 
 
 def key_of(item: Mapping[str, Any]) -> str:
-    """Return ``NAMESPACE/NAME`` of an object, ``NAME`` where it is in no namespace."""
-    told = item["metadata"]
-    space = told.get("namespace")
-    return f"{space}/{told['name']}" if space else str(told["name"])
+    """Return ``NAMESPACE/NAME`` of an object, or ``NAME`` if it has no namespace."""
+    meta = item["metadata"]
+    namespace = meta.get("namespace")
+    return f"{namespace}/{meta['name']}" if namespace else str(meta["name"])

@@ -1,13 +1,12 @@
-"""One of several at a time, by a Lease, and a number that only grows from one holder to the next.
+"""Leader election by a Lease, with an epoch as the fencing token.
 
-Clocks of others are not believed: a lease is free when nobody renewed it for as long as it says,
-counted here from when it was first seen so. Whoever holds it counts from before each renewal was
-asked for, on a clock that goes on while the machine sleeps, and stops `MARGIN` earlier than anybody
-else may begin.
+Clocks of other machines aren't trusted. A lease counts as expired if it wasn't renewed for its
+duration, measured here since its last renewal was first seen. The holder measures from before each
+renewal request, on a clock that also advances while the machine sleeps. It stops `MARGIN` seconds
+before another candidate may acquire the lease.
 
-A holder that was frozen does not know that it holds no more. So nothing rests on the lease alone:
-what is written carries `Lease.epoch`, and where it is kept a lower number is refused after a
-higher one.
+A suspended holder doesn't notice that it lost the lease. So writes carry `Lease.epoch`, and the
+store refuses an epoch lower than the highest it has seen.
 """
 
 from __future__ import annotations
@@ -27,37 +26,35 @@ from shadowprice.kubernetes.pausing import Pauses
 log = logging.getLogger("shadowprice.kubernetes")
 
 DURATION: Final = 15
-"""Seconds that a lease lasts without being renewed."""
+"""Seconds after which a lease without renewal expires."""
 
 RENEW: Final = 4.0
 """Seconds between renewals."""
 
 MARGIN: Final = 5.0
-"""Seconds before its end at which a lease that was not renewed is let go."""
+"""Seconds before expiry at which the holder gives up a lease that it couldn't renew."""
 
 LOOK: Final = 0.5
 LOOK_AT_LAST: Final = 2.0
-"""Seconds between looks at a lease that another holds, from the first to the last."""
+"""Initial and maximum backoff in seconds between polls of a lease that another holds."""
 
 
 class Lease:
-    """Held by one at a time.
+    """A lease that one process holds at a time.
 
     Parameters
     ----------
-    connection : Connection
-        To the server.
     namespace, name : str
-        Which lease.
+        The Lease object.
     identity : str
-        Who asks: another one for every process, whatever its name was.
+        Unique identifier of this process.
 
     Attributes
     ----------
     lost : asyncio.Event
-        Set once it was not renewed in time, or another took it.
+        Set if the lease wasn't renewed in time, or another process acquired it.
     epoch : int
-        Number of this holding: higher than that of every one before; 0 before it is held.
+        Fencing token, higher than that of any earlier holder; 0 before the lease is held.
     """
 
     def __init__(self, connection: Connection, namespace: str, name: str, identity: str) -> None:
@@ -73,7 +70,7 @@ class Lease:
         self.epoch = 0
 
     def holds(self) -> bool:
-        """Whether nobody else can hold it at this moment, by this machine's clock alone."""
+        """Return whether this process holds the lease, by this machine's clock alone."""
         return self._renewing is not None and not self.lost.is_set() and _now() < self._until
 
     async def take(
@@ -81,15 +78,17 @@ class Lease:
         patience: float = 2.0 * DURATION,
         over: Callable[[str], bool] = lambda _: False,
     ) -> bool:
-        """Take it; False where another holds it, and renews it or goes on to for that long.
+        """Acquire the lease; return False if another process holds it.
+
+        It returns as soon as the other holder renews, or after ``patience`` seconds.
 
         Parameters
         ----------
         patience : float
-            Seconds.
+            Timeout in seconds.
         over : callable
-            Whether it is known of a holder, by its identity, that it does nothing by it any more:
-            from that one it is taken at once.
+            Returns whether a holder, by its identity, is known to be inactive; its lease is
+            acquired at once.
 
         Raises
         ------
@@ -97,36 +96,36 @@ class Lease:
             If the server refuses.
         """
         until = time.monotonic() + patience
-        seen, since = "", _now()
+        last_seen, since = "", _now()
         pauses = Pauses(LOOK, LOOK_AT_LAST)
         while True:
-            found = await self._read()
-            told = found.get("spec", {})
-            holder, renewed = told.get("holderIdentity") or "", str(told.get("renewTime", ""))
-            if renewed != seen:
-                if seen and holder not in {"", self._identity} and not over(holder):
-                    return False  # it is there, and renews
-                seen, since = renewed, _now()
-            lasts = float(told.get("leaseDurationSeconds") or DURATION)
-            if holder in {"", self._identity} or over(holder) or _now() - since > lasts:
-                if await self._write(found, taking=True):
+            current = await self._read()
+            spec = current.get("spec", {})
+            holder, renewed = spec.get("holderIdentity") or "", str(spec.get("renewTime", ""))
+            if renewed != last_seen:
+                if last_seen and holder not in {"", self._identity} and not over(holder):
+                    return False  # the holder is alive
+                last_seen, since = renewed, _now()
+            duration = float(spec.get("leaseDurationSeconds") or DURATION)
+            if holder in {"", self._identity} or over(holder) or _now() - since > duration:
+                if await self._write(current, taking=True):
                     self.epoch = int(self._held["spec"]["leaseTransitions"])
                     self._renewing = asyncio.create_task(self._renew())
                     return True
-                seen = ""
+                last_seen = ""
             if time.monotonic() > until:
                 return False
             await asyncio.sleep(pauses.failed())
 
     async def release(self) -> None:
-        """Let it go, so that the next need not wait."""
+        """Release the lease, so that the next holder needn't wait."""
         if self._renewing is None:
             return
-        held = not self.lost.is_set()
+        still_held = not self.lost.is_set()
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
         self._renewing = None
-        if held:
+        if still_held:
             with suppress(ApiError):
                 await self._write(self._held, holder="")
 
@@ -141,26 +140,26 @@ class Lease:
     async def _write(
         self, before: dict[str, Any], holder: str | None = None, *, taking: bool = False
     ) -> bool:
-        """Write it in place of what was read; whether nobody else did."""
+        """Replace the state that was read; return False if another process changed it."""
         holder = self._identity if holder is None else holder
-        asked = _now()
+        requested = _now()
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        told = dict(before.get("spec", {}))
-        if taking or told.get("holderIdentity") != holder:
-            told |= {"leaseTransitions": int(told.get("leaseTransitions") or 0) + 1}
-            told["acquireTime"] = now
-        told |= {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": DURATION}
+        spec = dict(before.get("spec", {}))
+        if taking or spec.get("holderIdentity") != holder:
+            spec |= {"leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
+            spec["acquireTime"] = now
+        spec |= {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": DURATION}
         meta = before.get("metadata") or {"name": self._name}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-        written = {**body, "metadata": meta, "spec": told}
+        document = {**body, "metadata": meta, "spec": spec}
         try:
             method, path = ("PUT", self._path) if before else ("POST", self._list)
-            self._held = await self._connection.request(method, path, body=written, urgent=True)
+            self._held = await self._connection.request(method, path, body=document, urgent=True)
         except ApiError as error:
             if error.conflict or error.exists or error.not_found:
                 return False
             raise
-        self._until = asked + DURATION - MARGIN
+        self._until = requested + DURATION - MARGIN
         return True
 
     async def _renew(self) -> None:
@@ -171,14 +170,14 @@ class Lease:
             self.lost.set()
 
     async def _renewed(self) -> bool:
-        """Renew it once; whether it is still held."""
+        """Renew the lease once; return whether it is still held."""
         try:
             async with asyncio.timeout(max(0.1, self._until - _now())):
                 if await self._write(self._held):
                     return True
-                found = await self._read()
-            if found.get("spec", {}).get("holderIdentity") == self._identity:
-                self._held = found  # an answer of ours was lost on its way
+                current = await self._read()
+            if current.get("spec", {}).get("holderIdentity") == self._identity:
+                self._held = current  # the response to our own write was lost
                 return True
             log.warning("another has taken the lease %s", self._name)
             return False
@@ -191,5 +190,5 @@ class Lease:
 
 
 def _now() -> float:
-    """Return seconds that go on while the machine sleeps."""
+    """Return monotonic seconds that include the machine's sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

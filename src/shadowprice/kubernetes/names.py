@@ -1,11 +1,11 @@
-"""Names that are bound in Kubernetes: the resource, its labels, who owns what."""
+"""Kubernetes names of the custom resource, its labels and annotations."""
 
 from __future__ import annotations
 
 from typing import Final
 
 GROUP: Final = "shadowprice.io"
-"""API group of the custom resource, and the beginning of every label and annotation."""
+"""API group of the custom resource, and prefix of all labels and annotations."""
 
 VERSION: Final = "v1alpha1"
 
@@ -16,19 +16,19 @@ KIND: Final = "TrainingJob"
 PLURAL: Final = "trainingjobs"
 
 DEFINITION: Final = f"{PLURAL}.{GROUP}"
-"""Name of the definition."""
+"""Name of the custom resource definition."""
 
 FINALIZER: Final = f"{GROUP}/cancel"
-"""Holds a resource that is deleted until nothing of its job runs."""
+"""Finalizer that keeps a deleted resource until its job has ended."""
 
 TENANT_LABEL: Final = f"{GROUP}/tenant"
-"""Label of a namespace that names the tenant of its jobs, in place of its own name."""
+"""Label of a namespace that sets the tenant of its jobs; by default the namespace's name."""
 
 SHARE: Final = f"{GROUP}/share"
-"""Annotation of a namespace that states its tenant's share; as a label, what makes a quota one."""
+"""Annotation of a namespace with its tenant's share; as a label it marks a quota."""
 
 ACTIVE_LABEL: Final = f"{GROUP}/active"
-"""Label of the service's pods: true on the one that writes."""
+"""Label of the service's pods: true on the leader."""
 
 LONGEST_NAME: Final = 63
-"""Characters of a resource's name."""
+"""Maximum characters of a resource's name."""

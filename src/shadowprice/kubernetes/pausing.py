@@ -1,4 +1,4 @@
-"""Growing pauses: what is asked for again is asked for less and less often, down to a bound."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import time
 from typing import Final
 
 SPREAD: Final = 0.2
-"""The part of a pause by which it is longer or shorter, so that not all ask at once."""
+"""Maximum fraction by which jitter shortens a backoff, so that retries spread out."""
 
 
 class Pauses:
-    """Seconds between tries: twice as long from one to the next, up to a longest.
+    """Exponential backoff: each failure doubles the wait, up to a maximum.
 
-    Parameters
-    ----------
-    first, longest : float
-        Seconds of the first pause, and of every one from some try on.
+    ``first`` and ``longest`` are the initial and maximum backoff in seconds.
     """
 
     def __init__(self, first: float, longest: float) -> None:
@@ -27,28 +24,28 @@ class Pauses:
         self._until = -math.inf
 
     def failed(self) -> float:
-        """Take in that a try failed; return the seconds until the next."""
+        """Record a failed attempt; return the seconds until the next."""
         pause = self._next * random.uniform(1.0 - SPREAD, 1.0)
         self._next = min(2.0 * self._next, self._longest)
         self._until = time.monotonic() + pause
         return pause
 
     def succeeded(self) -> None:
-        """Begin anew with the first pause."""
+        """Reset to the initial backoff."""
         self._next = self._first
         self._until = -math.inf
 
     @property
     def over(self) -> bool:
-        """Whether the pause since the last try that failed is over."""
+        """Whether the backoff since the last failure has elapsed."""
         return time.monotonic() >= self._until
 
     @staticmethod
     def most(first: float, longest: float, span: float) -> int:
-        """Return how often is asked within so many seconds at most, from the first try on."""
-        count, at, pause = 1, 0.0, first
+        """Return the maximum number of attempts within ``span`` seconds, including the first."""
+        count, elapsed, pause = 1, 0.0, first
         while True:
-            at += pause * (1.0 - SPREAD)
-            if at > span:
+            elapsed += pause * (1.0 - SPREAD)
+            if elapsed > span:
                 return count
             count, pause = count + 1, min(2.0 * pause, longest)

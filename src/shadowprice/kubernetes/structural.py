@@ -43,28 +43,28 @@ def structural(
     path: str = "",
     absent: Collection[str] = (),
 ) -> Document:
-    """Return a model's schema as a structural one.
+    """Convert a model's JSON schema to a structural schema.
 
     Parameters
     ----------
     schema : mapping
-        As ``model_json_schema`` returns it.
+        Result of ``model_json_schema``.
     descriptions : mapping of str to str
-        What fields mean, by dotted path from the model on.
+        Descriptions of fields by dotted path from the model.
     path : str
         Path of the model itself.
     absent : collection of str
-        Keys of the model to leave out.
+        Keys of the model to omit.
 
     Raises
     ------
     SchemaError
-        If it cannot be said so.
+        If the schema has no structural form.
     """
-    told = _Translation(schema.get("$defs", {}), descriptions).value(schema, path)
+    document = _Translation(schema.get("$defs", {}), descriptions).value(schema, path)
     for key in absent:
-        told["properties"].pop(key, None)
-    return told
+        document["properties"].pop(key, None)
+    return document
 
 
 class _Translation:
@@ -73,22 +73,22 @@ class _Translation:
         self._descriptions = descriptions
 
     def value(self, schema: Mapping[str, Any], path: str) -> Document:
-        """Return one value's schema."""
-        told = self._bare(self._followed(schema), path)
-        told.pop("description", None)
+        """Return the structural schema of one value, with its description."""
+        document = self._bare(self._followed(schema), path)
+        document.pop("description", None)
         description = self._descriptions.get(path)
-        return told if description is None else {"description": description, **told}
+        return document if description is None else {"description": description, **document}
 
     def _followed(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a reference, or a value that may be null, stands for."""
+        """Resolve references and nullable types."""
         while True:
             if "$ref" in schema:
                 schema = self._models[schema["$ref"].rpartition("/")[2]]
             elif "anyOf" in schema:
-                left = [one for one in schema["anyOf"] if one.get("type") != "null"]
-                if len(left) != 1:
-                    return {"anyOf": left}
-                schema = left[0]
+                choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
+                if len(choices) != 1:
+                    return {"anyOf": choices}
+                schema = choices[0]
             else:
                 return schema
 
@@ -97,35 +97,35 @@ class _Translation:
             return self._kinds(schema, path)
         if "anyOf" in schema:
             return _union(schema["anyOf"], path)
-        told = {key: schema[key] for key in KEPT if key in schema}
+        document = {key: schema[key] for key in KEPT if key in schema}
         if "const" in schema:
-            told["enum"] = [schema["const"]]
-        for edge in ("minimum", "maximum"):
-            exclusive = f"exclusive{edge.title()}"
+            document["enum"] = [schema["const"]]
+        for limit in ("minimum", "maximum"):
+            exclusive = f"exclusive{limit.title()}"
             if exclusive in schema:
-                whole = told["type"] == "integer"
-                step = (1 if edge == "minimum" else -1) if whole else 0
-                told[edge] = schema[exclusive] + step
-                if not whole:
-                    told[exclusive] = True
-        match told.get("type"):
+                is_integer = document["type"] == "integer"
+                step = (1 if limit == "minimum" else -1) if is_integer else 0
+                document[limit] = schema[exclusive] + step
+                if not is_integer:
+                    document[exclusive] = True
+        match document.get("type"):
             case "object":
-                self._object(schema, told, path)
+                self._object(schema, document, path)
             case "array":
-                told["items"] = self.value(schema["items"], f"{path}[]")
+                document["items"] = self.value(schema["items"], f"{path}[]")
             case "integer":
-                told["format"] = "int64"
+                document["format"] = "int64"
             case "string" | "number" | "boolean":
                 pass
             case _:
                 raise SchemaError(f"{path or 'the model'} has no type that can be said: {schema}")
-        return told
+        return document
 
     def _object(self, schema: Mapping[str, Any], told: Document, path: str) -> None:
         if "properties" in schema:
             told["properties"] = {
-                name: self.value(one, f"{path}.{name}" if path else name)
-                for name, one in schema["properties"].items()
+                name: self.value(value_schema, f"{path}.{name}" if path else name)
+                for name, value_schema in schema["properties"].items()
             }
             if schema.get("required"):
                 told["required"] = list(schema["required"])
@@ -135,15 +135,15 @@ class _Translation:
             told["x-kubernetes-preserve-unknown-fields"] = True
 
     def _kinds(self, schema: Mapping[str, Any], path: str) -> Document:
-        """Return models that are told apart by a key as one object."""
+        """Return a discriminated union of models as one object with a rule for each kind."""
         tag = schema["discriminator"]["propertyName"]
         kinds = {
             kind: self._object_of(reference, path)
             for kind, reference in schema["discriminator"]["mapping"].items()
         }
         properties: Document = {}
-        for kind, one in kinds.items():
-            for name, value in one["properties"].items():
+        for kind, model in kinds.items():
+            for name, value in model["properties"].items():
                 if name == tag:
                     continue
                 if properties.setdefault(name, value) != value:
@@ -153,12 +153,12 @@ class _Translation:
         if description is not None:
             choice = {"description": description, **choice}
         rules = []
-        for kind, one in kinds.items():
+        for kind, model in kinds.items():
             rule: Document = {
                 "properties": {tag: {"enum": [kind]}},
-                "required": sorted(one["required"], key=lambda name: (name != tag, name)),
+                "required": sorted(model["required"], key=lambda name: (name != tag, name)),
             }
-            foreign = sorted(properties.keys() - one["properties"].keys())
+            foreign = sorted(properties.keys() - model["properties"].keys())
             if foreign:
                 rule["not"] = {"anyOf": [{"required": [name]} for name in foreign]}
             rules.append(rule)
@@ -174,8 +174,8 @@ class _Translation:
 
 
 def _union(choices: list[Mapping[str, Any]], path: str) -> Document:
-    """Return a value that may be of several types."""
-    types = {one.get("type") for one in choices}
+    """Return the schema of a value that may have several types."""
+    types = {choice.get("type") for choice in choices}
     if types <= {"integer", "number", "string"}:
         return {"x-kubernetes-int-or-string": True}
     if types == {"string", "array"}:
