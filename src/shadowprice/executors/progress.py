@@ -47,16 +47,16 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
     ]
     generation = body.get("generation")
     if isinstance(generation, bool) or not isinstance(generation, int) or generation < 1:
-        mend = "write the value of SHADOWPRICE_GENERATION"
-        faults.append(Fault("progress.generation", "it is no number from 1 on", mend))
+        hint = "write the value of SHADOWPRICE_GENERATION"
+        faults.append(Fault("progress.generation", "it is no number from 1 on", hint))
     done = _number(body.get("minibatches"))
     if done is None or not 0 <= done * _MICRO <= bounds.PROGRESS.most:
-        mend = "write how many mini-batches the job has done since its beginning"
-        faults.append(Fault("progress.minibatches", "it is no count", mend))
+        hint = "write how many mini-batches the job has done since its beginning"
+        faults.append(Fault("progress.minibatches", "it is no count", hint))
     metrics = body.get("metrics", {})
     if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.most:
-        mend = f"write at most {bounds.LABELS.most} names with numbers"
-        faults.append(Fault("progress.metrics", "it is no such mapping", mend))
+        hint = f"write at most {bounds.LABELS.most} names with numbers"
+        faults.append(Fault("progress.metrics", "it is no such mapping", hint))
         metrics = {}
     valid_metrics: dict[str, float] = {}
     for name, value in metrics.items():
@@ -69,8 +69,8 @@ def read_progress(job: str, body: object, at: float) -> Progressed:
             valid_metrics[name] = number
     checkpoints = body.get("checkpoints", False)
     if not isinstance(checkpoints, bool):
-        hint = "write true if the job continues from checkpoints, otherwise false"
-        faults.append(Fault("progress.checkpoints", "expected true or false", hint))
+        checkpoints_hint = "write true if the job continues from checkpoints, otherwise false"
+        faults.append(Fault("progress.checkpoints", "expected true or false", checkpoints_hint))
     if faults:
         raise InputError(faults[:_SHOWN])
     assert isinstance(generation, int)

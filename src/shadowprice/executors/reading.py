@@ -63,8 +63,8 @@ class Reading:
         written = self.values.get(name, str(usual))
         number = int(written) if written.isdecimal() and len(written) < 16 else -1
         if not least <= number <= most:
-            mend = f"write {what} from {least:,} to {most:,}"
-            self.fault(name, f"{shown(written)} is no such", mend)
+            hint = f"write {what} from {least:,} to {most:,}"
+            self.fault(name, f"{shown(written)} is no such", hint)
         return number
 
     def seconds(self, name: str, usual: int) -> float:

@@ -37,7 +37,7 @@ class Remembering(Executor, Protocol):
 
 @runtime_checkable
 class ReportsHealth(Protocol):
-    """An executor that detects failures of its own or of its connection."""
+    """An executor that detects its own failures, or the loss of its connection."""
 
     @property
     def health_error(self) -> str | None:

@@ -145,18 +145,18 @@ class Entry:
         return Started(self.state["command"], self.job, self.number, started)
 
     def _end(self) -> Ended | Refused | None:
-        at = float(self.state.get("at", 0.0))
+        ended = float(self.state.get("at", 0.0))
         reason = escaped(str(self.state.get("reason", "")))
         if self.phase == REFUSED:
             command = self.state["command"]
-            return Refused(command, self.job, self.number, at, reason)
+            return Refused(command, self.job, self.number, ended, reason)
         if self.phase != ENDED:
             return None
         return Ended(
             command=self._stop_command,
             job=self.job,
             generation=self.number,
-            at=at,
+            at=ended,
             ending=Ending(self.state["ending"]),
             code=self.state.get("code"),
             reason=reason,

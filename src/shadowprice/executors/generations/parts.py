@@ -64,8 +64,8 @@ class PartEnd:
 
 def _exits(ends: Iterable[PartEnd]) -> list[tuple[str, int]]:
     """Return the exits of the processes that aren't lost; unprompted ends come first."""
-    seen = (end for end in ends if not end.lost)
-    return [(end.name, end.code) for end in sorted(seen, key=lambda end: (end.told, end.at))]
+    observed = (end for end in ends if not end.lost)
+    return [(end.name, end.code) for end in sorted(observed, key=lambda end: (end.told, end.at))]
 
 
 def is_decided(ends: Sequence[PartEnd], workers: int, *, tolerant: bool) -> bool:
@@ -110,14 +110,16 @@ def verdict_of(
     lost = [end for end in ends if end.lost]
     if lost and len(done) < workers:
         return Verdict("lost", lost[0].name, -1, lost[0].lost)
-    seen = [end for end in ends if not end.lost]
-    unprompted = decided(_exits(end for end in seen if not end.told), workers, tolerant=tolerant)
+    observed = [end for end in ends if not end.lost]
+    unprompted = decided(
+        _exits(end for end in observed if not end.told), workers, tolerant=tolerant
+    )
     return verdict(
-        _exits(seen),
+        _exits(observed),
         workers,
         tolerant=tolerant,
         stopped=stop_ordered and not unprompted,
-        from_outside=any(end.outside for end in seen),
-        killed={end.name for end in seen if end.killed},
-        notes={end.name: end.note for end in seen if end.note},
+        from_outside=any(end.outside for end in observed),
+        killed={end.name for end in observed if end.killed},
+        notes={end.name: end.note for end in observed if end.note},
     )

@@ -141,9 +141,9 @@ class LocalExecutor:
         # Opened for writing too: without a writer, reads would return end-of-file at once.
         self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self._settings.cgroup != "off":
-            chosen = "" if self._settings.cgroup == "auto" else self._settings.cgroup
+            parent = "" if self._settings.cgroup == "auto" else self._settings.cgroup
             name = f"shadowprice-{key_of(str(self._path))[:12]}"
-            self._cgroup = cgroups.find(name, chosen)
+            self._cgroup = cgroups.find(name, parent)
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
             can_limit = self._cgroup is not None and cgroups.limits_memory(self._cgroup)
@@ -200,7 +200,7 @@ class LocalExecutor:
             check(spec)
             user = identity(spec.program.user) if spec.program.user else None
             allocations = self._machine.deal(spec, self._desk.deals)
-            port = planning.free_port({one.port for one in self._desk.live})
+            port = planning.free_port({other.port for other in self._desk.live})
         except NoPlaceError as error:
             return {}, str(error)
         cgroup = None
@@ -296,8 +296,8 @@ class LocalExecutor:
         for entry in tuple(self._desk.entries.values()):
             if f"{entry.key} {entry.number}" in names:
                 # Not vital: the resync polls again, and reports a health error while it fails.
-                said = "looking at what has something new"
-                self._background.spawn("poll", self._look(entry), said, vital=False)
+                description = "looking at what has something new"
+                self._background.spawn("poll", self._look(entry), description, vital=False)
 
     async def _look(self, entry: Entry) -> None:
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""

@@ -80,12 +80,12 @@ class Machine:
 
     def configure(self, servers: Iterable[ServerSlice]) -> None:
         """Set the servers; unchanged ones keep their cores and devices."""
-        wanted = {server.name: server for server in servers}
-        for name in self._slices.keys() - wanted.keys():
+        by_name = {server.name: server for server in servers}
+        for name in self._slices.keys() - by_name.keys():
             del self._slices[name]
         taken = {device for _, devices in self._slices.values() for device in devices}
         self._lowest = 0
-        for name, server in wanted.items():
+        for name, server in by_name.items():
             core_count = -(-server.capacity.get("cpu", 0) // MILLI)
             device_count = sum(_gpus(server.capacity).values()) // MILLI
             if not self._devices:
@@ -141,14 +141,14 @@ class Machine:
         for record in held:
             busy_cores.update(record["cores"])
             used.update(record["devices"])
-        given = {server: list(names) for server, names in spec.devices.items()}
+        assigned = {server: list(names) for server, names in spec.devices.items()}
         allocations = []
         for process in processes_of(spec):
             demand = spec.worker if process.role == "worker" else spec.ps
             if process.server not in self._slices:
                 raise NoPlaceError(f"this machine carries no server called {process.server!r}")
             cores = self._cores_for(process.server, demand.get("cpu", 0), busy_cores)
-            devices = self._devices_for(process.server, demand, used, given.get(process.server))
+            devices = self._devices_for(process.server, demand, used, assigned.get(process.server))
             used.update(devices)
             own = self._slices[process.server][1]
             visible = tuple(devices) if own or self._devices else None

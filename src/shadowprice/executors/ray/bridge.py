@@ -88,8 +88,8 @@ class Bridge:
 
     def do_nodes(self) -> list[dict[str, Any]]:
         """Return the nodes of the cluster, including dead ones."""
-        wanted = ("NodeID", "NodeName", "NodeManagerAddress", "Alive", "Resources", "Labels")
-        return [{name: node.get(name) for name in wanted} for node in ray.nodes()]
+        fields = ("NodeID", "NodeName", "NodeManagerAddress", "Alive", "Resources", "Labels")
+        return [{name: node.get(name) for name in fields} for node in ray.nodes()]
 
     # ---------------------------------------------------------------- actors
 

@@ -144,12 +144,12 @@ class Drive:
             *(self._prepare(part, spec, processes[part.process], folders) for part in parts),
             return_exceptions=True,  # all requests have ended after this
         )
-        places: list[dict[str, Any]] = []
+        properties: list[dict[str, Any]] = []
         for item in results:
             if isinstance(item, BaseException) and not isinstance(item, BridgeError):
                 raise item
-            places.append({"error": str(item)} if isinstance(item, BridgeError) else item)
-        errors = [item["error"] for item in places if "error" in item]
+            properties.append({"error": str(item)} if isinstance(item, BridgeError) else item)
+        errors = [item["error"] for item in properties if "error" in item]
         await asyncio.to_thread(entry.read)
         if entry.stop_ordered:
             errors.append("it was told to stop before it was started")
@@ -158,7 +158,7 @@ class Drive:
             await asyncio.to_thread(self._write, phase=REFUSED, reason=errors[0])
             entry.unlock()
             return False
-        master = (places[0]["address"], places[0]["port"])
+        master = (properties[0]["address"], properties[0]["port"])
 
         async def go(part: Part, place: dict[str, Any]) -> None:
             plan = part_plan(
@@ -176,7 +176,7 @@ class Drive:
             with contextlib.suppress(BridgeError):  # `_attach` finds out whether it started
                 await self._ask("call", name=part.actor, method="go", arguments=[plan])
 
-        await asyncio.gather(*(go(*item) for item in zip(parts, places, strict=True)))
+        await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
         await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
         return True
 

@@ -102,8 +102,8 @@ def asked_of(amounts: Mapping[str, int], node: Node) -> dict[str, Any]:
     ``amounts`` are in the units of `core.amounts`.
     """
     options: dict[str, Any] = {"num_cpus": amounts.get("cpu", 0) / MILLI}
-    wanted = gpus(amounts)
-    options["num_gpus"] = wanted / MILLI
+    gpu_amount = gpus(amounts)
+    options["num_gpus"] = gpu_amount / MILLI
     if amounts.get("memory"):
         options["memory"] = amounts["memory"]
     own = {"cpu", "memory"}

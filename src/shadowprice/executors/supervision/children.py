@@ -156,11 +156,11 @@ def descendants(root: int) -> dict[int, int]:
 
 def marked(execution: str) -> set[int]:
     """Return the processes that have an execution's mark in their environment."""
-    wanted = f"{MARK}={execution}".encode()
+    mark = f"{MARK}={execution}".encode()
     matching = set()
     for process, _, _ in processes():
         with contextlib.suppress(OSError):
-            if wanted in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+            if mark in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
                 matching.add(process)
     return matching
 

@@ -155,7 +155,7 @@ class Supervisor:
         else:
             self._selector.register(child.pipe, selectors.EVENT_READ, child)
 
-    # ------------------------------------------------------------------ orders
+    # ------------------------------------------------------------------ commands
 
     def _follow_orders(self) -> None:
         """Apply the stop command in the generation's directory, if there is one."""

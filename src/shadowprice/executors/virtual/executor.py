@@ -83,8 +83,8 @@ class VirtualExecutor:
     def return_server(self, server: str) -> None:
         """Add a lost server again."""
         self._gone.discard(server)
-        seen = ServerSlice(server, self._capacity.get(server, {}))
-        self._reports.put_nowait(ServerSeen(seen, self._wall()))
+        server_slice = ServerSlice(server, self._capacity.get(server, {}))
+        self._reports.put_nowait(ServerSeen(server_slice, self._wall()))
 
     # ------------------------------------------------------------------ opening and closing
 
