@@ -1,7 +1,7 @@
 """A connection to a Kubernetes API server, with JSON objects as mappings.
 
-The client library reads addresses, certificates and tokens from a kubeconfig, or from the service
-account of a pod, whose token it rereads when it is renewed.
+The client library reads addresses, certificates and tokens from a kubeconfig or from the service
+account of a pod. It rereads the account's token when that is renewed.
 """
 
 from __future__ import annotations
@@ -126,13 +126,11 @@ class Connection:
                 namespace = await _kubeconfig(config, configuration, address, context)
             return cls(client.ApiClient(configuration), namespace or "default")
         except (config.ConfigException, *_WRONG) as error:
-            message = " ".join((getattr(error, "strerror", None) or str(error)).split())[
-                :_MOST_SHOWN
-            ]
+            text = " ".join((getattr(error, "strerror", None) or str(error)).split())[:_MOST_SHOWN]
             location = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
             hint = "write the path of a kubeconfig, or in-cluster"
             path = escaped(location[: int(bounds.PATH.most)])  # in full, to be corrected
-            fault = Fault("--address", f"'{path}' leads to no cluster: {message}", hint)
+            fault = Fault("--address", f"'{path}' leads to no cluster: {text}", hint)
             raise ConnectError(str(fault)) from error
 
     @property

@@ -1,8 +1,8 @@
 """A cache of one kind of objects in an API server: list, then watch.
 
-A watch continues from the version of the list. If the server has dropped that version (410) or the
-watch fails for another reason, the objects are listed again or the watch is resumed. Changes found
-by a new list are reported like events.
+A watch continues from the version of the list. If the server has dropped that version (410), the
+objects are listed again, and the changes found are reported like events. Other failures only
+restart the watch.
 """
 
 from __future__ import annotations

@@ -110,10 +110,9 @@ class Desk(Roster[Known]):
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None
     ) -> tuple[Receipt, Known | None]:
-        """Accept a stop command; the caller holds the job's lock.
+        """Accept a stop command; return the receipt and the generation to stop, if any.
 
-        Also returns the generation to stop, or None. ``grace`` is in seconds; None for the
-        program's own.
+        The caller holds the job's lock. ``grace`` is in seconds; None for the program's own.
 
         Raises
         ------

@@ -165,7 +165,7 @@ class Entry:
         )
 
     def held(self) -> Held:
-        """Return it as `Executor.list` does."""
+        """Return the generation's state for `Executor.list`."""
         if self.over:
             phase = Phase.ENDED
         elif self.stop_ordered:

@@ -4,12 +4,12 @@
     DIR/bell                          named pipe: supervisors notify of changes
     DIR/live/KEY.N                    generations that aren't forgotten
     DIR/jobs/KEY/name                 the job's name; KEY is its digest
-    DIR/jobs/KEY/fence                newest generation, if its directory may be removed
+    DIR/jobs/KEY/fence                newest generation, if its directory may be gone
     DIR/jobs/KEY/generations/N/       see `generation`
     DIR/jobs/KEY/checkpoints, work    directories for the job's files
 
-A rename of its complete directory accepts a generation atomically. The greatest number is the job's
-fence. Supervisors read only the directory. So a generation is launched at most once, even if
+A generation is accepted atomically, by renaming its complete directory. The greatest number is the
+job's fence. Supervisors read only the directory. So a generation is launched at most once, even if
 processes are killed between any two writes.
 """
 

@@ -98,7 +98,7 @@ class Drive:
             await self._run()
         except ApiError as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
-        if not entry.over:  # or a pod unexpectedly runs on
+        if not entry.over:  # `_finish` may have found a pod that still runs
             if self._came > writes_before:
                 self._pauses.succeeded()
             await asyncio.sleep(self._pauses.failed())

@@ -107,7 +107,7 @@ class Follower:
             self._end()
 
     async def follow(self, begun: asyncio.Event) -> None:
-        """Fetch lines until the pod ends; ``begun`` is set once the stream is open."""
+        """Fetch lines until the pod ends; set ``begun`` at the first line, or at the end."""
         self._followed = True
         try:
             while not self.complete:

@@ -91,7 +91,7 @@ def _lost(part: Part, why: str) -> PartEnd:
 
 
 def _seems_over(part: Part, view: PodView, now: float) -> bool:
-    """Return whether the processes of an over pod have ended.
+    """Return whether the processes of a pod in a final phase have ended.
 
     An evicted pod is marked as failed before they end.
     """

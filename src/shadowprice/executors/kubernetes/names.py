@@ -44,9 +44,7 @@ def labels_of(service: str, job: str, generation: int) -> dict[str, str]:
 
 def selector(service: str, job: str, generation: int) -> str:
     """Return the label selector of a generation."""
-    return ",".join(
-        f"{name}={value}" for name, value in labels_of(service, job, generation).items()
-    )
+    return ",".join(f"{k}={v}" for k, v in labels_of(service, job, generation).items())
 
 
 def written(job: str) -> str:

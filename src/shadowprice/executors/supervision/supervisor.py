@@ -226,7 +226,7 @@ class Supervisor:
             self._end(self._plan["grace"])
 
     def _cut_off(self) -> None:
-        """Kill everything now: no one may be able to stop it later."""
+        """Kill everything now, because stop commands may not arrive any more."""
         self._cut = self._cut or not self._exits
         if not self._ending:
             self._outside = True
