@@ -1,1 +1,1 @@
-"""Scheduling policies, one folder a system, found through the registry."""
+"""Scheduling policies, one folder per system; the registry finds them."""

@@ -1,4 +1,4 @@
-"""Base of policies outside this package: one that keeps no state only has to define `decide`."""
+"""Base of policies outside this package; a stateless policy only defines `decide`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Parameters = registry.Parameters
 
 
 class BasePolicy(ABC):
-    """A policy that keeps no state from one event to the next.
+    """A policy that keeps no state between events.
 
-    One that does overrides `resume`, and ``__init__`` to create it. The docstring of a subclass is
-    its description in ``shadowprice policies``.
+    A policy with state overrides ``__init__`` to create it and `resume` to rebuild it. The
+    docstring of a subclass is its description in ``shadowprice policies``.
     """
 
     Parameters: ClassVar[type[registry.Parameters]] = registry.Parameters
     """Model of the parameters that ``--set`` sets."""
     capabilities: ClassVar[Capabilities] = Capabilities()
     paper: ClassVar[str] = ""
-    """Where the policy is described."""
+    """Citation of the paper that describes the policy."""
     counts_places: ClassVar[bool] = False
     knows_all_jobs: ClassVar[bool] = False
     live_settings: ClassVar[Mapping[str, object]] = {}

@@ -28,19 +28,19 @@ from shadowprice.policies.registry import (
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy, and the parameters that are set: the one form of it outside a run.
+    """A policy and the parameters set for it: the form in which code outside a run passes it.
 
-    It names a registered policy, or carries the file of another. Only `named` and `parse` read a
-    file, so text that reaches the constructor never makes one execute.
+    The policy is a registered name, or the file of a user's policy. Only `named` and `parse` read
+    a file, so text that reaches the constructor never causes a file to be executed.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters as they were set; nested ones as nested mappings."""
+    """Parameters that were set, nested ones as nested mappings; defaults are absent."""
     titled: str = ""
-    """Label in tables; empty for the name and the parameters."""
+    """Label in tables; if empty, the label consists of the name and the parameters."""
     file: FileExtension | None = None
-    """The file of a policy that isn't registered; its label is the name."""
+    """File of a policy that isn't registered; `name` is then the file's label."""
 
     @classmethod
     def named(
@@ -50,12 +50,12 @@ class PolicyChoice:
         titled: str = "",
         location: str = "--policy",
     ) -> PolicyChoice:
-        """Return the policy that a user names: a registered one, or ``./file.py:NAME``.
+        """Build a choice from a registered name or ``./file.py:NAME``.
 
         Raises
         ------
         InputError
-            If the name is unknown, or the file can't be loaded or holds no such policy.
+            If the name is unknown, or the file can't be loaded or doesn't define the policy.
         """
         if not is_file_reference(text):
             return cls(policy_info(text).name, settings or {}, titled)
@@ -64,7 +64,7 @@ class PolicyChoice:
 
     @classmethod
     def parse(cls, text: str) -> PolicyChoice:
-        """Read a policy with parameters behind a ``?``: ``oasis?preset=paper&split=half``.
+        """Parse a policy with its parameters after a ``?``: ``oasis?preset=paper&split=half``.
 
         Raises
         ------
@@ -82,12 +82,12 @@ class PolicyChoice:
 
     @classmethod
     def of_run(cls, info: Mapping[str, Any]) -> PolicyChoice:
-        """Return the policy of a run from its ``run.json``.
+        """Build the choice that a run's ``run.json`` records.
 
         Raises
         ------
         InputError
-            If its file has changed since the run, or is gone.
+            If the policy's file has changed since the run, or is missing.
         """
         settings, origin = info["settings"], info.get("policy_origin") or {}
         if "file" not in origin:
@@ -111,7 +111,7 @@ class PolicyChoice:
 
     @property
     def label(self) -> str:
-        """Name in tables and of folders."""
+        """Label in tables, and name of folders."""
         pairs = (f"{key}={value}" for key, value in self.settings.items())
         return self.titled or " ".join((self.name, *pairs))
 
@@ -122,25 +122,25 @@ class PolicyChoice:
         return None if extension is None else extension.record()
 
     def over(self, settings: Mapping[str, Any]) -> PolicyChoice:
-        """Return the same choice, under the same label, with its parameters on top of others."""
+        """Return this choice with its parameters merged over ``settings``; the label stays."""
         merged = dict(deepcopy(settings))
         merge(merged, self.settings)
         return replace(self, settings=merged, titled=self.label)
 
     def with_file_in(self, folder: Path) -> PolicyChoice:
-        """Return the same choice with a copy of its file, if it has one, in a folder."""
+        """Return this choice with its file, if any, copied into a folder."""
         return self if self.file is None else replace(self, file=self.file.written_to(folder))
 
     def words(self) -> list[str]:
         """Return the command-line options that select this policy and its parameters."""
-        words = ["--policy", self.name if self.file is None else self.file.reference]
+        argv = ["--policy", self.name if self.file is None else self.file.reference]
         for key, value in _leaves(self.settings):
             text = json.dumps(value) if isinstance(value, list | bool) else value
-            words += ["--set", f"{key}={text}"]
-        return words
+            argv += ["--set", f"{key}={text}"]
+        return argv
 
     def parameters(self) -> Parameters:
-        """Return its parameters, validated.
+        """Return the validated parameters.
 
         Raises
         ------
@@ -161,12 +161,13 @@ class PolicyChoice:
 
 
 def check_choices(choices: Sequence[PolicyChoice], place: str, mend: str) -> None:
-    """Check that there are policies to compare, with different labels.
+    """Check that there are policies to compare and that their labels differ.
 
     Raises
     ------
     InputError
-        At ``place``, with the hint ``mend``, if there are none or a label occurs twice.
+        At ``place``, with the hint ``mend``, if there are no policies; at ``place`` if a label
+        occurs twice.
     """
     if not choices:
         raise InputError(Fault(place, "names no policy", mend))
@@ -176,7 +177,7 @@ def check_choices(choices: Sequence[PolicyChoice], place: str, mend: str) -> Non
             raise InputError(Fault(place, f"{label!r} is given twice"))
 
 
-# ------------------------------------------------------------------ parameters as they are written
+# ------------------------------------------------------------------ parameters as text
 
 
 def setting(text: str, place: str = "--set") -> dict[str, Any]:
@@ -207,7 +208,7 @@ def _pair(text: str, place: str) -> tuple[str, Any]:
 
 
 def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
-    """Merge nested settings into others, in place."""
+    """Merge nested settings into ``target``, in place; values of ``addition`` win."""
     for key, value in addition.items():
         inner = target.get(key)
         if isinstance(inner, dict) and isinstance(value, Mapping):
@@ -220,7 +221,7 @@ def merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
 
 
 def _leaves(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested settings by their dotted names."""
+    """Yield the values of nested settings with their dotted names."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{before}{key}.")

@@ -1,4 +1,4 @@
-"""Mixed-integer linear programs, written row by row and solved by HiGHS."""
+"""Mixed-integer linear programs, built row by row and solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a solver found.
+    """Result of a solver run.
 
     Parameters
     ----------
     optimal : bool
-        Whether the optimum was proved within the gap asked for.
+        Whether optimality, or infeasibility, was proved within the requested gap.
     feasible : bool
         Whether ``values`` hold a solution.
     values : ndarray of float64, shape (columns,)
-        The best solution found; empty where there is none.
+        The best solution; empty if there is none.
     objective : float
-        Its objective; -inf where there is none.
+        Objective of ``values``; -inf if there is no solution.
     bound : float
-        No solution is better than this; -inf where the program is infeasible.
+        Upper bound on the objective of every solution; -inf if the program is infeasible.
     row_duals : ndarray of float64, shape (rows,)
-        Change of the objective by unit of a row's bound; linear programs only.
+        Change of the objective per unit of a row's bound; linear programs only.
     """
 
     optimal: bool
@@ -47,7 +47,7 @@ class Answer:
 
 
 class Program:
-    """A program to be maximised.
+    """A mixed-integer linear program that is maximised.
 
     Columns and rows are numbered from 0 in the order in which they are added.
     """
@@ -81,7 +81,7 @@ class Program:
         upper: float = INFINITY,
         integer: bool = True,
     ) -> int:
-        """Add a variable; return its number."""
+        """Add a variable and return its column number."""
         self._cost.append(cost)
         self._lower.append(lower)
         self._upper.append(upper)
@@ -96,10 +96,10 @@ class Program:
         lower: float = -INFINITY,
         upper: float = INFINITY,
     ) -> int:
-        """Add ``lower <= values . columns <= upper``; return its number.
+        """Add ``lower <= values . columns <= upper`` and return the row number.
 
-        A column may be named more than once: its values are added up (the solver itself would not
-        notice, and never end).
+        Values of a column that occurs more than once are summed: HiGHS doesn't detect duplicates
+        and would never terminate.
         """
         merged: dict[int, float] = {}
         for column, value in zip(columns, values, strict=True):
@@ -120,18 +120,18 @@ class Program:
         relaxed: bool = False,
         start: Sequence[float] | Floats | None = None,
     ) -> Answer:
-        """Maximise.
+        """Maximise the program.
 
         Parameters
         ----------
         time_limit : float
             Seconds after which the best solution so far is returned.
         node_limit : int, optional
-            Branch-and-bound nodes after which it is returned.
+            Branch-and-bound nodes after which the best solution so far is returned.
         gap : float
             Relative distance of solution and bound that counts as optimal.
         relaxed : bool
-            Whether to forget that variables are integer.
+            Whether to solve the linear relaxation, which ignores integrality.
         start : sequence of float, optional
             A feasible solution to start from.
 

@@ -88,12 +88,12 @@ class PolicyInfo:
 @cache
 def builtin_policies() -> Mapping[str, PolicyInfo]:
     """Return the policies of this package by name."""
-    found: dict[str, PolicyInfo] = {}
+    by_name: dict[str, PolicyInfo] = {}
     for name in _packages("shadowprice.policies"):
         module = importlib.import_module(name)
         for info in getattr(module, "POLICIES", ()):
-            found[info.name] = info
-    return found
+            by_name[info.name] = info
+    return by_name
 
 
 def _packages(root: str) -> Iterable[str]:
@@ -103,26 +103,26 @@ def _packages(root: str) -> Iterable[str]:
 
 
 def installed_policies() -> Mapping[str, InstalledExtension]:
-    """Return the entry points of policies; a name of this package can't be declared again."""
-    found = installed_extensions(POLICIES)
-    return {name: point for name, point in found.items() if name not in builtin_policies()}
+    """Return the entry points of policies by name, without names of built-in policies."""
+    points = installed_extensions(POLICIES)
+    return {name: point for name, point in points.items() if name not in builtin_policies()}
 
 
 def policy_names() -> list[str]:
-    """Return the names of all registered policies, in alphabetical order; nothing is imported."""
+    """Return the names of all registered policies, sorted, without importing them."""
     return sorted({*builtin_policies(), *installed_policies()})
 
 
 def policies() -> Mapping[str, PolicyInfo]:
     """Return every registered policy by name, in alphabetical order.
 
-    An entry point that can't be loaded is left out: it must not disable the others.
+    An entry point that can't be loaded is left out, so that it doesn't disable the others.
     """
-    found: dict[str, PolicyInfo] = dict(builtin_policies())
+    by_name: dict[str, PolicyInfo] = dict(builtin_policies())
     for name in installed_policies():
         with suppress(InputError):
-            found[name] = policy_info(name)
-    return dict(sorted(found.items()))
+            by_name[name] = policy_info(name)
+    return dict(sorted(by_name.items()))
 
 
 def policy_info(name: str) -> PolicyInfo:
@@ -131,7 +131,8 @@ def policy_info(name: str) -> PolicyInfo:
     Raises
     ------
     InputError
-        If the name is unknown, with the nearest one, or its entry point can't be loaded.
+        If the name is unknown, with the closest known name as a hint, or if its entry point can't
+        be loaded.
     """
     if name in builtin_policies():
         return builtin_policies()[name]
@@ -145,15 +146,15 @@ def policy_info(name: str) -> PolicyInfo:
 
 @cache
 def extension_info(extension: Extension) -> PolicyInfo:
-    """Return the declaration of a policy that isn't part of this package.
+    """Return the declaration of a policy from outside this package.
 
-    The object is a `PolicyInfo`, or a policy's class. Of a class, the docstring is the summary and
-    the details, and the attribute ``Parameters`` is the model of its parameters.
+    The extension's object is a `PolicyInfo` or a policy class. The docstring of a class gives the
+    summary and the details, and its attribute ``Parameters`` is the model of its parameters.
 
     Raises
     ------
     InputError
-        If it can't be loaded, or is neither.
+        If the object can't be loaded, or is neither of the two.
     """
     loaded = extension.load()
     if isinstance(extension, FileExtension):
@@ -164,10 +165,10 @@ def extension_info(extension: Extension) -> PolicyInfo:
         return replace(loaded, name=name, extension=extension)
     _check_class(loaded, location)
     summary, details = summary_of(loaded)
-    given = {
-        one.name: getattr(loaded, one.name)
-        for one in fields(PolicyInfo)
-        if one.name not in _NOT_DECLARED and hasattr(loaded, one.name)
+    declared = {
+        field.name: getattr(loaded, field.name)
+        for field in fields(PolicyInfo)
+        if field.name not in _NOT_DECLARED and hasattr(loaded, field.name)
     }
     return PolicyInfo(
         name=name,
@@ -176,7 +177,7 @@ def extension_info(extension: Extension) -> PolicyInfo:
         build=loaded,
         details=details,
         extension=extension,
-        **{"paper": "", **given},
+        **{"paper": "", **declared},
     )
 
 
@@ -236,13 +237,13 @@ def policy_parameters(policy: str | PolicyInfo, settings: Mapping[str, Any]) -> 
 
 
 def _leaves(settings: Mapping[str, Any]) -> int:
-    """Return how many values nested settings hold."""
-    waiting: list[Any] = [settings]
+    """Return the number of values in nested settings."""
+    pending: list[Any] = [settings]
     count = 0
-    while waiting:
-        part = waiting.pop()
+    while pending:
+        part = pending.pop()
         if isinstance(part, Mapping):
-            waiting.extend(part.values())
+            pending.extend(part.values())
         else:
             count += 1
     return count
@@ -251,7 +252,7 @@ def _leaves(settings: Mapping[str, Any]) -> int:
 def make_policy(
     policy: str | PolicyInfo, context: PolicyContext, settings: Mapping[str, Any]
 ) -> Policy:
-    """Build a policy; settings are its parameters by name, nested ones as nested mappings.
+    """Build a policy from its parameters by name, nested ones as nested mappings.
 
     Raises
     ------
@@ -280,12 +281,12 @@ def _builder(info: PolicyInfo) -> Build:
 
 
 def nested(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Turn dotted names, as ``--set`` gives them, into nested mappings.
+    """Convert dotted names, as ``--set`` gives them, into nested mappings.
 
     Raises
     ------
     InputError
-        If a name is given as a value and as a group.
+        If a name is used both as a value and as a group.
     """
     result: dict[str, Any] = {}
     for name, value in settings:

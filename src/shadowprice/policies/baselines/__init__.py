@@ -1,7 +1,7 @@
-"""The schedulers that others are compared with.
+"""Baseline schedulers that other policies are compared with.
 
-FIFO, DRF and RRH as OASiS's section V has them; shortest remaining time, least attained service and
-backfilling, as everyone has them.
+FIFO, DRF and RRH follow section V of OASiS. Shortest remaining time, least attained service,
+backfilling and ElasticFlow follow their own papers.
 """
 
 from shadowprice.policies.baselines.parameters import (

@@ -1,4 +1,4 @@
-"""A priority queue with EASY or conservative backfilling, what Slurm does on batch clusters."""
+"""Priority queue with EASY or conservative backfilling, as Slurm runs batch clusters."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Rows = NDArray[np.void]
 
 @dataclass(slots=True)
 class _Running:
-    """A job that runs.
+    """A running job.
 
     Parameters
     ----------
     entry : WaitingJob
-        What it was in the queue.
+        Its entry in the queue.
     ends : int
-        Slot before which it is expected to be done.
-    servers : ndarray of int64, shape (places,)
-        Where it stands.
-    amounts : ndarray of int64, shape (places, resources)
-        What it gives back there when it is done.
+        First slot in which it is expected not to run.
+    servers : ndarray of int64, shape (placed,)
+        Servers of its placement.
+    amounts : ndarray of int64, shape (placed, resources)
+        Resources that it releases on each of them when it ends.
     """
 
     entry: WaitingJob
@@ -50,24 +50,17 @@ class _Running:
 
 
 class Backfill(Reactive[BackfillParameters]):
-    """Jobs start in order of priority; others may go before as long as they delay no reservation.
+    """Start jobs in order of priority; later jobs go first if they delay no reservation.
 
-    A job keeps its workers until it is done. How long it runs is taken from its stated
-    ``walltime``, at the end of which it is dropped, or else from its own remaining work at the
-    width it has. A job that loses a server goes back to the queue and keeps its progress.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster and the seed.
-    parameters : BackfillParameters
-        What was set.
+    A job keeps its workers until it ends. Its expected run time is its stated ``walltime``, after
+    which it is abandoned, or else its remaining work at its worker count. A job that loses a server
+    returns to the queue and keeps its progress.
 
     Notes
     -----
-    Reservations are made anew in every slot in which jobs or their order changed and something in
-    the queue fits at all, as Slurm's backfill scheduler does: a reservation is kept only as well
-    as the estimates and priorities are.
+    Like Slurm's backfill scheduler, it recomputes all reservations in a slot if jobs or their order
+    changed and some queued job fits. A reservation is therefore only as reliable as the estimates
+    and priorities.
     """
 
     capabilities: ClassVar = Capabilities(wakes_every_slot=True, quotes=True)
@@ -98,18 +91,18 @@ class Backfill(Reactive[BackfillParameters]):
         self._room.restore(server)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
-        back = []
+        displaced = []
         for name in names:
             if name not in self._running:
-                continue  # it was not standing any more when the policy resumed
+                continue  # the job had lost its placement before the policy resumed
             self._room.release(name)
             entry = self._running.pop(name).entry
             entry.length = _expected(entry.job, entry.workers, view.open_jobs[name].remaining)
-            back.append(entry)
-        self._waiting.join(back)
+            displaced.append(entry)
+        self._waiting.join(displaced)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Keep what stands where it stands, expected to end as its work says; queue the rest."""
+        """Resume an open job: keep its placement and expected end, or queue it."""
         job, placement = state.job, state.placement
         wanted = self._workers_of(job)
         entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
@@ -123,20 +116,20 @@ class Backfill(Reactive[BackfillParameters]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
-        del explained  # there is one reason
+        del explained  # there is only one reason to refuse
         return self._empty.quote(job, self._workers_of(job), view.slot)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # what the empty cluster carries decides
-        taken = []
+        del view  # only the capacity of the empty cluster decides
+        entries = []
         for job in jobs:
             workers = self._empty.workers(job, self._workers_of(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
-            taken.append(self._entry(job, workers, job.required))
+            entries.append(self._entry(job, workers, job.required))
             yield Queue(job.name)
-        self._waiting.join(taken)
+        self._waiting.join(entries)
 
     def _entry(self, job: Job, workers: int, remaining: int) -> WaitingJob:
         self._arrivals += 1
@@ -149,7 +142,7 @@ class Backfill(Reactive[BackfillParameters]):
         )
 
     def _run(self, entry: WaitingJob, placement: Placement, ends: int) -> None:
-        """Let a job stand from now on."""
+        """Record a job's placement from now on."""
         job = entry.job
         self._room.stand(job, placement)
         amounts = np.outer(placement.workers, job.worker)
@@ -160,8 +153,8 @@ class Backfill(Reactive[BackfillParameters]):
     def _share(self, job: Job, workers: int) -> float:
         used = workers * job.worker.astype(np.float64)
         used += job.ps_needed(workers) * self._room.ps_demand(job)
-        there = self._total > 0
-        return float((used[there] / self._total[there]).max(initial=0.0))
+        limited = self._total > 0
+        return float((used[limited] / self._total[limited]).max(initial=0.0))
 
     def _leave(self, name: str) -> None:
         self._room.release(name)
@@ -169,13 +162,13 @@ class Backfill(Reactive[BackfillParameters]):
         self._waiting.leave([name])
 
     def _end_overdue(self, view: View, slot: int) -> Iterator[Decision]:
-        """Drop what ran for its wall time; expect what runs longer than estimated to end next."""
+        """Abandon jobs whose wall time is over; extend estimates of jobs that run longer."""
         for name, running in list(self._running.items()):
             if running.ends > slot:
                 continue
             if running.entry.job.walltime is None:
-                left = view.open_jobs[name].remaining
-                running.ends = slot + _slots(running.entry.job, running.entry.workers, left)
+                remaining = view.open_jobs[name].remaining
+                running.ends = slot + _slots(running.entry.job, running.entry.workers, remaining)
                 continue
             refusal = Refusal(
                 Reason.POLICY,
@@ -195,12 +188,12 @@ class Backfill(Reactive[BackfillParameters]):
             return
         self._changed, self._looked_at = False, orders
         queued = self._queued(rows)
-        # What comes after the last job that fits now cannot start, nor delay one that could.
+        # Jobs after the last one that fits now can't start, and delay none that could.
         count = fitting_now(self._room.free, queued)
         if not count:
             return
         if not self._running:
-            # In the empty cluster a job fits for sure where round robin begins anew.
+            # In an empty cluster a job is known to fit if round robin starts at server 0.
             self._room.cursors[:] = 0
         placed = backfill(
             slot,
@@ -212,55 +205,59 @@ class Backfill(Reactive[BackfillParameters]):
             np.empty(count, dtype=np.int64),
         )
         started = []
-        for at in np.unique(placed[:, 0]).tolist():
-            entry = self._waiting.entry(int(orders[at]))
-            servers, workers, ps = placed[placed[:, 0] == at, 1:].T.tolist()
+        for index in np.unique(placed[:, 0]).tolist():
+            entry = self._waiting.entry(int(orders[index]))
+            servers, workers, ps = placed[placed[:, 0] == index, 1:].T.tolist()
             placement = Placement(tuple(servers), tuple(workers), tuple(ps))
             self._run(entry, placement, slot + entry.length)
             started.append(Place(entry.job.name, placement))
-        self._waiting.leave([one.job for one in started])
+        self._waiting.leave([placing.job for placing in started])
         yield from started
 
     def _queued(self, rows: Rows) -> Queued:
-        """Return jobs in order as the columns that kernels read."""
+        """Return jobs, in this order, as the columns that kernels read."""
         columns = ("worker", "ps", "workers", "servers", "length")
         worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
         hosts = self._room.hosts_workers, self._room.hosts_ps
         return Queued(worker, ps, workers, servers, lengths, *hosts)
 
     def _ending(self) -> Ending:
-        """Return what running jobs give back, in order of time."""
-        running = sorted(self._running.values(), key=lambda one: one.ends)
-        slots = np.array([one.ends for one in running], dtype=np.int64)
+        """Return the resources that running jobs will release, in order of time."""
+        running = sorted(self._running.values(), key=lambda job: job.ends)
+        slots = np.array([job.ends for job in running], dtype=np.int64)
         return Ending(
-            np.repeat(slots, [len(one.servers) for one in running]),
-            np.concatenate([self._none[:, 0], *(one.servers for one in running)]),
-            np.concatenate([self._none, *(one.amounts for one in running)]),
+            np.repeat(slots, [len(job.servers) for job in running]),
+            np.concatenate([self._none[:, 0], *(job.servers for job in running)]),
+            np.concatenate([self._none, *(job.amounts for job in running)]),
         )
 
     def _ordered(self, slot: int) -> Rows:
-        """Return the jobs to look at, in order of priority; equals in order of arrival."""
-        set_, rows = self._parameters, self._waiting.rows
-        if set_.rule == "arrival":
-            return rows[: set_.depth]
-        if set_.rule == "shortest":
-            last = rows["length"]
-        else:  # Slurm's sum, for the factors that there are here
+        """Return the first `depth` jobs in order of priority, equal ones in order of arrival."""
+        parameters, rows = self._parameters, self._waiting.rows
+        if parameters.rule == "arrival":
+            return rows[: parameters.depth]
+        if parameters.rule == "shortest":
+            key = rows["length"]
+        else:  # Slurm's multifactor sum, with the factors known here
             age = np.minimum((slot - rows["arrival"]) / self._max_age, 1.0)
-            last = -(set_.age * age + set_.size * rows["share"] + set_.stated * rows["stated"])
-        return rows[np.argsort(last, kind="stable")[: set_.depth]]
+            key = -(
+                parameters.age * age
+                + parameters.size * rows["share"]
+                + parameters.stated * rows["stated"]
+            )
+        return rows[np.argsort(key, kind="stable")[: parameters.depth]]
 
 
 def _slots(job: Job, workers: int, remaining: int) -> int:
-    """Return the slots in which so many workers do what remains."""
+    """Return the slots in which this many workers complete the remaining work."""
     return max(1, -(-remaining // job.gain(workers)))
 
 
 def _expected(job: Job, workers: int, remaining: int) -> int:
-    """Return the slots that a job is expected to run: what it states, or its own work."""
+    """Return a job's expected run time in slots: the stated wall time, or from its work."""
     return _slots(job, workers, remaining) if job.walltime is None else job.walltime
 
 
 def build(context: PolicyContext, parameters: BackfillParameters) -> Backfill:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Backfill(context, parameters)

@@ -1,4 +1,4 @@
-"""Open jobs appraised together, one more at a time: what RRH asks of every arrival."""
+"""Open jobs that RRH appraises together, to which each arrival is added in linear time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Integers = NDArray[np.int64]
 
 
 class Crowd:
-    """Open jobs of one slot, with what their appraisal needs kept sorted.
+    """Open jobs of one slot, kept sorted by expiry and by delay for their appraisal.
 
-    A job that joins costs time linear in the jobs there are, without sorting or utilities.
+    Adding a job takes time linear in the number of jobs, because nothing is sorted again and no
+    other utility is evaluated.
 
     Parameters
     ----------
     slot : int
-        The slot; in another one everything is worth something else.
+        The slot; appraisals depend on it, so another slot needs another object.
     jobs : Candidates
         The jobs by table row.
     rows : ndarray of int64, shape (jobs,)
@@ -41,8 +42,8 @@ class Crowd:
         self._rows = np.zeros(size, dtype=np.int64)
         self._rows[: self.count] = rows
         self._made = appraisal(size)
-        for j in range(self.count):
-            foresee(j, rows[j], slot, jobs, self._made)
+        for position in range(self.count):
+            foresee(position, rows[position], slot, jobs, self._made)
         for order, values in (
             (self._made.order, self._made.expiry),
             (self._made.by_delay, self._made.delay),
@@ -50,28 +51,28 @@ class Crowd:
             order[: self.count] = stable_order(values[: self.count])
 
     def join(self, row: int, jobs: Candidates) -> None:
-        """Let one more job be appraised with the others."""
+        """Add the job in a table row to the appraisal."""
         if self.count == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
             larger = appraisal(len(self._rows))
             for new, old in zip(larger, self._made, strict=True):
                 new[: self.count] = old
             self._made = larger
-        j = self.count
-        self._rows[j] = row
-        foresee(j, row, self.slot, jobs, self._made)
-        join(j, self._made.expiry, self._made.order)
-        join(j, self._made.delay, self._made.by_delay)
+        position = self.count
+        self._rows[position] = row
+        foresee(position, row, self.slot, jobs, self._made)
+        join(position, self._made.expiry, self._made.order)
+        join(position, self._made.delay, self._made.by_delay)
         self.count += 1
 
     def leave(self) -> None:
-        """Let the job that joined last leave."""
+        """Remove the job that was added last."""
         self.count -= 1
         leave(self.count, self._made.order)
         leave(self.count, self._made.by_delay)
 
     def admission(self, jobs: Candidates, alpha: float, discount: float) -> tuple[float, float]:
-        """Return what the job that joined last costs the others, and its wait."""
+        """Return the delay cost that the newest job imposes on the others, and its wait in slots."""
         rows = self._rows[: self.count]
         reckon(self.count, rows, jobs, alpha, discount, self._made)
         cost, wait = admission(self.count - 1, rows, jobs, self._made)

@@ -1,4 +1,4 @@
-"""DRF, the default of YARN and Mesos (OASiS, section V, (ii))."""
+"""DRF, the default scheduler of YARN and Mesos (OASiS, section V, scheme (ii))."""
 
 from __future__ import annotations
 
@@ -16,24 +16,17 @@ from shadowprice.policies.reactive.base import Tabled
 
 
 class Drf(Tabled[DrfParameters]):
-    """All jobs are admitted; numbers of workers are max-min fair in dominant shares.
+    """Admit all jobs; set worker counts by max-min fairness of dominant shares.
 
-    A job's dominant share is the largest share that its workers and parameter servers take of any
-    resource of the cluster. Whenever a job arrived or left, or a server was lost or came back, the
-    shares are filled anew, worker by worker, at the beginning of the slot.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster.
-    parameters : DrfParameters
-        What was set.
+    A job's dominant share is the largest share of any cluster resource that its workers and
+    parameter servers take. After a job arrived or left, or a server was lost or restored, shares
+    are refilled worker by worker at the start of the next slot.
 
     Notes
     -----
-    One filling a slot, however many events it had: ``O(jobs + grants (log jobs + servers))``, with
-    at most as many grants as the cluster has places. Jobs keep their places where their number
-    allows it, so that what the engine has to do follows from what changed.
+    Shares are filled once a slot, however many events it had: ``O(jobs + grants (log jobs +
+    servers))``, with at most as many grants as the cluster has capacity units. Jobs keep their
+    placement if their worker count allows it, so unchanged jobs cause no commands.
     """
 
     capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
@@ -42,11 +35,11 @@ class Drf(Tabled[DrfParameters]):
         return int(job.worker_counts[0])
 
     def _enter(self, job: Job, workers: int) -> int:
-        del workers  # it is granted as many as is fair
+        del workers  # progressive filling decides the count
         return self._table.add(job)
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        del view  # the policy keeps its own books
+        del view
         if not self._changed:
             return
         self._changed = False
@@ -59,5 +52,5 @@ class Drf(Tabled[DrfParameters]):
 
 
 def build(context: PolicyContext, parameters: DrfParameters) -> Drf:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Drf(context, parameters)

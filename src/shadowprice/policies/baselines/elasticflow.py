@@ -27,16 +27,16 @@ from shadowprice.policies.reactive.room import NO_PLACEMENT
 Integers = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).max
-"""Deadline of a job that has none."""
+"""Deadline of a job without a deadline."""
 
 _NARROWINGS: Final = 8
-"""Times that jobs which find no places are tried with fewer workers in a slot."""
+"""Attempts per slot to place jobs that don't fit with fewer workers."""
 
 
 def deadline_of(job: Job) -> int:
-    """Return the last slot in which a job should complete, `NEVER` where it has no deadline.
+    """Return the last slot in which a job should complete, `NEVER` without a deadline.
 
-    That of a deadline utility, and the target of a sigmoid.
+    Deadline utilities state it; for a sigmoid it is the target.
     """
     utility = job.utility
     if isinstance(utility, Deadline):
@@ -45,15 +45,10 @@ def deadline_of(job: Job) -> int:
 
 
 class Sums:
-    """A cluster as sums of resources, of the servers that are up.
+    """Total resources of the servers that are up.
 
-    Workers may have what worker servers hold, parameter servers what theirs hold, both together
-    what there is: three sums of every resource that some server limits.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
+    There are three columns for every resource that some server limits: the capacity for workers,
+    the capacity for parameter servers, and the capacity for both together.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -66,17 +61,17 @@ class Sums:
         self._up = np.ones(cluster.servers, dtype=np.bool_)
 
     def set_up(self, server: int, *, up: bool) -> None:
-        """Take note that a server is lost or back."""
+        """Record that a server was lost or restored."""
         self._up[server] = up
 
     def total(self) -> Integers:
-        """Return what there is, by column."""
-        there = self._capacity * self._up[:, None]
-        sums = (there[self._workers], there[self._ps], there)
+        """Return the total capacity by column."""
+        capacity = self._capacity * self._up[:, None]
+        sums = (capacity[self._workers], capacity[self._ps], capacity)
         return np.concatenate([part.sum(axis=0) for part in sums])
 
     def demand(self, job: Job, workers: Integers, ps: Integers) -> Integers:
-        """Return what numbers of workers and parameter servers take, shape (levels, columns)."""
+        """Return what each number of workers with its PS takes, shape (levels, columns)."""
         of_workers = workers[:, None] * job.worker[self._counted]
         of_ps = np.zeros_like(of_workers)
         if job.ps is not None:
@@ -85,20 +80,13 @@ class Sums:
 
 
 class ElasticFlow(Tabled[ElasticFlowParameters]):
-    """Jobs whose deadlines can all be met together are admitted, and run with what that takes.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster.
-    parameters : ElasticFlowParameters
-        What was set.
+    """Admit jobs whose deadlines can all be met together, and run them with that share.
 
     Notes
     -----
-    Plans are made anew when jobs come or go, servers are lost or back, and when a plan changes
-    its number of workers; ``O(jobs x slots x levels)`` each time. In between jobs go on as they
-    are: what they have beyond their plans brings them ahead of these.
+    Plans are recomputed when jobs arrive or leave, when servers are lost or restored, and when a
+    plan changes a worker count; each time takes ``O(jobs x slots x levels)``. In between, jobs keep
+    their workers. Spare workers beyond the plan put a job ahead of its plan.
     """
 
     capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
@@ -131,7 +119,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         self._sums.set_up(server, up=True)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Take in a job as it stands; one with a deadline was promised it when it was taken in."""
+        """Resume an open job; if it has a deadline, its admission promised that deadline."""
         super()._take_up(view, state, before)
         row = self._table.rows[state.job.name]
         self._rows["promised"][row] = self._rows["deadline"][row] != NEVER
@@ -148,11 +136,11 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
             yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job's deadline could be met together with those that are promised.
+        """Return whether the job's deadline could be met together with the promised ones.
 
-        It enters the table for as long as that is worked out: so does a job that is refused.
+        The job is in the table only during the calculation.
         """
-        del explained  # the reason comes with the answer
+        del explained  # a refusal always has its reason
         self._refresh(view)
         refusal = self._taken_in(view, job)
         if refusal is not None:
@@ -161,11 +149,11 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         return Quote.of(Queue(job.name), view.slot)
 
     def _taken_in(self, view: View, job: Job) -> Refusal | None:
-        """Take a job in; put it out again and return the reason if it cannot be promised."""
-        most = self._empty.workers(job, self._wanted(job))
-        if not most:
+        """Enter a job into the table; if it can't be promised, remove it and return the reason."""
+        workers = self._empty.workers(job, self._wanted(job))
+        if not workers:
             return NO_PLACEMENT
-        row = self._enter(job, most)
+        row = self._enter(job, workers)
         if self._rows["deadline"][row] == NEVER:
             return None
         if self._all_satisfied(view.slot):
@@ -193,16 +181,16 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         )
 
     def _all_satisfied(self, slot: int) -> bool:
-        """Return whether every promised deadline and the newest can be met together."""
+        """Return whether every promised deadline and that of the newest job can be met."""
         rows = self._table.in_order()
-        known, newest = self._rows, rows[-1]
-        some = rows[known["promised"][rows] | (rows == newest)]
-        order = some[np.argsort(known["deadline"][some], kind="stable")]
+        jobs, newest = self._rows, rows[-1]
+        deadline_rows = rows[jobs["promised"][rows] | (rows == newest)]
+        order = deadline_rows[np.argsort(jobs["deadline"][deadline_rows], kind="stable")]
         last, plan, free = self._horizon(slot, order)
-        ends = np.full(len(known["left"]), -1, dtype=np.int64)
+        ends = np.full(len(jobs["left"]), -1, dtype=np.int64)
         return bool(
             satisfy(
-                free, order, known["demand"], known["gains"], known["levels"], known["left"], last,
+                free, order, jobs["demand"], jobs["gains"], jobs["levels"], jobs["left"], last,
                 plan, True, ends,
             )
         )  # fmt: skip
@@ -211,27 +199,28 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
 
     def _run(self, view: View, slot: int) -> Iterator[Decision]:
         self._refresh(view)
-        table, known = self._table, self._rows
+        table, jobs = self._table, self._rows
         rows = table.in_order()
-        # By deadline; those without one come last, in order of arrival.
-        deadline = np.where(known["promised"][rows], known["deadline"][rows], NEVER)
+        # By deadline. Jobs without a promise come last, in order of arrival.
+        deadline = np.where(jobs["promised"][rows], jobs["deadline"][rows], NEVER)
         order = rows[np.argsort(deadline, kind="stable")]
-        promised = order[known["promised"][order]]
+        promised = order[jobs["promised"][order]]
         last, plan, free = self._horizon(slot, promised)
-        ends = np.full(len(known["left"]), -1, dtype=np.int64)
-        common = (known["demand"], known["gains"], known["levels"])
-        satisfy(free, promised, *common, known["left"], last, plan, False, ends)
-        now = np.full(len(known["left"]), -1, dtype=np.int64)
-        deal_spare(free, order, *common, known["gpus"], known["left"], last, ends, plan, now)
-        dealt = now.copy()
+        ends = np.full(len(jobs["left"]), -1, dtype=np.int64)
+        common = (jobs["demand"], jobs["gains"], jobs["levels"])
+        satisfy(free, promised, *common, jobs["left"], last, plan, False, ends)
+        now = np.full(len(jobs["left"]), -1, dtype=np.int64)
+        deal_spare(free, order, *common, jobs["gpus"], jobs["left"], last, ends, plan, now)
+        allocated = now.copy()
         yield from self._stand(order, now)
-        # A job that found no places for what it was dealt is behind its plan.
-        kept = np.array_equal(dealt, now)
-        self._changes_at = slot + (next_change(promised, ends, plan, now) if kept else 1)
+        # A job that couldn't be placed with its allocated workers is behind its plan: replan in the
+        # next slot.
+        all_placed = np.array_equal(allocated, now)
+        self._changes_at = slot + (next_change(promised, ends, plan, now) if all_placed else 1)
 
     def _stand(self, order: Integers, now: Integers) -> Iterator[Decision]:
-        """Place jobs with their numbers of workers; where one finds no places, with fewer."""
-        table, known = self._table, self._rows
+        """Place jobs with their worker counts; halve the count of a job that doesn't fit."""
+        table, jobs = self._table, self._rows
         running = order[now[order] >= 0]
         each = np.arange(len(now))
         change = np.zeros(len(running), dtype=np.int64)
@@ -242,8 +231,8 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
                 self._capacity.copy(),
                 running,
                 table.places,
-                known["workers"][each, level],
-                known["ps"][each, level],
+                jobs["workers"][each, level],
+                jobs["ps"][each, level],
                 self._cursors,
                 change,
             )
@@ -265,20 +254,23 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
     # ------------------------------------------------------------ rows
 
     def _horizon(self, slot: int, rows: Integers) -> tuple[Integers, NDArray[np.int16], Integers]:
-        """Return the last slot of each row, counted from now, empty plans, and what is free."""
+        """Return last slots by row, empty plans, and the free capacity.
+
+        Last slots count from ``slot``; plans and free capacity cover the slots up to the latest.
+        """
         deadline = self._rows["deadline"]
         last = np.minimum(deadline - slot, self._parameters.slots - 1)
-        most = int(last[rows].max(initial=0)) + 1
-        plan = np.full((len(deadline), most), -1, dtype=np.int16)
-        free = np.tile(self._sums.total(), (most, 1))
+        slots = int(last[rows].max(initial=0)) + 1
+        plan = np.full((len(deadline), slots), -1, dtype=np.int16)
+        free = np.tile(self._sums.total(), (slots, 1))
         return last, plan, free
 
     def _refresh(self, view: View) -> None:
-        """Take note of the progress that jobs made, and of deadlines that are over."""
-        left, states = self._rows["left"], view.open_jobs
+        """Record progress of the open jobs, and drop promises whose deadline has passed."""
+        remaining, states = self._rows["left"], view.open_jobs
         for name, row in self._table.rows.items():
             if name in states:
-                left[row] = states[name].remaining
+                remaining[row] = states[name].remaining
                 if self._rows["deadline"][row] < view.slot:
                     self._rows["promised"][row] = False
 
@@ -289,7 +281,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
         counts, ps = job.worker_counts[useful], job.ps_counts[useful]
         count = len(counts)
         self._grow(len(self._table.jobs), count)
-        known = self._rows
+        columns = self._rows
         for name, values in (
             ("demand", self._sums.demand(job, counts, ps)),
             ("gains", job.gains[useful]),
@@ -297,18 +289,18 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
             ("workers", counts),
             ("ps", ps),
         ):
-            known[name][row] = 0
-            known[name][row, :count] = values
-        known["levels"][row] = count
-        known["left"][row] = job.required
-        known["deadline"][row] = self._due(job)
-        known["promised"][row] = False
+            columns[name][row] = 0
+            columns[name][row, :count] = values
+        columns["levels"][row] = count
+        columns["left"][row] = job.required
+        columns["deadline"][row] = self._due(job)
+        columns["promised"][row] = False
         return row
 
     def _due(self, job: Job) -> int:
-        """Return the last slot that keeps a job's deadline, and is within a timespan that can move.
+        """Return the last slot of a job's deadline, capped by the end of a movable timespan.
 
-        A simulation that ends runs the same jobs up to its end as one that goes on.
+        Thus a simulation that is stopped runs the same jobs up to its end as one that goes on.
         """
         deadline, until = deadline_of(job), self._context.until
         if deadline == NEVER or until is None or not self._context.end_moves:
@@ -334,5 +326,5 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
 
 
 def build(context: PolicyContext, parameters: ElasticFlowParameters) -> ElasticFlow:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return ElasticFlow(context, parameters)

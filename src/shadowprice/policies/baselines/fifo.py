@@ -1,4 +1,4 @@
-"""FIFO, the default of Hadoop and Spark (OASiS, section V, (i))."""
+"""FIFO, the default scheduler of Hadoop and Spark (OASiS, section V, scheme (i))."""
 
 from __future__ import annotations
 
@@ -17,23 +17,15 @@ from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 
 class Fifo(Reactive[FifoParameters]):
-    """Jobs run in the order of their arrival, each with a fixed number of workers.
+    """Run jobs in order of arrival, each with a fixed number of workers.
 
-    The first job that finds no room blocks all later ones, except for as many of those that wait
-    next as ``backfill`` says. A job that loses a server goes back to its place in the queue and
-    keeps its progress.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster and the seed.
-    parameters : FifoParameters
-        What was set.
+    The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs in the
+    queue. A job that loses a server returns to its position in the queue and keeps its progress.
 
     Notes
     -----
-    An event costs one attempt to place, plus one for each job that starts, whatever the length of
-    the queue: arrivals behind a blocked head only queue.
+    An event costs one placement attempt, plus one for each job that starts, whatever the length of
+    the queue: an arrival behind a blocked head is only queued.
     """
 
     capabilities: ClassVar = Capabilities(quotes=True)
@@ -50,11 +42,11 @@ class Fifo(Reactive[FifoParameters]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
-        del explained  # there is one reason
+        del explained  # there is only one reason to refuse
         return self._empty.quote(job, self._workers_of(job), view.slot)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # the policy keeps its own books
+        del view
         for job in jobs:
             workers = self._empty.workers(job, self._workers_of(job))
             if not workers:
@@ -63,7 +55,7 @@ class Fifo(Reactive[FifoParameters]):
             self._order[job.name] = self._arrivals
             self._arrivals += 1
             if len(self._queue) <= self._parameters.backfill:
-                self._blocked = False  # within reach although the head is blocked
+                self._blocked = False  # close enough to the head to be backfilled
             self._queue.append((job, workers))
             yield Queue(job.name)
 
@@ -87,18 +79,18 @@ class Fifo(Reactive[FifoParameters]):
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
-        back = []
+        displaced = []
         for name in names:
             if name not in self._room.standing:
-                continue  # it was not standing any more when the policy resumed
+                continue  # the job had lost its placement before the policy resumed
             job, placement = self._room.standing[name]
             self._room.release(name)
             workers = placement.total_workers
-            if job.choice_of(workers) is None:  # it was revised
+            if job.choice_of(workers) is None:  # a revision disallowed this worker count
                 wanted = self._workers_of(job)
                 workers = self._empty.workers(job, wanted) or wanted
-            back.append((job, workers))
-        entries = sorted([*back, *self._queue], key=lambda entry: self._order[entry[0].name])
+            displaced.append((job, workers))
+        entries = sorted([*displaced, *self._queue], key=lambda entry: self._order[entry[0].name])
         self._queue = deque(entries)
         self._blocked = False
 
@@ -110,7 +102,7 @@ class Fifo(Reactive[FifoParameters]):
         self._blocked = False
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
-        """Place from the head of the queue until a job finds no room."""
+        """Place jobs from the head of the queue until one doesn't fit."""
         del view, event
         if self._blocked:
             return
@@ -121,8 +113,7 @@ class Fifo(Reactive[FifoParameters]):
             if placement is None:
                 if not self._room.pristine:
                     break
-                # The cursors stand where this mix of machines cannot take it: begin anew, where
-                # it is known to fit.
+                # In an empty cluster the job is known to fit if round robin starts at server 0.
                 self._room.cursors[:] = 0
                 placement = self._room.place(job, workers)
                 if placement is None:
@@ -137,9 +128,9 @@ class Fifo(Reactive[FifoParameters]):
             yield from self._backfill()
 
     def _backfill(self) -> Iterator[Decision]:
-        """Let the next few that wait behind the blocked head run where they fit.
+        """Start those of the next jobs behind the blocked head that fit.
 
-        Who runs does not wait any more: the one after the last of them comes within reach.
+        A job that starts leaves the queue, so the window of ``backfill`` jobs moves on.
         """
         head = self._queue.popleft()
         passed: list[tuple[Job, int]] = []
@@ -155,5 +146,5 @@ class Fifo(Reactive[FifoParameters]):
 
 
 def build(context: PolicyContext, parameters: FifoParameters) -> Fifo:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Fifo(context, parameters)

@@ -1,4 +1,4 @@
-"""The fixed number of workers with which FIFO and RRH run a job."""
+"""Fixed worker count of a job, for baselines that don't scale jobs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from shadowprice.policies.baselines.parameters import WIDEST, FixedWorkers
 
 
 def fixed_workers(setting: FixedWorkers, seed: int) -> Callable[[Job], int]:
-    """Return the function that gives each job its number of workers.
+    """Return a function from a job to its number of workers.
 
-    The draw depends on the seed and the job's name alone, so neither the order nor the presence of
-    other jobs changes it. The function can be written down, as a part of a policy's memory.
+    A drawn count depends only on the seed and the job's name, so other jobs and their order don't
+    change it. The function can be pickled, as a part of the policy state.
     """
     if setting == "most":
         return _most
@@ -36,10 +36,10 @@ def _fewest(job: Job) -> int:
 
 
 def _nearest(job: Job, wanted: int) -> int:
-    # A contiguous range, which most jobs allow, needs no search.
-    fewest, most = int(job.worker_counts[0]), job.most_workers
-    if most - fewest + 1 == len(job.worker_counts) or wanted <= fewest or wanted >= most:
-        return min(max(wanted, fewest), most)
+    # Most jobs allow a contiguous range, which needs no search.
+    minimum, maximum = int(job.worker_counts[0]), job.most_workers
+    if maximum - minimum + 1 == len(job.worker_counts) or wanted <= minimum or wanted >= maximum:
+        return min(max(wanted, minimum), maximum)
     return int(job.worker_counts[int(np.abs(job.worker_counts - wanted).argmin())])
 
 

@@ -1,4 +1,4 @@
-"""Least attained service, discretised: Tiresias's two queues (Gu et al., NSDI 2019)."""
+"""Discretised least attained service: Tiresias's two queues (Gu et al., NSDI 2019)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,20 @@ Integers = NDArray[np.int64]
 
 
 class Las(Ranked[LasParameters]):
-    """Jobs of little attained GPU-time run before the others; within a queue, in order of coming.
+    """Run jobs with little attained GPU-time first; within a queue, in order of entry.
 
-    A job begins in the first queue and moves to the end of the second when it has had its threshold
-    of GPU-time. A job of the second queue that has waited for ``promote`` times as long as it ran,
-    both since it was last in the first queue, goes back to the end of the first, its attained time
-    forgotten. Within a queue, jobs that ran in the last slot come before those that did not, so
-    that equals do not preempt each other.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster and the seed.
-    parameters : LasParameters
-        What was set.
+    A job starts in the first queue and moves to the end of the second when it has attained its
+    threshold of GPU-time. It returns to the end of the first queue when it has waited ``promote``
+    times as long as it ran, both counted since it was last in the first queue. Its attained time is
+    then reset. Within a queue, jobs that ran in the last slot precede the others, so that equal
+    jobs don't preempt each other.
     """
 
     def __init__(self, context: PolicyContext, parameters: LasParameters) -> None:
         super().__init__(context, parameters)
         slots = parse_duration(parameters.threshold).in_slots(context.cluster.slot_seconds)
-        # In thousandths of a GPU times slots, rounded up: exact, since attained time counts these.
+        # In thousandths of a GPU times slots. Rounding up is exact because attained time is an
+        # integer of this unit.
         self._threshold = -(-slots * MILLI // 1)
         self._promote = parameters.promote
         for name in ("width", "queue", "place", "ran", "waited"):
@@ -51,7 +45,7 @@ class Las(Ranked[LasParameters]):
         columns["place"][row] = self._next_places(1)[0]
 
     def _order(self, view: View, rows: Integers) -> Integers:
-        del view  # what jobs attained follows from who ran
+        del view  # attained time follows from which jobs ran
         columns = self._columns
         queue, ran, waited = (columns[name][rows] for name in ("queue", "ran", "waited"))
         runs = columns["runs"][rows]
@@ -71,7 +65,7 @@ class Las(Ranked[LasParameters]):
         runs = self._table.standing[rows]
         columns["runs"][rows] = runs
         columns["ran"][rows[runs]] += 1
-        # A job that never ran is in the first queue, and what it waits there does not count.
+        # A job that never ran is in the first queue, where waiting doesn't count.
         waiting = rows[~runs]
         columns["waited"][waiting[columns["ran"][waiting] > 0]] += 1
         order = np.lexsort((columns["place"][rows], ~runs))
@@ -85,5 +79,5 @@ class Las(Ranked[LasParameters]):
 
 
 def build(context: PolicyContext, parameters: LasParameters) -> Las:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Las(context, parameters)

@@ -1,4 +1,4 @@
-"""What the preemptive baselines share: jobs of fixed widths, run in an order while they fit."""
+"""Base of preemptive baselines: fixed worker counts, run in an order while they fit."""
 
 from __future__ import annotations
 
@@ -22,14 +22,9 @@ P = TypeVar("P", bound=FixedWidthParameters)
 
 
 class FixedWidths(Tabled[P]):
-    """Jobs of fixed widths, with further columns beside the table's.
+    """Policy base with a fixed worker count per job and extra columns beside the job table.
 
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster and the seed.
-    parameters : FixedWidthParameters
-        What was set.
+    A subclass adds its own columns to ``_columns``; they are indexed by table row.
     """
 
     capabilities: ClassVar = Capabilities(wakes_every_slot=True, quotes=True)
@@ -51,18 +46,18 @@ class FixedWidths(Tabled[P]):
         size = len(self._table.jobs)
         for name, column in self._columns.items():
             if len(column) < size:
-                more = np.zeros((size - len(column), *column.shape[1:]), column.dtype)
-                self._columns[name] = np.concatenate((column, more))
+                extension = np.zeros((size - len(column), *column.shape[1:]), column.dtype)
+                self._columns[name] = np.concatenate((column, extension))
         self._columns["workers"][row] = workers
         self._columns["ps"][row] = job.ps_needed(workers)
         self._note(job, row)
         return row
 
     def _note(self, job: Job, row: int) -> None:
-        """Take note of a job that was taken in."""
+        """Fill the extra columns of a job that entered the table."""
 
     def _run_in(self, order: Integers) -> Iterator[Decision]:
-        """Let jobs run in an order of rows."""
+        """Place jobs in the given order of rows and yield the changes."""
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
             self._capacity.copy(),
@@ -77,14 +72,14 @@ class FixedWidths(Tabled[P]):
 
 
 class Ranked(FixedWidths[P]):
-    """Every job that can run at all is taken in; in each slot they run in an order while they fit.
+    """Admit every job that fits the empty cluster, and run jobs in an order while they fit.
 
-    A job that does not fit beside those before it pauses and keeps its progress; smaller ones
-    behind it run in its place. A subclass says the order.
+    A job that doesn't fit beside those before it pauses and keeps its progress. Smaller jobs
+    behind it run instead. A subclass defines the order.
 
     Notes
     -----
-    A slot in which neither the jobs nor their order changed costs the ordering alone.
+    In a slot in which neither the jobs nor their order changed, only the order is computed.
     """
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
@@ -92,11 +87,11 @@ class Ranked(FixedWidths[P]):
         self._ran_in: Integers = np.zeros(0, dtype=np.int64)
 
     def _order(self, view: View, rows: Integers) -> Integers:
-        """Return the rows of the open jobs, which are in order of arrival, by who runs first."""
+        """Return the rows of the open jobs, given in order of arrival, in the order to run."""
         raise NotImplementedError
 
     def _ran(self, rows: Integers) -> None:
-        """Take note of who runs in the coming slot (``table.standing``) and who waits."""
+        """Record which jobs run in the coming slot (``table.standing``) and which wait."""
 
     def _begin(self, view: View) -> Iterator[Decision]:
         rows = self._table.in_order()
@@ -110,9 +105,9 @@ class Ranked(FixedWidths[P]):
         self._ran(rows)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Take in a job as it stands, with what was noted of it before."""
+        """Resume an open job with its placement and its earlier columns."""
         super()._take_up(view, state, before)
-        there, was = self._table.rows[state.job.name], before._table.rows.get(state.job.name)
+        row, old_row = self._table.rows[state.job.name], before._table.rows.get(state.job.name)
         for key, column in self._columns.items():
-            if was is not None and key not in ("workers", "ps"):
-                column[there] = before._columns[key][was]
+            if old_row is not None and key not in ("workers", "ps"):
+                column[row] = before._columns[key][old_row]

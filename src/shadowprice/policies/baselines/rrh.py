@@ -1,4 +1,4 @@
-"""RRH, the risk-reward heuristic (OASiS, section V, (iii); Irwin et al. 2004)."""
+"""RRH, the risk-reward heuristic (OASiS, section V, scheme (iii); Irwin et al. 2004)."""
 
 from __future__ import annotations
 
@@ -24,25 +24,17 @@ from shadowprice.policies.reactive.worths import WorthTable
 
 
 class Rrh(FixedWidths[RrhParameters]):
-    """Jobs are admitted for what they are worth less what they cost the others, and ranked so.
+    """Admit and rank jobs by their utility less the delay cost that they impose on others.
 
-    Upon arrival a job is admitted if its utility at the time when it is likely to complete, less
-    what the jobs behind it lose by waiting for it, is above a threshold. Whenever jobs come or go,
-    unfinished jobs are ranked by their future gain less the cost of the delay that running them
-    imposes, by unit of what they take; they run in that order for as long as they fit, always with
-    the same number of workers, and are paused where they do not.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster and the seed.
-    parameters : RrhParameters
-        What was set.
+    A job is admitted if its utility at its likely completion, less the loss of the jobs that wait
+    behind it, is above a threshold. Whenever jobs arrive or leave, open jobs are ranked by future
+    gain less delay cost, per unit of resources and time. They run in that order while they fit,
+    always with the same number of workers, and otherwise pause.
 
     Notes
     -----
-    An arrival costs time linear in the jobs there are (`Crowd`); where anything changed, a slot
-    costs ``O(jobs log jobs)``.
+    An arrival takes time linear in the number of jobs (`Crowd`). A slot in which something changed
+    takes ``O(jobs log jobs)``.
     """
 
     capabilities: ClassVar = replace(FixedWidths.capabilities, forgets_refused=True)
@@ -81,11 +73,11 @@ class Rrh(FixedWidths[RrhParameters]):
                 yield Reject(job.name, refusal)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued, and what it is likely to be worth.
+        """Return whether the job would be queued, and its likely utility.
 
-        It enters the table for as long as it is appraised: so does a job that is refused.
+        The job is in the table only during the appraisal.
         """
-        del explained  # the reason comes with the answer
+        del explained  # a refusal always has its reason
         refusal = self._appraised(view, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
@@ -95,7 +87,7 @@ class Rrh(FixedWidths[RrhParameters]):
         return Quote.of(Queue(job.name), view.slot)
 
     def _appraised(self, view: View, job: Job) -> Refusal | None:
-        """Enter a job; take it out again and return the reason if it is not worth it."""
+        """Enter a job into the table; if it is refused, remove it and return the reason."""
         workers = self._empty.workers(job, self._wanted(job))
         if not workers:
             return NO_PLACEMENT
@@ -112,22 +104,22 @@ class Rrh(FixedWidths[RrhParameters]):
         return refusal
 
     def _refusal(self, view: View, crowd: Crowd, job: Job) -> Refusal | None:
-        """Return why the job entered last is not worth what it costs, None if it is."""
+        """Return why the newest job isn't worth its delay cost; None if it is."""
         alpha, discount = self._parameters.alpha, self._parameters.discount
         cost, wait = crowd.admission(self._candidates, alpha, discount)
-        completes = utility_value(job.utility, view.slot + wait - 1.0 - job.arrival)
-        value = completes / (1.0 + discount * wait)
-        short = self._parameters.threshold - (value - cost)
-        if short < 0:
+        utility = utility_value(job.utility, view.slot + wait - 1.0 - job.arrival)
+        value = utility / (1.0 + discount * wait)
+        shortfall = self._parameters.threshold - (value - cost)
+        if shortfall < 0:
             return None
-        nothing = value <= 0
+        worthless = value <= 0
         message = (
             f"worth {value:.4g} when it is likely to complete, in {wait:.0f} slots, less a delay "
             f"cost of {cost:.4g} to the jobs behind it: not above the threshold of "
             f"{self._parameters.threshold:g}"
         )
         return Refusal(
-            Reason.NO_VALUE if nothing else Reason.POLICY,
+            Reason.NO_VALUE if worthless else Reason.POLICY,
             message,
             value=value,
             cost=cost,
@@ -157,15 +149,17 @@ class Rrh(FixedWidths[RrhParameters]):
         yield from self._run_in(rows[np.argsort(-made.reward, kind="stable")])
 
     def _refresh(self, view: View) -> None:
-        """Take note of the progress that jobs made."""
+        """Record the progress of the open jobs."""
         rows = self._table.in_order()
         states = view.open_jobs
-        left = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
-        self._columns["slots_left"][rows] = np.maximum(1, -(-left // self._columns["gain"][rows]))
+        remaining = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
+        self._columns["slots_left"][rows] = np.maximum(
+            1, -(-remaining // self._columns["gain"][rows])
+        )
         self._columns["share"][rows] = self._shares(rows)
 
     def _shares(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the dominant shares of rows while they run, of the servers that are up."""
+        """Return the dominant shares of running rows, of the servers that are up."""
         table, total = self._table, self._table.total()
         used = self._columns["workers"][rows, None] * table.worker[rows]
         used += self._columns["ps"][rows, None] * table.ps[rows]
@@ -175,5 +169,5 @@ class Rrh(FixedWidths[RrhParameters]):
 
 
 def build(context: PolicyContext, parameters: RrhParameters) -> Rrh:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Rrh(context, parameters)

@@ -1,4 +1,4 @@
-"""How much of a cluster's GPUs a job takes, for policies that weigh GPU-time."""
+"""GPU demand of a job, for policies that measure GPU-time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _GPU: Final = re.compile(r"gpu(?![a-z0-9])", re.IGNORECASE)
 
 
 def gpus_of_worker(job: Job, cluster: Cluster) -> int:
-    """Return the thousandths of a GPU that one worker takes.
+    """Return the GPUs that one worker takes, in thousandths.
 
-    Resources named ``gpu``, or ``gpu`` with a type behind it (``gpu/v100``, ``gpu-a100``), count; a
-    worker of a job that asks for none counts as one GPU, so that its width still tells.
+    Resources named ``gpu``, alone or followed by a type (``gpu/v100``, ``gpu-a100``), count. A
+    worker without a GPU counts as one GPU, so that the job's worker count still matters.
     """
-    columns = [at for name, at in cluster.column.items() if _GPU.match(name)]
-    return sum(int(job.worker[at]) for at in columns) or MILLI
+    columns = [column for name, column in cluster.column.items() if _GPU.match(name)]
+    return sum(int(job.worker[column]) for column in columns) or MILLI

@@ -1,4 +1,4 @@
-"""Shortest remaining time first, which knows how long every job still takes."""
+"""Shortest remaining time first, which assumes that remaining run times are known."""
 
 from __future__ import annotations
 
@@ -15,15 +15,7 @@ Integers = NDArray[np.int64]
 
 
 class Srtf(Ranked[SrtfParameters]):
-    """Jobs run in order of the slots that they still take at their fixed width, or of the service.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster and the seed.
-    parameters : SrtfParameters
-        What was set.
-    """
+    """Run jobs in order of remaining slots, or GPU-time, at their fixed worker count."""
 
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:
         super().__init__(context, parameters)
@@ -41,31 +33,32 @@ class Srtf(Ranked[SrtfParameters]):
 
     def _order(self, view: View, rows: Integers) -> Integers:
         if not self._changed:
-            # Those that run only come nearer to their end, ahead of those that wait for them.
+            # Running jobs only get shorter, and they already precede the waiting jobs.
             return self._ran_in
         states = view.open_jobs
-        left = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
-        # Where a job stands tells how fast it runs; one that waits may have no choice.
+        remaining = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
+        # A running job's rate follows from its placement; a waiting job counts as co-located only
+        # if no other placement exists.
         together = self._columns["together"][rows] > 0
-        for at, name in enumerate(self._table.rows):
+        for index, name in enumerate(self._table.rows):
             placement = states[name].placement
             if placement is not None:
-                together[at] = placement.colocated
+                together[index] = placement.colocated
         internal, gain = self._columns["internal"][rows], self._columns["gain"][rows]
-        slots = -(-left // np.where(together, internal, gain))
+        slots = -(-remaining // np.where(together, internal, gain))
         key = slots * self._columns["width"][rows] if self._by_service else slots
         return rows[np.argsort(key, kind="stable")]
 
     def _only_together(self, job: Job, workers: int) -> bool:
-        """Whether there is one server only that all of a job can stand on."""
+        """Return whether exactly one server can carry processes of the job, so it is co-located."""
         if workers == 1 and not job.ps_needed(workers):
             return True
-        there = self._cluster.hosts_workers & (self._capacity >= job.worker).all(axis=1)
+        usable = self._cluster.hosts_workers & (self._capacity >= job.worker).all(axis=1)
         if job.ps is not None:
-            there |= self._cluster.hosts_ps & (self._capacity >= job.ps).all(axis=1)
-        return int(there.sum()) == 1
+            usable |= self._cluster.hosts_ps & (self._capacity >= job.ps).all(axis=1)
+        return int(usable.sum()) == 1
 
 
 def build(context: PolicyContext, parameters: SrtfParameters) -> Srtf:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Srtf(context, parameters)

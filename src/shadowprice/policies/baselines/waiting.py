@@ -1,4 +1,4 @@
-"""WaitingJob jobs as rows of one array, for a queue of thousands that is ordered in every slot."""
+"""Queued jobs as rows of one array, so that thousands can be sorted in every slot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shadowprice.core.job import Job
 
 @dataclass(slots=True)
 class WaitingJob:
-    """A job that waits for its start.
+    """A queued job.
 
     Parameters
     ----------
@@ -22,11 +22,11 @@ class WaitingJob:
     workers : int
         Its fixed number of workers.
     order : int
-        Which one to arrive it was.
+        Its number in order of arrival.
     share : float
         Its dominant share of the cluster.
     length : int
-        Slots that it is expected to run.
+        Expected run time in slots.
     """
 
     job: Job
@@ -37,25 +37,20 @@ class WaitingJob:
 
 
 class WaitingJobs:
-    """WaitingJob jobs in order of arrival.
-
-    Parameters
-    ----------
-    resources : int
-        How many resources there are.
+    """Queued jobs in order of arrival.
 
     Attributes
     ----------
     rows : structured ndarray, shape (jobs,)
-        What decides who starts: ``order``, ``arrival``, ``share``, ``stated`` (its priority),
-        ``length``; ``workers`` and ``servers`` needed, and the demands of one, ``worker`` and
-        ``ps``, each of shape (resources,).
+        Fields that decide the order and the placement: ``order``, ``arrival`` (a slot), ``share``,
+        ``stated`` (the job's priority), ``length``; the counts ``workers`` and ``servers`` (PS);
+        the demands of one process, ``worker`` and ``ps``, each of shape (resources,).
     """
 
     def __init__(self, resources: int) -> None:
-        whole = ("order", "arrival", "length", "workers", "servers")
+        integers = ("order", "arrival", "length", "workers", "servers")
         self._fields: list[Any] = [
-            *((name, np.int64) for name in whole),
+            *((name, np.int64) for name in integers),
             *((name, np.float64) for name in ("share", "stated")),
             *((name, np.int64, (resources,)) for name in ("worker", "ps")),
         ]
@@ -64,15 +59,17 @@ class WaitingJobs:
         self._orders: dict[str, int] = {}
 
     def entry(self, order: int) -> WaitingJob:
-        """Return the job that arrived as this one."""
+        """Return the job with this arrival number."""
         return self._entries[order]
 
     def join(self, entries: Sequence[WaitingJob]) -> None:
-        """Let jobs wait, each where it was in the order of arrival."""
+        """Insert jobs at their positions in the order of arrival."""
         if not entries:
             return
-        more = np.zeros(len(entries), dtype=self._fields)
-        for row, entry in zip(more, sorted(entries, key=lambda one: one.order), strict=True):
+        added = np.zeros(len(entries), dtype=self._fields)
+        for row, entry in zip(
+            added, sorted(entries, key=lambda waiting: waiting.order), strict=True
+        ):
             job = entry.job
             row["order"], row["arrival"], row["length"] = entry.order, job.arrival, entry.length
             row["workers"], row["servers"] = entry.workers, job.ps_needed(entry.workers)
@@ -80,11 +77,11 @@ class WaitingJobs:
             row["worker"], row["ps"] = job.worker, 0 if job.ps is None else job.ps
             self._entries[entry.order] = entry
             self._orders[job.name] = entry.order
-        at = np.searchsorted(self.rows["order"], more["order"])
-        self.rows = np.insert(self.rows, at, more)
+        positions = np.searchsorted(self.rows["order"], added["order"])
+        self.rows = np.insert(self.rows, positions, added)
 
     def leave(self, names: Iterable[str]) -> None:
-        """Let jobs go; who does not wait is passed over."""
+        """Remove jobs; names that aren't queued are ignored."""
         orders = [self._orders.pop(name) for name in names if name in self._orders]
         if not orders:
             return
