@@ -1,9 +1,9 @@
 """BatchSche: every tenant alone on servers of its own, with Astraea's batches and gangs.
 
 Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed Machine
-Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1). What is run
-here is the same batch algorithm without loans; that work's own objective, weighted completion time,
-is left out.
+Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1). This module
+runs Astraea's batch algorithm without loans instead. Zhang et al.'s objective, weighted completion
+time, is left out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from shadowprice.policies.tenants.tenancy import Tenancy, tenancy_of
 
 
 def private_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
-    """Return a pool of its own servers for each tenant."""
+    """Return one pool per tenant, each on servers of its own."""
     workers, ps = deal(tenancy)
     pools = []
     for tenant in range(len(tenancy.tenants)):
-        held = workers[:, tenant].sum(axis=0) + ps[:, tenant].sum(axis=0)
-        servers = np.flatnonzero(held)
+        units = workers[:, tenant].sum(axis=0) + ps[:, tenant].sum(axis=0)
+        servers = np.flatnonzero(units)
         pools.append(
             TenantPool(
                 (tenant,),
@@ -40,6 +40,6 @@ def private_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
 
 
 def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     tenancy = tenancy_of(context.cluster)
     return RoundPolicy(context, parameters, tenancy, private_pools, sharing=False)

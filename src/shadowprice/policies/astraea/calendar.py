@@ -1,16 +1,16 @@
-"""When jobs are collected and when they run: the geometric intervals of Algorithm 1.
+"""Batches and rounds: the geometric intervals of Algorithm 1.
 
-The paper counts slots from 1 and cuts time at tau_0 = 1, tau_1 = 2, tau_2 = 4, ... (Section 4.2
-prints ``tau_l = 2^(l-1)`` beside these values; the values, and the example, say ``2^l``). Batch
-``l`` collects the arrivals r in [tau_{l-1}, tau_l), is decided at time tau_l and runs in
-(lambda tau_l, lambda tau_{l+1}], as lambda rounds of tau_l slots (Algorithm 2, line 4; the input
-line of Algorithm 3 prints another interval, which would overlap the next batch).
+The paper counts slots from 1 and divides time at tau_0 = 1, tau_1 = 2, tau_2 = 4, ... (Section 4.2
+prints ``tau_l = 2^(l-1)`` beside these values, but the values and the example are ``2^l``). Batch
+``l`` collects the arrivals r in [tau_{l-1}, tau_l) and is decided at time tau_l. It runs in (lambda
+tau_l, lambda tau_{l+1}], as lambda rounds of tau_l slots (Algorithm 2, line 4). The input line of
+Algorithm 3 prints another interval, which would overlap the next batch.
 
-Our slots count from 0: arrival slot ``a`` is the paper's ``r = a + 1``, and the instant tau_l is
-the beginning of our slot tau_l. Batches and rounds follow each other without gap or overlap.
+Slots here count from 0: arrival slot ``a`` is the paper's ``r = a + 1``, and the instant tau_l is
+the start of slot tau_l. Batches and rounds are contiguous and don't overlap.
 
-Intervals double as long as a round fits the planner's horizon; from then on rounds keep the last
-length, and a batch collects whatever arrived before it begins.
+Intervals double while a round fits the planner's horizon. Then rounds keep the last length, and a
+batch collects the jobs that arrived before it starts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Round:
     Parameters
     ----------
     batch : int
-        The batch, from 1.
+        Number of the batch, from 1.
     number : int
         Position among the rounds of its batch, from 0.
     start, end : int
         It runs in slots ``[start, end)``.
     collected : int
-        Its batch collects what arrived before this slot and has not been scheduled.
+        Its batch collects the unscheduled jobs that arrived before this slot.
     """
 
     batch: int
@@ -44,19 +44,19 @@ class Round:
 
 
 class Calendar:
-    """All rounds in order, without end.
+    """Endless iterator over all rounds, in order.
 
     Parameters
     ----------
     rounds : int
         Rounds in a batch, the paper's lambda, at least 1.
     longest : int
-        Most slots of a round, at least 2.
+        Maximum of slots of a round, at least 2.
 
     Raises
     ------
     InputError
-        If there is no room for the first batch's rounds of two slots.
+        If ``rounds`` or ``longest`` is below its minimum.
     """
 
     def __init__(self, rounds: int, longest: int) -> None:
@@ -72,13 +72,13 @@ class Calendar:
     def __next__(self) -> Round:
         length = 1 << min(self._batch, self._longest.bit_length() - 1)
         end = self._start + length
-        turn = Round(self._batch, self._number, self._start, end, self._collected)
+        current = Round(self._batch, self._number, self._start, end, self._collected)
         self._start, self._number = end, self._number + 1
         if self._number == self._rounds:
             self._batch, self._number = self._batch + 1, 0
             self._collected = self._collects()
-        return turn
+        return current
 
     def _collects(self) -> int:
-        """Return the slot before which the batch that begins now collects."""
+        """Return the slot before which jobs must arrive to join the batch that starts now."""
         return (1 << self._batch) - 1 if 1 << self._batch <= self._longest else self._start

@@ -1,7 +1,7 @@
-"""One round: the pass over own shares, then the pass over everyone's unused places.
+"""One round: a pass over own shares, then a pass over all unused units.
 
-Algorithm 2 (lines 3-6) around Algorithm 3. A round is a window of slots in which nothing was
-reserved before; all its gangs end within it. Slots are counted from its beginning here.
+Algorithm 2 (lines 3-6) around Algorithm 3. A round is a window of slots without earlier
+reservations, and all its gangs end within it. Slots count from the start of the round.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Gang:
-    """Where and when a job runs in a round, and at what prices.
+    """Placement, slots and prices of a job in a round.
 
     Parameters
     ----------
@@ -37,13 +37,13 @@ class Gang:
     workers, ps : int
         Counts in each of these slots.
     colocated : bool
-        Whether all stand on one server.
+        Whether all processes are on one server.
     workers_on, ps_on : int64, shape (servers,)
         Counts on each server.
     value : int
         Ideal utility, millionths.
     worker_prices, ps_prices : int64, shape (end - start,)
-        Price of one worker, of one parameter server, in each slot, millionths.
+        Price of one worker, and of one parameter server, in each slot, millionths.
     """
 
     start: int
@@ -59,37 +59,37 @@ class Gang:
 
     @property
     def worker_costs(self) -> Integers:
-        """Cost of its workers in each slot."""
+        """Cost of its workers in each slot, millionths."""
         return self.workers * self.worker_prices
 
     @property
     def ps_costs(self) -> Integers:
-        """Cost of its parameter servers in each slot."""
+        """Cost of its parameter servers in each slot, millionths."""
         return self.ps * self.ps_prices
 
     @property
     def cost(self) -> int:
-        """Cost over all slots."""
+        """Cost over all slots, millionths."""
         return int(self.worker_costs.sum() + self.ps_costs.sum())
 
     @property
     def payoff(self) -> int:
-        """Ideal utility less cost: Eq. (7)."""
+        """Ideal utility less cost, millionths: Eq. (7)."""
         return self.value - self.cost
 
 
 @dataclass(eq=False)
 class Places:
-    """The places of one type over a round.
+    """Capacity units of one type over a round.
 
     Parameters
     ----------
     capacity : int64, shape (servers,)
-        Places of each server.
+        Units of each server.
     shares : int64, shape (tenants,)
-        Places each tenant owns; together, all of them.
-    prices : int64, shape (places + 1,)
-        Price of a place for a slot by how many are taken, see `prices.price_table`.
+        Units that each tenant owns; their sum is all units.
+    prices : int64, shape (units + 1,)
+        Price of a unit for a slot by the number of units taken, see `prices.price_table`.
     slots : int
         Length of the round.
     """
@@ -104,27 +104,27 @@ class Places:
     taken_by: Integers = field(init=False)
 
     def __post_init__(self) -> None:
-        total, most = int(self.capacity.sum()), int(self.capacity.max(initial=0))
+        total, max_units = int(self.capacity.sum()), int(self.capacity.max(initial=0))
         if int(self.prices.max()) * max(total, 1) * self.slots >= LARGEST:
             raise InputError("prices are too high to count; lower theta or scale utilities down")
         self.free = np.tile(self.capacity, (self.slots, 1))
-        self.ends = np.empty((self.slots, most + 1, self.capacity.size), np.int32)
+        self.ends = np.empty((self.slots, max_units + 1, self.capacity.size), np.int32)
         fill_run_ends(self.free, self.ends)
         self.taken = np.zeros(self.slots, np.int64)
         self.taken_by = np.zeros((self.shares.size, self.slots), np.int64)
 
     def limit(self, tenant: int, *, borrow: bool) -> Integers:
-        """Return what a job of a tenant may use: its unused share, or all that is unused."""
+        """Return the units that a tenant's job may use by slot: its unused share, or all unused."""
         if borrow:
             return np.asarray(self.capacity.sum() - self.taken, np.int64)
         return np.asarray(np.maximum(self.shares[tenant] - self.taken_by[tenant], 0), np.int64)
 
     def current_prices(self) -> Integers:
-        """Return the price of a place in each slot."""
+        """Return the price of a unit in each slot."""
         return np.asarray(self.prices[self.taken], np.int64)
 
     def take(self, tenant: int, start: int, end: int, amounts: Integers) -> None:
-        """Reserve places on each server over slots ``[start, end)``."""
+        """Reserve units on each server over slots ``[start, end)``."""
         for server in np.flatnonzero(amounts).tolist():
             reserve_places(self.free, self.ends, server, start, end, int(amounts[server]))
         self.taken[start:end] += amounts.sum()
@@ -144,12 +144,12 @@ class Award:
     job : GangJob
         The job.
     gang : Gang
-        Where and when.
+        Its placement and slots.
     worker_income, ps_income : int64, shape (slots of the gang, tenants), or None
-        What each tenant receives for the workers and the parameter servers in each slot, its owner
-        included: Eq. (2), Eq. (11). None within the tenant's own share, which is free.
+        Income of each tenant, the owner included, for the workers and the parameter servers in each
+        slot: Eq. (2), Eq. (11). None within the tenant's own share, which is free.
     lenders : bool, shape (slots of the gang, tenants), or None
-        Whose unused share it uses, whether the price was above nothing or not.
+        Tenants whose unused share it uses, even at price 0.
     """
 
     job: GangJob
@@ -160,15 +160,15 @@ class Award:
 
 
 class Market:
-    """The state of one round.
+    """State of one round.
 
     Parameters
     ----------
     workers, ps : sequence of Places
-        The places by type.
+        The units by type.
     pack_in_time : bool
-        Among servers with as many free places, take the busiest of the round first, instead of
-        the least busy.
+        Among servers with equally many free units, prefer the one that is busiest over the round
+        instead of the least busy.
     """
 
     def __init__(
@@ -186,22 +186,22 @@ class Market:
         self._sign = -1 if pack_in_time else 1
 
     def places(self, job: GangJob) -> tuple[Places, Places]:
-        """Return the places that a job's workers and its parameter servers use."""
+        """Return the units that a job's workers and its parameter servers use."""
         served = job.reach.size > 0 and job.reach[0] < 0
         return self.workers[job.worker_type], self.ps[job.ps_type] if served else self._nothing
 
     def search(self, job: GangJob, *, borrow: bool, bonus: int = 0) -> Gang | None:
-        """Return the gang of greatest positive payoff, None if there is none: Algorithm 3.
+        """Return the gang of greatest positive payoff; None if there is none: Algorithm 3.
 
         Parameters
         ----------
         job : GangJob
             The job.
         borrow : bool
-            Whether it may use everyone's unused places, or its tenant's unused share alone.
+            Whether it may use all unused units instead of only its tenant's unused share.
         bonus : int
-            Added to the utility of every completion, millionths: a large one finds the gang of
-            greatest payoff even where that is not positive.
+            Added to the utility of every completion, millionths. A large bonus finds the gang of
+            greatest payoff even if that isn't positive.
         """
         workers, ps = self.places(job)
         values = job.values(self.slots)
@@ -260,9 +260,9 @@ class Market:
         Parameters
         ----------
         jobs : iterable of GangJob
-            The jobs not scheduled yet.
+            The unscheduled jobs.
         sharing : bool
-            Whether there is a second pass.
+            Whether there is a second pass, in which jobs borrow.
 
         Returns
         -------
@@ -280,7 +280,7 @@ class Market:
             awards.append(Award(job, gang))
         if not sharing:
             return awards
-        # What a tenant contributes is what its own share's pass left unused: line 4.
+        # A tenant contributes the units of its share that the first pass left unused: line 4.
         worker_unused = [places.unused_shares() for places in self.workers]
         ps_unused = [places.unused_shares() for places in self.ps]
         for job in waiting:

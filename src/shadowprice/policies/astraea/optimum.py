@@ -1,8 +1,9 @@
-"""The best schedule of a small batch of gangs: problem (4), and (3), as an integer program.
+"""Best schedule of a small batch of gangs: problems (4) and (3), as an integer program.
 
-Every way to run a job (start, size, placement kind, parameter servers) is a binary. Placed, each
-also says how many workers stand on which server, which is exact. Unplaced, only the totals of the
-cluster bind: an upper bound of the placed optimum, for batches whose placements are too many.
+Every way to run a job (start, size, placement kind, parameter servers) is a binary variable. With
+placement, integers also give the workers of each way on each server, which is exact. Without it,
+only the totals of the cluster constrain the ways. That is an upper bound for batches with too many
+placements.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ class Way:
     Parameters
     ----------
     job : int
-        Which job.
+        Position of the job in the batch.
     start, end : int
         Slots ``[start, end)``.
     workers, ps : int
         Counts in each of them.
     colocated : bool
-        Whether all stand on one server.
+        Whether all processes are on one server.
     worth : float
         Utility.
     """
@@ -48,16 +49,16 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What the solver found.
+    """Result of the solver.
 
     Parameters
     ----------
     value : float
         Total utility of the best schedule found.
     bound : float
-        No schedule is worth more.
+        Upper bound on the total utility of every schedule.
     proved : bool
-        Whether the two are equal to within the solver's gap.
+        Whether the two are equal within the solver's gap.
     chosen : tuple of Way
         The schedule.
     """
@@ -70,16 +71,16 @@ class Optimum:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Jobs of one pair of types and the places for them.
+    """Jobs of one pair of types and the units available to them.
 
     Parameters
     ----------
     jobs : sequence of GangJob
         The jobs.
     workers, ps : int64, shape (servers,)
-        Places.
+        Units on each server.
     slots : int
-        Slots there are.
+        Length of the batch in slots.
     releases : sequence of int, optional
         First slot of each job; 0 by default.
     worth : callable, optional
@@ -95,18 +96,18 @@ class Batch:
     worth: Callable[[int, int], float] | None = None
 
     def ways(self) -> list[Way]:
-        """Return all ways worth considering: of each duration only the fewest workers."""
-        found = []
-        for at, job in enumerate(self.jobs):
-            release = self.releases[at] if self.releases is not None else 0
+        """Return all ways worth considering: the smallest worker count for each duration."""
+        ways = []
+        for index, job in enumerate(self.jobs):
+            release = self.releases[index] if self.releases is not None else 0
             kinds = self._kinds(job)
             for colocated, ps, slots, count in kinds:
                 for start in range(release, self.slots - slots + 1):
                     end = start + slots
-                    worth = self._worth(at, end)
-                    if worth > 0:
-                        found.append(Way(at, start, end, count, ps, colocated, worth))
-        return found
+                    utility = self._worth(index, end)
+                    if utility > 0:
+                        ways.append(Way(index, start, end, count, ps, colocated, utility))
+        return ways
 
     def _worth(self, at: int, end: int) -> float:
         if self.worth is not None:
@@ -114,14 +115,14 @@ class Batch:
         return float(self.jobs[at].utility(np.array([end], np.int64))[0])
 
     def _kinds(self, job: GangJob) -> list[tuple[bool, int, int, int]]:
-        """Return (colocated, parameter servers, slots, workers), none dominated."""
+        """Return undominated tuples (colocated, parameter servers, slots, workers)."""
         kinds = []
         allowed = np.flatnonzero(job.reach >= 0).tolist()
         for ps in allowed:
             fits = self.workers[self.ps >= ps]
             if not fits.size:
                 continue
-            most, reach = int(fits.max()), int(job.reach[ps])
+            max_units, reach = int(fits.max()), int(job.reach[ps])
             modes = [(False, job.spread_slots)]
             if ps == allowed[0]:
                 modes.append((True, job.colocated_slots))
@@ -129,9 +130,9 @@ class Batch:
                 seen: set[int] = set()
                 for count, slots in zip(job.counts.tolist(), durations.tolist(), strict=True):
                     possible = (
-                        count <= most
+                        count <= max_units
                         if colocated
-                        else reach >= 1 and count - min(reach, count) <= most
+                        else reach >= 1 and count - min(reach, count) <= max_units
                     )
                     if possible and count <= self.workers.sum() and slots not in seen:
                         seen.add(slots)
@@ -151,9 +152,9 @@ class Batch:
         Parameters
         ----------
         placed : bool
-            Whether gangs must find servers; else only totals bind.
+            Whether gangs must fit on servers; otherwise only totals bind.
         floors : mapping of int to float, optional
-            Least total utility of each tenant (`GangJob.tenant`).
+            Minimum total utility of each tenant (`GangJob.tenant`).
         time_limit : float
             Seconds.
         gap : float
@@ -161,76 +162,88 @@ class Batch:
         """
         program, ways = Program(), self.ways()
         chosen = [program.column(cost=way.worth, upper=1) for way in ways]
-        for at in range(len(self.jobs)):
-            mine = [c for c, way in zip(chosen, ways, strict=True) if way.job == at]
-            program.row(mine, [1] * len(mine), upper=1)
+        for index in range(len(self.jobs)):
+            members = [c for c, way in zip(chosen, ways, strict=True) if way.job == index]
+            program.row(members, [1] * len(members), upper=1)
         for tenant, floor in (floors or {}).items():
-            mine = [at for at, way in enumerate(ways) if self.jobs[way.job].tenant == tenant]
-            program.row([chosen[at] for at in mine], [ways[at].worth for at in mine], lower=floor)
+            members = [
+                index for index, way in enumerate(ways) if self.jobs[way.job].tenant == tenant
+            ]
+            program.row(
+                [chosen[index] for index in members],
+                [ways[index].worth for index in members],
+                lower=floor,
+            )
         if placed:
             self._place(program, ways, chosen)
         else:
             self._totals(program, ways, chosen)
-        answer = program.solve(time_limit=time_limit, gap=gap)
-        taken = tuple(
+        result = program.solve(time_limit=time_limit, gap=gap)
+        schedule = tuple(
             way
             for way, column in zip(ways, chosen, strict=True)
-            if answer.feasible and answer.values[column] > 0.5
+            if result.feasible and result.values[column] > 0.5
         )
-        value = sum(way.worth for way in taken)
-        return Optimum(value, max(answer.bound, value), answer.optimal, taken)
+        value = sum(way.worth for way in schedule)
+        return Optimum(value, max(result.bound, value), result.optimal, schedule)
 
     def _totals(self, program: Program, ways: Sequence[Way], chosen: Sequence[int]) -> None:
         for slot in range(self.slots):
-            running = [at for at, way in enumerate(ways) if way.start <= slot < way.end]
-            columns = [chosen[at] for at in running]
-            for places, needs in (
-                (self.workers, [ways[at].workers for at in running]),
-                (self.ps, [ways[at].ps for at in running]),
+            running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
+            columns = [chosen[index] for index in running]
+            for places, counts in (
+                (self.workers, [ways[index].workers for index in running]),
+                (self.ps, [ways[index].ps for index in running]),
             ):
-                program.row(columns, needs, upper=int(places.sum()))
+                program.row(columns, counts, upper=int(places.sum()))
 
     def _place(self, program: Program, ways: Sequence[Way], chosen: Sequence[int]) -> None:
         servers = range(self.workers.size)
-        stands: list[list[int]] = []
-        hosts: list[list[int]] = []
+        worker_columns: list[list[int]] = []
+        ps_columns: list[list[int]] = []
         for way, column in zip(ways, chosen, strict=True):
             reach = int(min(self.jobs[way.job].reach[way.ps], way.workers))
-            on = [program.column(upper=min(int(self.workers[s]), way.workers)) for s in servers]
+            on_server = [
+                program.column(upper=min(int(self.workers[server]), way.workers))
+                for server in servers
+            ]
             host = [program.column(upper=1) for _ in servers]
-            stands.append(on)
-            hosts.append(host)
-            # All workers stand somewhere, the parameter servers on one server.
-            program.row([*on, column], [*[1] * len(on), -way.workers], lower=0, upper=0)
+            worker_columns.append(on_server)
+            ps_columns.append(host)
+            # All workers are placed, and all parameter servers share one server.
+            program.row(
+                [*on_server, column], [*[1] * len(on_server), -way.workers], lower=0, upper=0
+            )
             program.row([*host, column], [*[1] * len(host), -1], lower=0, upper=0)
-            beside = way.workers if way.colocated else way.workers - reach
-            for s in servers:
-                if beside > 0:
-                    program.row([on[s], host[s]], [1, -beside], lower=0)
+            min_colocated = way.workers if way.colocated else way.workers - reach
+            for server in servers:
+                if min_colocated > 0:
+                    program.row([on_server[server], host[server]], [1, -min_colocated], lower=0)
         for slot in range(self.slots):
-            running = [at for at, way in enumerate(ways) if way.start <= slot < way.end]
-            for s in servers:
-                columns = [stands[at][s] for at in running]
-                program.row(columns, [1] * len(columns), upper=int(self.workers[s]))
-                columns = [hosts[at][s] for at in running if ways[at].ps]
-                needs = [ways[at].ps for at in running if ways[at].ps]
-                program.row(columns, needs, upper=int(self.ps[s]))
+            running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
+            for server in servers:
+                columns = [worker_columns[index][server] for index in running]
+                program.row(columns, [1] * len(columns), upper=int(self.workers[server]))
+                columns = [ps_columns[index][server] for index in running if ways[index].ps]
+                counts = [ways[index].ps for index in running if ways[index].ps]
+                program.row(columns, counts, upper=int(self.ps[server]))
 
 
 def dominating(batch: Batch, earned: Mapping[int, float]) -> Optimum | None:
-    """Return a schedule that is better for some tenant and worse for none, None if there is none.
+    """Return a schedule that is better for one tenant and worse for none; None if none exists.
 
     Parameters
     ----------
     batch : Batch
         A small batch.
     earned : mapping of int to float
-        What each tenant gets now.
+        Current utility of each tenant.
 
     Notes
     -----
-    Exact: the total utility of all schedules that leave nobody worse off is maximised, and is
-    above what is earned now exactly if one of them is better for somebody (Theorem 5's claim).
+    Exact: the total utility is maximised over all schedules in which no tenant loses. The maximum
+    exceeds the current total if and only if such a schedule is better for some tenant (Theorem 5's
+    claim).
     """
     optimum = batch.solve(floors={tenant: value - 1e-7 for tenant, value in earned.items()})
     return optimum if optimum.value > sum(earned.values()) + 1e-5 else None

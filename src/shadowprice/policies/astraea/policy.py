@@ -10,6 +10,6 @@ from shadowprice.policies.tenants.tenancy import tenancy_of
 
 
 def build(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     tenancy = tenancy_of(context.cluster)
     return RoundPolicy(context, parameters, tenancy, whole_pools, sharing=True)

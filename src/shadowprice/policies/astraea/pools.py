@@ -1,4 +1,4 @@
-"""Pools of places: what a round's market is opened on, and the prices it asks."""
+"""Pools of capacity units, on which a round opens its market, and their prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shadowprice.policies.tenants.tenancy import Claim, Tenancy
 Integers = npt.NDArray[np.int64]
 
 NEARLY_FREE = 1.0 + 1e-9
-"""Least theta: prices are then below a millionth."""
+"""Minimum of theta: prices are then below a millionth."""
 
 
 @dataclass(eq=False)
@@ -28,15 +28,15 @@ class TenantPool:
     Parameters
     ----------
     tenants : tuple of int
-        Its tenants, as the cluster counts them.
+        Its tenants' indices in the cluster.
     servers : int64, shape (servers of the pool,)
-        Its servers, as the cluster counts them.
+        Its servers' indices in the cluster.
     workers, ps : int64, shape (types, servers of the pool)
-        Its places.
+        Its units.
     worker_shares, ps_shares : int64, shape (types, tenants of the pool)
-        Who owns them.
+        Units that each tenant owns.
     theta : Theta
-        Where theta comes from.
+        Source of theta.
     """
 
     tenants: tuple[int, ...]
@@ -55,31 +55,31 @@ class TenantPool:
         self.seen_ps = [2.0] * len(self.ps)
 
     def position(self, tenant: int) -> int:
-        """Return a tenant's position among the pool's."""
+        """Return a tenant's position in the pool."""
         return self.tenants.index(tenant)
 
     def most_ps(self, claim: Claim) -> int:
-        """Return the most parameter servers of a claim's type on one server."""
+        """Return the maximum of parameter servers of a claim's type on one server."""
         return 0 if claim.ps_type is None else int(self.ps[claim.ps_type].max(initial=0))
 
     def places(self, claim: Claim) -> tuple[Integers, Integers]:
-        """Return the places of a claim's types on each server."""
+        """Return the units of a claim's types on each server."""
         ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
         return self.workers[claim.worker_type], ps
 
     def learn(self, jobs: Iterable[tuple[Job, Claim]], *, rigid: bool) -> None:
-        """Raise theta to its definition over further jobs."""
+        """Raise theta to its definition over additional jobs."""
         for job, claim in jobs:
             gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
-            most = int(self.workers[claim.worker_type].max(initial=0))
-            worker, ps = theta_of([gang], most)
-            at = claim.worker_type
-            self.seen_worker[at] = max(self.seen_worker[at], worker)
+            max_workers = int(self.workers[claim.worker_type].max(initial=0))
+            worker, ps = theta_of([gang], max_workers)
+            index = claim.worker_type
+            self.seen_worker[index] = max(self.seen_worker[index], worker)
             if claim.ps_type is not None:
                 self.seen_ps[claim.ps_type] = max(self.seen_ps[claim.ps_type], ps)
 
     def thetas(self) -> tuple[list[float], list[float]]:
-        """Return theta in force, by type of worker and of parameter server."""
+        """Return theta in force by type, of workers and of parameter servers."""
         worker, ps = self.seen_worker, self.seen_ps
         if self.theta.worker is not None and self.theta.ps is not None:
             worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
@@ -90,18 +90,18 @@ class TenantPool:
         return first, second
 
     def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> Market:
-        """Open an empty market on the servers that are there.
+        """Open an empty market on the servers that are up.
 
         Parameters
         ----------
         slots : int
             Length of the round.
         lost : sequence of bool
-            Which of the cluster's servers are out.
+            Whether each of the cluster's servers is lost.
         pack_in_time : bool
             As in `Market`.
         """
-        there = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
+        up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
         kinds = []
         for places, shares, thetas in zip(
             (self.workers, self.ps),
@@ -112,12 +112,12 @@ class TenantPool:
             kinds.append(
                 [
                     Places(
-                        np.where(there, held, 0),
+                        np.where(up, units, 0),
                         owned,
-                        price_table(theta, int(held[there].sum())),
+                        price_table(theta, int(units[up].sum())),
                         slots,
                     )
-                    for held, owned, theta in zip(places, shares, thetas, strict=True)
+                    for units, owned, theta in zip(places, shares, thetas, strict=True)
                 ]
             )
         return Market(kinds[0], kinds[1], pack_in_time=pack_in_time)
@@ -137,11 +137,11 @@ def whole_pool(tenancy: Tenancy, theta: Theta) -> TenantPool:
 
 
 def whole_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
-    """Return the one pool that all tenants share, as a list."""
+    """Return the single shared pool, as a list."""
     return [whole_pool(tenancy, theta)]
 
 
 def theta_record(tenancy: Tenancy, pool: TenantPool) -> Mapping[str, float]:
-    """Return theta in force by type of place."""
+    """Return theta in force by unit type."""
     worker, ps = pool.thetas()
     return dict(zip((*tenancy.worker_types, *tenancy.ps_types), (*worker, *ps), strict=True))

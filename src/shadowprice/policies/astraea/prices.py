@@ -14,17 +14,17 @@ from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob
 
 
 def price_table(theta: float, capacity: int) -> npt.NDArray[np.int64]:
-    """Return the price of one place for a slot, by how many places are taken: Eq. (8).
+    """Return the price of one unit for a slot, by the number of units taken: Eq. (8).
 
-    ``theta ** (taken / capacity) - 1``; the exponent, lost in print, is confirmed by the paper's
-    example (16^(2/8) - 1 = 1).
+    ``theta ** (taken / capacity) - 1``. The exponent is missing in print; the paper's example
+    confirms it (16^(2/8) - 1 = 1).
 
     Parameters
     ----------
     theta : float
-        One more than the price of the last place; above 1.
+        The price of the last unit plus 1; above 1.
     capacity : int
-        Places of this type in the whole cluster.
+        Units of this type in the whole cluster.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def price_table(theta: float, capacity: int) -> npt.NDArray[np.int64]:
 
 
 def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
-    """Return the least theta of workers and of parameter servers that no job outbids.
+    """Return the smallest thetas of workers and of parameter servers that no job outbids.
 
     Section 4.4: the price of an exhausted resource, ``theta - 1``, is at least the utility of any
     job per worker-slot (parameter-server-slot) of any of its schedules, and at least 1.
@@ -51,7 +51,7 @@ def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
     jobs : iterable of GangJob
         The jobs that may be scheduled (of one pair of types).
     most_workers : int
-        Most workers on one server: no gang is colocated with more.
+        Maximum of workers on one server, which limits co-located gangs.
 
     Returns
     -------
@@ -63,28 +63,28 @@ def theta_of(jobs: Iterable[GangJob], most_workers: int) -> tuple[float, float]:
         if not allowed.size:
             continue
         counts, reach = job.counts, job.reach
-        fewest = np.full(counts.size, allowed[0])
-        alone = np.asarray(counts <= most_workers)
-        # The fewest parameter servers on one server with which a gang of each size can be spread.
-        beside = counts[:, None] - np.minimum(reach, counts[:, None])
-        serves = (reach >= 1) & (beside <= most_workers)
+        min_ps = np.full(counts.size, allowed[0])
+        can_colocate = np.asarray(counts <= most_workers)
+        # The minimum of parameter servers on one server with which each gang size can be spread.
+        local_workers = counts[:, None] - np.minimum(reach, counts[:, None])
+        serves = (reach >= 1) & (local_workers <= most_workers)
         ways = (
-            (job.colocated_slots, alone, fewest),
+            (job.colocated_slots, can_colocate, min_ps),
             (job.spread_slots, np.asarray(serves.any(axis=1)), serves.argmax(axis=1)),
         )
         for slots, possible, servers in ways:
             utility = job.utility(slots[possible])
             worker = max(worker, float((utility / (counts * slots)[possible]).max(initial=0.0)))
             served = servers[possible] > 0
-            places = (servers * slots)[possible][served]
-            ps = max(ps, float((utility[served] / places).max(initial=0.0)))
+            ps_slots = (servers * slots)[possible][served]
+            ps = max(ps, float((utility[served] / ps_slots).max(initial=0.0)))
     return 1 + worker, 1 + ps
 
 
 def rounds_of_lemma(
     total_utility: float, least_utility: float, theta_worker: float, theta_ps: float
 ) -> int:
-    """Return Lemma 1's lambda: rounds that guarantee a batch the ideal optimum of one.
+    """Return Lemma 1's lambda: rounds in which a batch earns the ideal optimum of one.
 
     ``floor((log f(all jobs) - log f_min) / (log sigma - log(sigma - 1))) + 1`` with Lemma 3's
     ``sigma = 2 (log theta_w + log theta_p)``.
@@ -92,9 +92,9 @@ def rounds_of_lemma(
     Parameters
     ----------
     total_utility : float
-        Utility of all jobs together, each at its best.
+        Total utility of all jobs, each at its best.
     least_utility : float
-        Least utility of a job, positive.
+        Smallest utility of a job, positive.
     theta_worker, theta_ps : float
         Parameters of the price functions.
 
@@ -107,6 +107,6 @@ def rounds_of_lemma(
         raise InputError("the least utility must be positive and at most the total")
     ratio = sigma_of(theta_worker, theta_ps)
     if ratio <= 1:
-        # One round in which the algorithm is as good as the optimum.
+        # In one round the algorithm is as good as the optimum.
         return 1
     return math.floor(math.log(total_utility / least_utility) / -math.log1p(-1 / ratio)) + 1

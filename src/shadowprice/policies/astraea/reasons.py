@@ -1,4 +1,4 @@
-"""Why a round did not schedule a job."""
+"""Reasons why a round didn't schedule a job."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from shadowprice.policies.tenants.gang_jobs import LARGEST, MICRO, GangJob
 from shadowprice.policies.tenants.tenancy import Tenancy
 
 BONUS: Final = LARGEST // 4
-"""Added to every utility, it shows the best gang of a job that no gang is worth."""
+"""Added to every utility to find a job's best gang even if its payoff isn't positive."""
 
 
 def why_not(
     tenancy: Tenancy, market: Market, gang: GangJob, turn: Round, *, borrow: bool
 ) -> Refusal:
-    """Return the dominant reason, with the smallest change that the round would have taken.
+    """Return the dominant reason, with the smallest change that would have helped.
 
     Parameters
     ----------
     tenancy : Tenancy
         Names of types.
     market : Market
-        The round when all others have been served.
+        The round after all other jobs have been scheduled.
     gang : GangJob
         The job.
     turn : Round
@@ -32,10 +32,10 @@ def why_not(
     borrow : bool
         Whether the job could have borrowed.
     """
-    found = market.search(gang, borrow=borrow, bonus=BONUS)
+    best = market.search(gang, borrow=borrow, bonus=BONUS)
     where = f"slots {turn.start} to {turn.start + market.slots - 1}"
-    if found is not None:
-        return _too_dear(found, turn)
+    if best is not None:
+        return _too_dear(best, turn)
     return Refusal(
         Reason.NO_ROOM,
         f"no gang fits what is left of {where}",
@@ -59,14 +59,14 @@ def _too_dear(gang: Gang, turn: Round) -> Refusal:
 
 
 def _bottleneck(tenancy: Tenancy, market: Market, gang: GangJob, where: str) -> str:
-    """Return the scarcer type of place over a round: the larger share taken."""
+    """Return the scarcer unit type of a round: the larger fraction taken."""
     workers, ps = market.places(gang)
     kinds = [(tenancy.worker_types[gang.worker_type], workers)]
     if gang.reach[0] < 0 and tenancy.ps_types:
         kinds.append((tenancy.ps_types[gang.ps_type], ps))
     taken = [
-        (float(kind.taken.mean() / max(int(kind.capacity.sum()), 1)), -at)
-        for at, (_, kind) in enumerate(kinds)
+        (float(kind.taken.mean() / max(int(kind.capacity.sum()), 1)), -index)
+        for index, (_, kind) in enumerate(kinds)
     ]
     name = kinds[-max(taken)[1]][0]
     return f"{name} places of {where}, {max(taken)[0]:.0%} taken"

@@ -1,4 +1,4 @@
-"""Playing the calendar's rounds on one or several pools: Algorithms 1 and 2 as a policy."""
+"""Runs the calendar's rounds on one or several pools: Algorithms 1 and 2 as a policy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from shadowprice.policies.tenants.tenancy import Claim, Tenancy, require_tenants
 
 @dataclass(slots=True)
 class _Waiting:
-    """A job that no round has scheduled yet, or that lost what one gave it."""
+    """A job that no round has scheduled yet, or that lost its placement."""
 
     job: Job
     claim: Claim
@@ -62,7 +62,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A gang in its slots."""
+    """A scheduled gang; ``begin`` is the slot of the run in which it starts."""
 
     award: Award
     begin: int
@@ -75,22 +75,22 @@ class RoundPolicy:
     Parameters
     ----------
     context : PolicyContext
-        The cluster, and the jobs where they are known.
+        The cluster, and the jobs if they are known.
     parameters : RoundParameters
-        What was set.
+        The policy's parameters.
     tenancy : Tenancy
-        Places and owners.
+        Units and owners.
     pools_of : callable
-        Divides places among pools; every tenant is in one.
+        Divides units among pools; every tenant is in one.
     sharing : bool
-        Whether tenants of a pool lend each other what they do not use, and pay for it.
+        Whether tenants of a pool lend each other unused units for payment.
 
     Notes
     -----
-    A round is decided when it begins. A gang is never moved. One that loses a server returns to its
-    batch with the progress it has made. One that takes longer than stated keeps its places,
-    even into the next round, and pays for each further slot what it paid for its last one. So it
-    does not pay to understate work. A gang that was to have these places returns to its batch.
+    A round is decided when it starts, and a gang never moves. A gang that loses a server returns to
+    its batch and keeps its progress. A gang that takes longer than stated keeps its units, even
+    into the next round, and pays the price of its last slot for each further slot. So understating
+    work doesn't pay. A gang that was to use these units returns to its batch.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class RoundPolicy:
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
         self._rigid = parameters.workers == "rigid"
         require_tenants(tenancy, context.known_jobs)
-        known = self._learn_known(context)
+        has_known_jobs = self._learn_known(context)
         self._learns = parameters.theta.source == "online" or (
-            parameters.theta.source == "known" and not known
+            parameters.theta.source == "known" and not has_known_jobs
         )
         self.lemma = self._lemma(context)
-        self.rounds = self._rounds(known=known)
+        self.rounds = self._rounds(known=has_known_jobs)
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
         self._calendar = Calendar(self.rounds, self.longest)
@@ -132,17 +132,18 @@ class RoundPolicy:
             quotes=True,
             guarantees=True,
             answers_at_once=False,
-            foresees=known and (parameters.theta.source == "known" or parameters.rounds == "lemma"),
+            foresees=has_known_jobs
+            and (parameters.theta.source == "known" or parameters.rounds == "lemma"),
             patience=2 * self.rounds * self.longest + 1,
         )
 
     def resume(self, view: View) -> None:
-        """Count places and shares anew; what is planned keeps its plan, the rest joins a batch.
+        """Recount units and shares; planned jobs keep their plans, the others join a batch.
 
         Raises
         ------
         InputError
-            If the shares do not add up to the places there are now.
+            If the shares don't add up to the current units.
         """
         before, tenants = self.pools, self.tenancy.tenants
         self.tenancy = tenancy_of(view.cluster)
@@ -151,12 +152,12 @@ class RoundPolicy:
         for pool, old in zip(self.pools, before, strict=False):
             pool.seen_worker, pool.seen_ps = list(old.seen_worker), list(old.seen_ps)
         if self.tenancy.tenants != tenants:
-            self._running.clear()  # what they pay is counted by the tenants that were
+            self._running.clear()  # their payments refer to the earlier tenants
         self._markets = []
         waiting, self._waiting = self._waiting, {}
         for name, state in view.open_jobs.items():
             if state.status is Status.ARRIVED:
-                continue  # it is about to be answered
+                continue  # its arrival is decided next
             claim = self.tenancy.claim_of(state.job)
             if not len(state.plan) and isinstance(claim, Claim):
                 displaced = name not in waiting or waiting[name].displaced
@@ -189,8 +190,8 @@ class RoundPolicy:
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
         """Return Lemma 3's sigma and Theorem 1's bound over the jobs that arrived.
 
-        The theorem takes Lemma 1's lambda, and batches that double without end; where lambda is
-        smaller, or rounds have reached the longest, it does not speak of the run.
+        The theorem assumes Lemma 1's lambda and batches that double forever. ``premises_held`` is
+        false if lambda is smaller or rounds have reached the maximum length.
         """
         worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds)
@@ -217,17 +218,17 @@ class RoundPolicy:
                 self._pool_of[claim.tenant].learn([(job, claim)], rigid=self._rigid)
 
     def _lemma(self, context: PolicyContext) -> int | None:
-        """Return Lemma 1's lambda over the known jobs, each at its best, None without any."""
-        best = []
+        """Return Lemma 1's lambda over the known jobs, each at its best; None without any."""
+        utilities = []
         for job in context.known_jobs or ():
-            worth = float(job.utility.values(np.array([1]))[0])
-            if worth > 0:
-                best.append(worth)
-        if not best:
+            utility = float(job.utility.values(np.array([1]))[0])
+            if utility > 0:
+                utilities.append(utility)
+        if not utilities:
             return None
         worker, ps = self.pools[0].thetas()
-        # Without parameter servers (8) prices workers alone.
-        return rounds_of_lemma(sum(best), min(best), max(worker), max(ps, default=1.0))
+        # Without parameter servers, (8) prices only workers.
+        return rounds_of_lemma(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
 
     def _rounds(self, *, known: bool) -> int:
         if self.parameters.rounds != "lemma":
@@ -268,7 +269,7 @@ class RoundPolicy:
                 self._running.pop(name, None)
 
     def _return_to_batch(self, view: View, name: str) -> None:
-        """Return a job that lost its places to its batch; the next round plans it again."""
+        """Return a job that lost its units to its batch; the next round replans it."""
         self._running.pop(name, None)
         job = view.open_jobs[name].job
         claim = self.tenancy.claim_of(job)
@@ -276,27 +277,29 @@ class RoundPolicy:
         self._waiting[name] = _Waiting(job, claim, displaced=True)
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
-        """Extend a gang that takes longer than stated, if stopping it would lose more."""
+        """Extend a gang that takes longer than stated, unless stopping it loses less."""
         job = state.job
-        longer = extension_of(view, state, charged=self.capabilities.charges_restarts)
-        if longer is None:
+        extension = extension_of(view, state, charged=self.capabilities.charges_restarts)
+        if extension is None:
             return
-        value = utility_value(job.utility, longer.plan.completion - job.arrival)
-        if longer.displaced and not view.pinned(job.name):
-            again = next(self._rounds_from(view.slot)).start - view.slot
-            stopped = utility_value(job.utility, longer.plan.completion + again - job.arrival)
-            if longer.loss > value - stopped:
+        value = utility_value(job.utility, extension.plan.completion - job.arrival)
+        if extension.displaced and not view.pinned(job.name):
+            delay = next(self._rounds_from(view.slot)).start - view.slot
+            value_if_stopped = utility_value(
+                job.utility, extension.plan.completion + delay - job.arrival
+            )
+            if extension.loss > value - value_if_stopped:
                 return
-        for other in longer.displaced:
+        for other in extension.displaced:
             yield Displace(other, OVERRUN)
             self._return_to_batch(view, other)
-        cost = self._cost_of(job.name, longer.plan)
+        cost = self._cost_of(job.name, extension.plan)
         charged = cost if self.capabilities.charges else None
         payoff = value - cost
-        yield Commit(job.name, longer.plan, payoff, value, cost, charged=charged, message=SHORT)
+        yield Commit(job.name, extension.plan, payoff, value, cost, charged=charged, message=SHORT)
 
     def _cost_of(self, name: str, plan: Schedule) -> float:
-        """Return what a gang pays for the slots of an extended plan."""
+        """Return the payment of a gang for the slots of an extended plan."""
         running = self._running.get(name)
         if running is None or running.award.lenders is None:
             return 0.0
@@ -308,17 +311,17 @@ class RoundPolicy:
         return float(by_slot[np.minimum(slots, len(by_slot) - 1)].sum()) / MICRO
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would join a batch; the batch's round decides about the rest."""
-        del explained  # the reason comes with the answer
+        """Return whether the job would join a batch; a round of the batch decides on its plan."""
+        del explained  # a refusal always has its reason
         return Quote.of(self._first_word(view, job), view.slot)
 
     def _take_in(self, view: View, job: Job) -> Decision:
-        word = self._first_word(view, job)
-        if isinstance(word, Queue):
+        decision = self._first_word(view, job)
+        if isinstance(decision, Queue):
             claim = self.tenancy.claim_of(job)
             assert isinstance(claim, Claim)
             self._waiting[job.name] = _Waiting(job, claim)
-        return word
+        return decision
 
     def _first_word(self, view: View, job: Job) -> Queue | Reject:
         claim = self.tenancy.claim_of(job)
@@ -343,11 +346,11 @@ class RoundPolicy:
         return Queue(job.name, f"joins batch {turn.batch}, decided in slot {turn.start}")
 
     def _turn_of(self, slot: int) -> Round:
-        """Return the first round still to come that takes in jobs of a slot."""
+        """Return the first future round whose batch collects jobs of a slot."""
         return next(turn for turn in self._rounds_from(slot) if turn.collected > slot)
 
     def _rounds_from(self, slot: int) -> Iterator[Round]:
-        """Yield the rounds that begin in a slot or later, without end."""
+        """Yield the rounds that start in a slot or later, endlessly."""
         yield from (turn for turn in self._ahead if turn.start >= slot)
         for turn in self._calendar:
             self._ahead.append(turn)
@@ -357,7 +360,7 @@ class RoundPolicy:
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
         while not self._ahead or self._ahead[0].start < slot:
             if self._ahead:
-                # Slots are skipped only while nobody waits.
+                # Slots are skipped only while no job waits, so this round had no jobs.
                 self._ahead.popleft()
             else:
                 self._ahead.append(next(self._calendar))
@@ -384,52 +387,52 @@ class RoundPolicy:
         ]
         for state in view.open_jobs.values():
             self._reserve_extension(state, turn)
-        mine: dict[TenantPool, list[GangJob]] = {}
+        gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
         for waiting in self._waiting.values():
             if waiting.job.arrival < turn.collected:
                 pool, gang = self._as_gang(view, waiting, turn)
-                mine.setdefault(pool, []).append(gang)
+                gangs_by_pool.setdefault(pool, []).append(gang)
         for pool, market, _ in self._markets:
-            gangs = mine.get(pool, [])
+            gangs = gangs_by_pool.get(pool, [])
             awards = market.hold(gangs, sharing=self.sharing)
             for award in awards:
                 yield self._commit(award, turn, pool)
             scheduled = {award.job.name for award in awards}
-            left = [gang for gang in gangs if gang.name not in scheduled]
-            yield from self._postpone(view, turn, market, left)
+            unscheduled = [gang for gang in gangs if gang.name not in scheduled]
+            yield from self._postpone(view, turn, market, unscheduled)
 
     def _reserve_extension(self, state: JobState, turn: Round) -> None:
-        """Reserve the places that an overrunning gang still holds in a round's market."""
+        """Reserve an overrunning gang's units in the round's market."""
         plan = state.plan.from_slot(turn.start)
         claim = self.tenancy.claim_of(state.job) if len(plan) else None
         if not isinstance(claim, Claim):
             return
         pool = self._pool_of[claim.tenant]
-        market = next(market for mine, market, _ in self._markets if mine is pool)
+        market = next(market for owner, market, _ in self._markets if owner is pool)
         tenant = pool.position(claim.tenant)
         for slot, server, workers, ps in zip(
             plan.slots.tolist(), plan.servers, plan.workers, plan.ps, strict=True
         ):
-            at, here = slot - turn.start, pool.servers == server
-            if at >= market.slots:
+            index, on_server = slot - turn.start, pool.servers == server
+            if index >= market.slots:
                 return
-            market.workers[claim.worker_type].take(tenant, at, at + 1, here * workers)
+            market.workers[claim.worker_type].take(tenant, index, index + 1, on_server * workers)
             if claim.ps_type is not None:
-                market.ps[claim.ps_type].take(tenant, at, at + 1, here * ps)
+                market.ps[claim.ps_type].take(tenant, index, index + 1, on_server * ps)
 
     def _as_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
         state = view.open_jobs[job.name]
         pool = self._pool_of[claim.tenant]
-        # d = completion - arrival, and the last of n slots of the round is turn.start + n - 1.
+        # d = completion - arrival, and the n-th slot of the round is turn.start + n - 1.
         shift = turn.start - 1 - job.arrival if self.parameters.clock == "arrival" else 0
         gang = gang_job(
             job,
             claim,
             pool.most_ps(claim),
             remaining=state.remaining,
-            # A gang stays where it begins, so its start is all that can cost: nothing in the paper,
-            # unless it begins again or the cluster says that the first start costs as much.
+            # A gang never moves, so only its start can cost progress. In the paper it doesn't; here
+            # it does after an interruption, or if the cluster charges first starts too.
             restarts=self.longest if restarts(view, state) else 0,
             tenant=pool.position(claim.tenant),
             rigid=self._rigid,
@@ -441,49 +444,49 @@ class RoundPolicy:
         gang, name = award.gang, award.job.name
         del self._waiting[name]
         self._running[name] = _Running(award, turn.start + gang.start, pool)
-        here = np.flatnonzero(gang.workers_on + gang.ps_on)
+        used = np.flatnonzero(gang.workers_on + gang.ps_on)
         length = gang.end - gang.start
         plan = Schedule(
-            np.repeat(np.arange(turn.start + gang.start, turn.start + gang.end), here.size),
-            np.tile(pool.servers[here], length),
-            np.tile(gang.workers_on[here], length),
-            np.tile(gang.ps_on[here], length),
+            np.repeat(np.arange(turn.start + gang.start, turn.start + gang.end), used.size),
+            np.tile(pool.servers[used], length),
+            np.tile(gang.workers_on[used], length),
+            np.tile(gang.ps_on[used], length),
         )
         value, cost = gang.value / MICRO, gang.cost / MICRO
         charged = cost if award.lenders is not None and self.capabilities.charges else 0.0
         return Commit(name, plan, gang.payoff / MICRO, value, cost, charged=charged)
 
     def _charges(self, view: View, slot: int) -> Iterator[Charge]:
-        """Charge what runs in a slot, when it begins: a gang that lost its server pays no more."""
+        """Charge gangs at the start of each slot, so one that lost its server stops paying."""
         tenancy = self.tenancy
         for name, running in self._running.items():
             award = running.award
-            at, last = slot - running.begin, award.gang.end - award.gang.start - 1
-            if award.lenders is None or at < 0:
+            index, last = slot - running.begin, award.gang.end - award.gang.start - 1
+            if award.lenders is None or index < 0:
                 continue
-            if at > last:
+            if index > last:
                 state = view.open_jobs.get(name)
                 if state is None or not len(state.plan) or state.plan.completion < slot:
                     continue
-                at = last  # its plan was extended
+                index = last  # its plan was extended
             assert award.worker_income is not None
             assert award.ps_income is not None
-            kinds = {tenancy.worker_types[award.job.worker_type]: award.worker_income[at]}
+            kinds = {tenancy.worker_types[award.job.worker_type]: award.worker_income[index]}
             if award.gang.ps:
-                kinds[tenancy.ps_types[award.job.ps_type]] = award.ps_income[at]
+                kinds[tenancy.ps_types[award.job.ps_type]] = award.ps_income[index]
             payer = tenancy.tenants[award.job.tenant]
-            for lender in np.flatnonzero(award.lenders[at]).tolist():
+            for lender in np.flatnonzero(award.lenders[index]).tolist():
                 amounts = {kind: int(income[lender]) for kind, income in kinds.items()}
                 yield Charge(name, slot, payer, tenancy.tenants[lender], amounts)
 
-    # ---------------------------------------------------------------- those left over
+    # ---------------------------------------------------------------- unscheduled jobs
 
     def _postpone(
         self, view: View, turn: Round, market: Market, left: list[GangJob]
     ) -> Iterator[Decision]:
-        """Say why jobs wait, once a batch, and give up those that no round can take any more."""
-        nothing_left = [gang for gang in left if self._worthless(gang)]
-        for gang in nothing_left:
+        """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
+        worthless = [gang for gang in left if self._worthless(gang)]
+        for gang in worthless:
             refusal = Refusal(
                 Reason.NO_VALUE,
                 f"is worth nothing from slot {turn.start} on",
@@ -495,23 +498,23 @@ class RoundPolicy:
         if turn.number < self.rounds - 1:
             return
         later = self._turn_of(turn.end)
-        over = view.until is not None and later.start >= view.until
+        timespan_over = view.until is not None and later.start >= view.until
         for gang in left:
             if gang.name not in self._waiting:
                 continue
             refusal = why_not(self.tenancy, market, gang, turn, borrow=self.sharing)
-            if over:
+            if timespan_over:
                 yield self._give_up(gang.name, refusal)
             else:
                 joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
 
     def _worthless(self, gang: GangJob) -> bool:
-        """Whether a job is worth nothing any more, in as many slots as it takes at least."""
+        """Return whether the job has no utility left even if it ran as fast as possible."""
         claim = self._waiting[gang.name].claim
         slots, _ = fewest_slots(gang, *self._pool_of[claim.tenant].places(claim))
-        fewest = min(int(slots.min()), self.longest)  # without a server that comes back: longer
-        return bool(gang.values(fewest)[-1] <= 0)
+        min_slots = min(int(slots.min()), self.longest)  # unlimited while a needed server is lost
+        return bool(gang.values(min_slots)[-1] <= 0)
 
     def _give_up(self, name: str, refusal: Refusal) -> Decision:
         waiting = self._waiting.pop(name)
@@ -520,18 +523,18 @@ class RoundPolicy:
     # ---------------------------------------------------------------- prices
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
-        """Return the price of all of each server's places in ``view.slot``."""
+        """Return the price of all units of each server in ``view.slot``, (servers, resources)."""
         cluster = self.tenancy.cluster
         prices = np.zeros(cluster.capacity.shape)
         for pool, market, turn in self._markets:
-            at = view.slot - turn.start
-            if not 0 <= at < market.slots:
+            index = view.slot - turn.start
+            if not 0 <= index < market.slots:
                 continue
             for names, kinds in (
                 (self.tenancy.worker_types, market.workers),
                 (self.tenancy.ps_types, market.ps),
             ):
                 for name, places in zip(names, kinds, strict=True):
-                    price = int(places.prices[places.taken[at]]) / MICRO
+                    price = int(places.prices[places.taken[index]]) / MICRO
                     prices[pool.servers, cluster.column[name]] += price * places.capacity
         return prices

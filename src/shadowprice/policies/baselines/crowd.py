@@ -72,7 +72,7 @@ class Crowd:
         leave(self.count, self._made.by_delay)
 
     def admission(self, jobs: Candidates, alpha: float, discount: float) -> tuple[float, float]:
-        """Return the delay cost that the newest job imposes on the others, and its wait in slots."""
+        """Return the delay cost that the newest job imposes on others, and its wait in slots."""
         rows = self._rows[: self.count]
         reckon(self.count, rows, jobs, alpha, discount, self._made)
         cost, wait = admission(self.count - 1, rows, jobs, self._made)

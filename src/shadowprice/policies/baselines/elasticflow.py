@@ -27,7 +27,7 @@ from shadowprice.policies.reactive.room import NO_PLACEMENT
 Integers = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).max
-"""Deadline of a job without a deadline."""
+"""Slot that means "no deadline"."""
 
 _NARROWINGS: Final = 8
 """Attempts per slot to place jobs that don't fit with fewer workers."""

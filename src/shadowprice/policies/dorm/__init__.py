@@ -1,4 +1,4 @@
-"""Dorm: numbers and places of workers recomputed by a utilisation-maximising MILP."""
+"""Dorm: worker counts and placements recomputed by a utilisation-maximising MILP."""
 
 from shadowprice.policies.dorm.parameters import DormParameters
 from shadowprice.policies.registry import PolicyInfo

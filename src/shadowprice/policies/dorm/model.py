@@ -1,12 +1,12 @@
 """Dorm's mixed-integer linear program (Sun et al. 2017, section on the optimizer), with HiGHS.
 
-Maximise, over the jobs' workers and where they stand, the sum over resources of used / capacity,
+Maximise, over the jobs' worker counts and placements, the sum over resources of used / capacity,
 such that
 
 - no group of servers is overbooked;
-- a running job keeps an allowed number of workers, a queued one has an allowed number or waits;
+- a running job keeps an allowed number of workers, a queued job has an allowed number or waits;
 - the sum over jobs of |dominant share - fair share| is within the bound on the fairness loss;
-- at most so many running jobs change in number or place.
+- at most ``adjustments`` running jobs change in number or placement.
 
 A group is one server (the program of the paper) or a class of equal servers taken as one.
 """
@@ -36,17 +36,17 @@ class Item:
     Parameters
     ----------
     counts, ps_counts : ndarray of int64, shape (choices,)
-        Numbers of workers to choose from, and the parameter servers they need.
+        Allowed numbers of workers, and the parameter servers that they need.
     worker, ps : ndarray of int64, shape (resources,)
-        Demands; zeros where the job has no parameter servers.
+        Demands; ``ps`` is zero if the job has no parameter servers.
     gain : ndarray of float64, shape (choices,)
-        What each choice adds to the sum over resources of used / capacity.
+        Contribution of each choice to the sum over resources of used / capacity.
     loss : ndarray of float64, shape (choices,)
         |dominant share - fair share| of each choice.
     standing : (ndarray of int64, ndarray of int64) or None
-        Workers and parameter servers on each group now; None for a queued job.
+        Current workers and parameter servers on each group; None for a queued job.
     standing_gain, standing_loss : float
-        As above for things as they stand; a waiting job's loss is its fair share.
+        Gain and loss of the current placement; a waiting job's loss is its fair share.
     """
 
     counts: Integers
@@ -62,22 +62,22 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What is to be decided.
+    """Input of the program.
 
     Parameters
     ----------
     items : sequence of Item
         The jobs.
     free : ndarray of int64, shape (groups, resources)
-        Room of each group without the items, less what the other jobs hold.
+        Free capacity of each group if the items are removed and the other jobs stay.
     limited : ndarray of bool, shape (groups, resources)
-        Where the room is limited at all.
+        Whether the group has a limit on the resource.
     places_workers, places_ps : ndarray of int64, shape (items, groups)
-        How many of an item's workers, or parameter servers, a group's servers carry when empty.
+        Workers, or parameter servers, of an item that fit on a group's empty servers.
     fairness : float
         Bound on the sum of the items' losses.
     adjustments : int
-        How many running items may change.
+        Maximum number of running items that change.
     """
 
     items: Sequence[Item]
@@ -91,12 +91,12 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What the program decided.
+    """Decision of the program.
 
     Parameters
     ----------
     targets : list of ((workers by group, parameter servers by group) or None)
-        For every item; None where it stays as it is.
+        For every item; None if it doesn't change.
     utilisation : float
         Sum over resources of used / capacity, of the items alone.
     optimal : bool
@@ -109,12 +109,12 @@ class Solution:
 
 
 def solve(instance: Instance, *, node_limit: int, gap: float) -> Solution:
-    """Solve the program; things as they stand are the solution to start from.
+    """Solve the program, starting from the current placements.
 
     Parameters
     ----------
     instance : Instance
-        What is to be decided; things as they stand keep within its bounds.
+        The input; the current placements satisfy its bounds.
     node_limit : int
         Branch-and-bound nodes after which the best solution so far is taken.
     gap : float
@@ -123,28 +123,28 @@ def solve(instance: Instance, *, node_limit: int, gap: float) -> Solution:
     Returns
     -------
     Solution
-        Never of less utilisation than things as they stand.
+        Its utilisation is at least that of the current placements.
 
     Raises
     ------
     ShadowpriceError
         If the solver fails.
     """
-    stands = sum(item.standing_gain for item in instance.items)
-    still = Solution([None] * len(instance.items), stands, optimal=True)
+    current = sum(item.standing_gain for item in instance.items)
+    unchanged = Solution([None] * len(instance.items), current, optimal=True)
     program = _Program(instance)
     if not program.program.columns:
-        return still
+        return unchanged
     values, optimal = program.solve(node_limit, gap)
-    solution = Solution(*program.read(values), optimal=optimal) if values is not None else still
-    if solution.utilisation > stands + _SLACK:
+    solution = Solution(*program.read(values), optimal=optimal) if values is not None else unchanged
+    if solution.utilisation > current + _SLACK:
         return solution
-    return Solution(still.targets, stands, optimal)
+    return Solution(unchanged.targets, current, optimal)
 
 
 @dataclass(slots=True)
 class _Terms:
-    """Columns of one item: which of them count workers, or parameter servers, of each group."""
+    """Columns of one item, and its (column, count) terms of workers and PS by group."""
 
     keep: int | None
     choices: list[int]
@@ -161,23 +161,23 @@ class _Program:
     terms: list[_Terms] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for at in range(len(self.instance.items)):
-            self.terms.append(self._item(at))
+        for index in range(len(self.instance.items)):
+            self.terms.append(self._item(index))
         self._capacity()
         self._fairness()
         self._adjustments()
 
     def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
-        """Return the best values found, None where there are none, and whether they are optimal."""
-        answer = self.program.solve(gap=gap, node_limit=node_limit, start=self._standing())
-        return (np.rint(answer.values) if answer.feasible else None), answer.optimal
+        """Return the best values, None if there are none, and whether they are optimal."""
+        result = self.program.solve(gap=gap, node_limit=node_limit, start=self._standing())
+        return (np.rint(result.values) if result.feasible else None), result.optimal
 
     def read(self, values: Floats) -> tuple[list[tuple[Integers, Integers] | None], float]:
         """Return the items' targets, and their utilisation."""
         targets: list[tuple[Integers, Integers] | None] = []
         utilisation = 0.0
         for item, terms in zip(self.instance.items, self.terms, strict=True):
-            chosen = [at for at, column in enumerate(terms.choices) if values[column] > 0]
+            chosen = [index for index, column in enumerate(terms.choices) if values[column] > 0]
             if not chosen:
                 targets.append(None)
                 utilisation += item.standing_gain
@@ -185,7 +185,10 @@ class _Program:
             utilisation += float(item.gain[chosen[0]])
             workers, ps = (
                 np.array(
-                    [round(sum(values[column] * count for column, count in one)) for one in groups],
+                    [
+                        round(sum(values[column] * count for column, count in group))
+                        for group in groups
+                    ],
                     dtype=np.int64,
                 )
                 for groups in (terms.workers, terms.ps)
@@ -219,17 +222,17 @@ class _Program:
     def _spread(
         self, choices: list[int], counts: Integers, places: Integers
     ) -> list[list[tuple[int, float]]]:
-        """Return the terms that count, group by group, what the choices need in all."""
+        """Return, by group, the terms whose sum over groups is what the choices need."""
         needs = [(column, float(n)) for column, n in zip(choices, counts, strict=True) if n]
         spread: list[list[tuple[int, float]]] = [[] for _ in places]
         hosts = np.flatnonzero(places)
         if len(hosts) == 1:
             spread[int(hosts[0])] = needs
             return spread
-        most = int(counts.max(initial=0))
-        if not most:
+        max_count = int(counts.max(initial=0))
+        if not max_count:
             return spread
-        columns = [(self._column(0.0, float(min(places[g], most))), 1.0) for g in hosts]
+        columns = [(self._column(0.0, float(min(places[host], max_count))), 1.0) for host in hosts]
         for group, term in zip(hosts.tolist(), columns, strict=True):
             spread[group] = [term]
         self._row([*columns, *((column, -n) for column, n in needs)], 0, 0)
@@ -247,11 +250,13 @@ class _Program:
                 if ps:
                     terms += [(c, ps * n) for c, n in columns.ps[group]]
                 if columns.keep is not None and item.standing is not None:
-                    held = int(item.standing[0][group]) * worker + int(item.standing[1][group]) * ps
-                    if held:
-                        terms.append((columns.keep, held))
+                    reserved = (
+                        int(item.standing[0][group]) * worker + int(item.standing[1][group]) * ps
+                    )
+                    if reserved:
+                        terms.append((columns.keep, reserved))
             if terms:
-                # In units of the room, so that the solver's tolerances mean the same everywhere.
+                # Scaled to the free capacity, so that the solver's tolerances are relative.
                 scale = max(room, *(value for _, value in terms))
                 scaled = [(column, value / scale) for column, value in terms]
                 self._row(scaled, -INFINITY, room / scale)
@@ -274,9 +279,9 @@ class _Program:
 
     def _adjustments(self) -> None:
         kept = [(terms.keep, 1.0) for terms in self.terms if terms.keep is not None]
-        least = len(kept) - self.instance.adjustments
-        if least > 0:
-            self._row(kept, least, INFINITY)
+        min_kept = len(kept) - self.instance.adjustments
+        if min_kept > 0:
+            self._row(kept, min_kept, INFINITY)
 
     def _standing(self) -> list[float]:
         values = [0.0] * self.program.columns

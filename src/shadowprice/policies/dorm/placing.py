@@ -1,4 +1,4 @@
-"""Turning decided numbers into places: what shrinks gives places back, what grows finds some."""
+"""Placement of the program's decisions: shrinking jobs free servers, growing ones fill them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Flags = NDArray[np.bool_]
 
 
 def places(free: Integers, demand: Integers, hosts: Flags) -> Integers:
-    """Return how many of a demand each server has room for, shape (servers,)."""
-    asked = demand > 0
-    if not asked.any():
+    """Return how often a demand fits on each server, shape (servers,); 0 off ``hosts``."""
+    demanded = demand > 0
+    if not demanded.any():
         return np.where(hosts, np.iinfo(np.int32).max, 0).astype(np.int64)
-    room = (free[:, asked] // demand[asked]).min(axis=1)
+    room = (free[:, demanded] // demand[demanded]).min(axis=1)
     return np.where(hosts, np.maximum(room, 0), 0)
 
 
 @dataclass(slots=True)
 class Layout:
-    """Where one job stands while it is rearranged; its room is taken off ``free`` throughout.
+    """Mutable placement of one job; its resources are always subtracted from ``free``.
 
     Parameters
     ----------
     free : ndarray of int64, shape (servers, resources)
-        Room on each server, changed in place.
+        Free capacity of each server, changed in place.
     demands : (ndarray of int64, ndarray of int64)
-        What a worker and a parameter server take.
+        Demand of a worker and of a parameter server.
     hosts : (ndarray of bool, ndarray of bool)
-        Which servers may carry them.
+        Servers that may carry workers, and parameter servers.
     given : (ndarray of int64, ndarray of int64)
         Workers and parameter servers on each server.
     """
@@ -45,39 +45,38 @@ class Layout:
 
     @property
     def placement(self) -> Placement:
-        """The layout as a placement."""
+        """This layout as an immutable placement."""
         workers, ps = self.given
-        at = np.flatnonzero(workers + ps)
-        return Placement(tuple(at.tolist()), tuple(workers[at].tolist()), tuple(ps[at].tolist()))
+        used = np.flatnonzero(workers + ps)
+        return Placement(
+            tuple(used.tolist()), tuple(workers[used].tolist()), tuple(ps[used].tolist())
+        )
 
     def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
-        """Give places back, on the servers with the fewest first, so that the rest stays together.
+        """Remove processes from the servers with the fewest first, so that the rest stays together.
 
         Parameters
         ----------
         kind : int
             0 for workers, 1 for parameter servers.
         surplus : int
-            How many.
+            Number to remove.
         members : ndarray of bool, shape (servers,), optional
-            Servers to take them from.
+            Servers to remove them from.
         """
         given = self.given[kind]
-        at = np.flatnonzero(given if members is None else given * members)
-        for server in at[np.argsort(given[at], kind="stable")].tolist():
+        used = np.flatnonzero(given if members is None else given * members)
+        for server in used[np.argsort(given[used], kind="stable")].tolist():
             if surplus <= 0:
                 return
-            taken = min(surplus, int(given[server]))
-            self._add(kind, server, -taken)
-            surplus -= taken
+            removed = min(surplus, int(given[server]))
+            self._add(kind, server, -removed)
+            surplus -= removed
 
     def extend(self, kind: int, more: int, members: Flags | None = None) -> bool:
-        """Take places, best fit: one server where one is enough, else the roomiest first.
+        """Add processes, best fit: to one server if it can take all, else to the emptiest first.
 
-        Returns
-        -------
-        bool
-            Whether there was room; without it nothing is taken.
+        Return whether there was enough free capacity; otherwise nothing is added.
         """
         if more <= 0:
             return True
@@ -85,7 +84,7 @@ class Layout:
         room = places(self.free, self.demands[kind], hosts)
         enough = np.flatnonzero(room >= more)
         if len(enough):
-            # Beside the job's own first, then where least is left over, then the first server.
+            # A server of the job first, then the tightest fit, then the first server.
             own = self.given[0][enough] + self.given[1][enough] > 0
             best = np.lexsort((enough, room[enough], ~own))[0]
             self._add(kind, int(enough[best]), more)
@@ -93,27 +92,30 @@ class Layout:
         if int(room.sum()) < more:
             return False
         for server in np.argsort(-room, kind="stable").tolist():
-            taken = min(more, int(room[server]))
-            self._add(kind, server, taken)
-            more -= taken
+            added = min(more, int(room[server]))
+            self._add(kind, server, added)
+            more -= added
             if not more:
                 break
         return True
 
     def reach(self, workers: int, ps: int) -> bool:
-        """Trim and extend to these numbers anywhere; all of it, or nothing changes."""
+        """Trim and extend to these numbers on any servers; if that fails, change nothing."""
         before = (self.given[0].copy(), self.given[1].copy())
         wanted = (workers, ps)
-        for order in ((0, 1), (1, 0)):  # one kind may take the other's only places
+        for order in ((0, 1), (1, 0)):  # one kind may take the only servers of the other
             for kind in (0, 1):
                 self.trim(kind, int(self.given[kind].sum()) - wanted[kind])
-            if all(self.extend(k, wanted[k] - int(self.given[k].sum())) for k in order):
+            if all(
+                self.extend(extended, wanted[extended] - int(self.given[extended].sum()))
+                for extended in order
+            ):
                 return True
             self.restore(before)
         return False
 
     def restore(self, before: tuple[Integers, Integers]) -> None:
-        """Go back to an earlier layout whose room is still there."""
+        """Restore an earlier layout whose capacity is still free."""
         for kind in (0, 1):
             change = before[kind] - self.given[kind]
             self.free -= change[:, None] * self.demands[kind]

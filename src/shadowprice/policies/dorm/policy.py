@@ -1,4 +1,4 @@
-"""Dorm (OASiS, section V, (iv)): utilisation by MILP, fair and with few adjustments."""
+"""Dorm (OASiS, section V, scheme (iv)): utilisation by MILP, fair and with few adjustments."""
 
 from __future__ import annotations
 
@@ -20,23 +20,16 @@ from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 
 class Dorm(Reactive[DormParameters]):
-    """All jobs are admitted; an MILP works out their workers whenever jobs come or go.
+    """Admit all jobs, and recompute their workers by an MILP when jobs arrive or leave.
 
-    A recomputation takes place at the beginning of a slot, at most once. Running jobs keep at least
-    their fewest workers until they are done. Keeping everything as it is always satisfies both
-    bounds, because the loss that there is already is allowed to stay.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster.
-    parameters : DormParameters
-        What was set.
+    A recomputation takes place at most once a slot, at its start. Running jobs keep at least their
+    minimum of workers until they complete. Changing nothing always satisfies both bounds, because
+    the fairness bound is at least the current loss.
 
     Notes
     -----
-    No program is solved where every job can have all the workers it can use: that is the largest
-    utilisation, and fair.
+    The program is skipped if every job can have all the workers that it can use. That is the
+    largest utilisation, and fair.
     """
 
     capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
@@ -63,19 +56,19 @@ class Dorm(Reactive[DormParameters]):
         )
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, and how the recomputations so far went.
+        """Return every parameter in force, and statistics of the recomputations so far.
 
         ``recomputations``: slots in which jobs or servers had changed; ``programs``: those that
-        needed the MILP; ``stopped_at_node_limit``: of these, searches ended by the limit;
-        ``placed_otherwise``: jobs that did not get the number or the class of servers that the
-        program gave them; ``fell_back``: programs whose outcome could not be placed within the
-        bounds, so that running jobs stayed as they were; ``beyond_fairness``: jobs started beyond
-        the bound on fairness because nothing else ran.
+        needed the MILP; ``stopped_at_node_limit``: programs that ended at the limit;
+        ``placed_otherwise``: jobs that didn't get the number or the class of servers that the
+        program chose; ``fell_back``: programs whose result couldn't be placed within the bounds, so
+        that running jobs didn't change; ``beyond_fairness``: jobs started beyond the bound on
+        fairness because no job ran.
         """
         return {**self._parameters.model_dump(), "statistics": dict(self._count)}
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        del view  # the policy keeps its own books
+        del view
         if self._changed:
             self._changed = False
             yield from self._recompute()
@@ -94,7 +87,7 @@ class Dorm(Reactive[DormParameters]):
         del view
         for name in names:
             if name in self._queue:
-                continue  # it was not standing any more when the policy resumed
+                continue  # the job had lost its placement before the policy resumed
             self._room.release(name)
             self._queue[name] = entry = self._running.pop(name)
             entry.choice = -1
@@ -109,7 +102,7 @@ class Dorm(Reactive[DormParameters]):
             return
         self._room.stand(state.job, state.placement)
         workers = state.placement.total_workers
-        # The widest useful number that it has the workers for.
+        # The largest useful count that its current workers cover.
         entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
         self._running[state.job.name] = entry
 
@@ -118,11 +111,11 @@ class Dorm(Reactive[DormParameters]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
-        del explained  # there is one reason
+        del explained  # there is only one reason to refuse
         return self._empty.quote(job, int(job.worker_counts[0]), view.slot)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # what the empty cluster carries decides
+        del view  # only the capacity of the empty cluster decides
         for job in jobs:
             if self._empty.workers(job, int(job.worker_counts[0])):
                 self._queue[job.name] = Entry.of(job, self._arrivals)
@@ -138,7 +131,7 @@ class Dorm(Reactive[DormParameters]):
             self._room.release(name)
 
     def _renew(self) -> None:
-        """Take note that another set of servers is up."""
+        """Rebuild the server groups after a server was lost or restored."""
         self._pools = ServerGroups(self._cluster, self._up, self._parameters.exact_servers)
 
     # ---------------------------------------------------------------- recomputation
@@ -151,21 +144,23 @@ class Dorm(Reactive[DormParameters]):
         outcome = self._everyone()
         if outcome is None:
             running = sorted(self._running.values(), key=lambda entry: entry.order)
-            one = self._recomputation(running, window)
-            outcome = one.solve()
-            for name, number in one.statistics.items():
+            recomputation = self._recomputation(running, window)
+            outcome = recomputation.solve()
+            for name, number in recomputation.statistics.items():
                 self._count[name] += number
         if not outcome and not self._running:
             outcome = self._first()
         yield from self._apply(outcome)
-        # Behind a window that was started as a whole, more may find room.
-        self._changed = bool(self._queue) and not any(e.job.name in self._queue for e in window)
+        # If the whole window started, jobs behind it may fit in the next slot.
+        self._changed = bool(self._queue) and not any(
+            queued.job.name in self._queue for queued in window
+        )
 
     def _recomputation(self, running: list[Entry], window: list[Entry]) -> Recomputation:
         return Recomputation(self._room, self._pools, self._parameters, running, window)
 
     def _everyone(self) -> Outcome | None:
-        """Return what gives every job all it can use, None if that is not possible at once."""
+        """Return an outcome that gives every job all it can use; None if that doesn't fit."""
         if any(entry.choice < len(entry.counts) - 1 for entry in self._running.values()):
             return None
         free = self._room.free.copy()
@@ -178,7 +173,7 @@ class Dorm(Reactive[DormParameters]):
         return outcome
 
     def _first(self) -> Outcome:
-        """Start the first job that fits at all, so that the cluster never idles for fairness."""
+        """Start the first job that fits, so that the cluster never idles for fairness."""
         for entry in self._queue.values():
             layout = layout_of(self._room, entry, self._room.free.copy())
             for choice in range(len(entry.counts)):
@@ -188,9 +183,9 @@ class Dorm(Reactive[DormParameters]):
         return {}
 
     def _apply(self, outcome: Outcome) -> Iterator[Decision]:
-        """Move jobs, in an order in which nothing is ever overbooked."""
+        """Yield changes in an order that never overbooks: shrink, pause, then grow."""
         less: list[Decision] = []
-        between: list[Decision] = []
+        paused: list[Decision] = []
         more: list[Decision] = []
         for entry, (choice, layout) in outcome.items():
             name, placement = entry.job.name, layout.placement
@@ -208,13 +203,13 @@ class Dorm(Reactive[DormParameters]):
                 else:
                     more.append(place)
                     if any((change < 0).any() for change in changes):
-                        between.append(Pause(name))
+                        paused.append(Pause(name))
             self._room.release(name)
             self._room.stand(entry.job, placement)
             entry.choice = choice
-        yield from (*less, *between, *more)
+        yield from (*less, *paused, *more)
 
 
 def build(context: PolicyContext, parameters: DormParameters) -> Dorm:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Dorm(context, parameters)

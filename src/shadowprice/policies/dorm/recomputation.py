@@ -1,4 +1,4 @@
-"""One recomputation: fair shares, the program, and places for what it decided."""
+"""One recomputation: fair shares, the program, and placements of its decision."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from shadowprice.policies.reactive.room import Room
 
 Integers = NDArray[np.int64]
 Outcome = dict[Entry, tuple[int, Layout]]
-"""Jobs that change: which number of workers they get, and where these stand."""
+"""Jobs that change, with the index of their new worker count and their new placement."""
 
 _ROUNDING = 1e-9
 
 
 @dataclass
 class Recomputation:
-    """Running jobs and a window of queued ones, to be weighed against each other.
+    """Running jobs and a window of queued ones that compete for the cluster.
 
     Parameters
     ----------
     room : Room
-        What is free, and where jobs stand; not changed.
+        Free capacity and placements; not changed.
     pools : ServerGroups
         Groups of the servers that are up.
     setting : DormParameters
@@ -42,10 +42,10 @@ class Recomputation:
     Attributes
     ----------
     bound : float
-        What the fairness loss may be: ceil(theta_1 * 2 * resources), or what it is with everything
-        as it stands, if that is more.
+        Bound on the fairness loss: ceil(theta_1 * 2 * resources), or the current loss if that is
+        larger.
     statistics : dict of str to int
-        What is worth counting.
+        Increments of the statistics that `Dorm.parameters_in_force` describes.
     """
 
     room: Room
@@ -57,18 +57,20 @@ class Recomputation:
 
     def __post_init__(self) -> None:
         # In order of arrival, which breaks ties between equal shares.
-        entries = sorted([*self.running, *self.queued], key=lambda one: one.order)
+        entries = sorted([*self.running, *self.queued], key=lambda entry: entry.order)
         self._fair = dict(zip(entries, self.pools.fair_shares(entries), strict=True))
         allowed = ceiling(self.setting.fairness_loss * 2 * self.pools.resources)
         self.bound = max(allowed, self._total_loss({}))
 
     def solve(self) -> Outcome:
-        """Return what changes; it keeps within both bounds."""
-        farthest = sorted(self.running, key=lambda one: (-self._loss(one, one.choice), one.order))
+        """Return the changes, which keep within both bounds."""
+        farthest = sorted(
+            self.running, key=lambda entry: (-self._loss(entry, entry.choice), entry.order)
+        )
         free_to_change = farthest[: self.setting.adjustable]
-        entries = [*sorted(free_to_change, key=lambda one: one.order), *self.queued]
+        entries = [*sorted(free_to_change, key=lambda entry: entry.order), *self.queued]
         fixed = math.fsum(
-            self._loss(one, one.choice) for one in farthest[self.setting.adjustable :]
+            self._loss(entry, entry.choice) for entry in farthest[self.setting.adjustable :]
         )
         solution = solve(
             self._instance(entries, fixed),
@@ -105,19 +107,19 @@ class Recomputation:
 
     def _item(self, entry: Entry) -> Item:
         pools, choice = self.pools, entry.choice
-        kept = np.ones(len(entry.counts), dtype=np.bool_)
+        offered = np.ones(len(entry.counts), dtype=np.bool_)
         standing = None
         if choice >= 0:
             standing = pools.standing(self.room.standing[entry.job.name][1])
-            # Where there is one group to stand on, the same number is no change.
-            kept[choice] = not pools.one_place
+            # With a single group, the same count is the same placement.
+            offered[choice] = not pools.one_place
         return Item(
-            counts=entry.counts[kept],
-            ps_counts=entry.ps_counts[kept],
+            counts=entry.counts[offered],
+            ps_counts=entry.ps_counts[offered],
             worker=entry.job.worker,
             ps=entry.ps,
-            gain=pools.gains(entry)[kept],
-            loss=np.abs(pools.shares(entry)[kept] - self._fair[entry]),
+            gain=pools.gains(entry)[offered],
+            loss=np.abs(pools.shares(entry)[offered] - self._fair[entry]),
             standing=standing,
             standing_gain=0.0 if choice < 0 else float(pools.gains(entry)[choice]),
             standing_loss=self._loss(entry, choice),
@@ -126,20 +128,22 @@ class Recomputation:
     # ---------------------------------------------------------------- places
 
     def _arrange(self, entries: Sequence[Entry], solution: Solution) -> Outcome | None:
-        """Find places for what was decided; None where a running job would end up nowhere."""
+        """Place the program's decision; None if a running job would get no placement."""
         free = self.room.free.copy()
         changed = [
             (entry, target, layout_of(self.room, entry, free))
             for entry, target in zip(entries, solution.targets, strict=True)
             if target is not None
         ]
-        for _, target, layout in changed:  # all that gives places back does so first
+        for _, target, layout in changed:  # shrink all jobs before any job grows
             for kind in (0, 1):
                 for group, member in enumerate(self.pools.members):
                     surplus = int(layout.given[kind][member].sum() - target[kind][group])
                     layout.trim(kind, surplus, member)
-        # Running jobs find their places before new ones, and large workers before small ones.
-        changed.sort(key=lambda one: (one[0].choice < 0, -self._weight(one[0]), one[0].order))
+        # Running jobs are placed before new ones, and large workers before small ones.
+        changed.sort(
+            key=lambda change: (change[0].choice < 0, -self._weight(change[0]), change[0].order)
+        )
         outcome: Outcome = {}
         for entry, target, layout in changed:
             choice = self._settle(entry, target, layout)
@@ -152,7 +156,7 @@ class Recomputation:
     def _settle(
         self, entry: Entry, target: tuple[Integers, Integers], layout: Layout
     ) -> int | None:
-        """Bring a trimmed layout to its target, or as near as there is room; return the choice."""
+        """Bring a trimmed layout to its target or below it; return the choice, None if none fits."""
         choice = int(np.searchsorted(entry.counts, target[0].sum()))
         if self._fill(target, layout):
             return choice
@@ -163,9 +167,9 @@ class Recomputation:
         return None
 
     def _fill(self, target: tuple[Integers, Integers], layout: Layout) -> bool:
-        """Extend a trimmed layout group by group; all of it, or nothing changes."""
+        """Extend a trimmed layout group by group; if that fails, change nothing."""
         before = (layout.given[0].copy(), layout.given[1].copy())
-        for order in ((0, 1), (1, 0)):  # one kind may take the other's only places
+        for order in ((0, 1), (1, 0)):  # one kind may take the only servers of the other
             if all(
                 layout.extend(
                     kind, int(target[kind][group] - layout.given[kind][member].sum()), member
@@ -178,7 +182,7 @@ class Recomputation:
         return False
 
     def _start(self) -> Outcome:
-        """Leave running jobs alone; start queued ones where that makes nothing less fair."""
+        """Keep running jobs; start queued ones whose fairness loss doesn't grow."""
         free = self.room.free.copy()
         outcome: Outcome = {}
         for entry in self.queued:
@@ -200,7 +204,7 @@ class Recomputation:
         return abs(self.pools.share(entry, choice) - self._fair[entry])
 
     def _total_loss(self, outcome: Mapping[Entry, tuple[int, Layout]]) -> float:
-        """Return the fairness loss if these jobs change."""
+        """Return the total fairness loss after these changes."""
         return math.fsum(
             self._loss(entry, outcome[entry][0] if entry in outcome else entry.choice)
             for entry in self._fair
@@ -208,15 +212,15 @@ class Recomputation:
 
 
 def layout_of(room: Room, entry: Entry, free: Integers) -> Layout:
-    """Return where a job stands, to be rearranged on ``free``."""
+    """Return a job's current placement as a layout to be changed on ``free``."""
     given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
     if entry.choice >= 0:
         placement = room.standing[entry.job.name][1]
-        at = list(placement.servers)
-        given[0][at], given[1][at] = placement.workers, placement.ps
+        servers = list(placement.servers)
+        given[0][servers], given[1][servers] = placement.workers, placement.ps
     return Layout(free, (entry.job.worker, entry.ps), (room.hosts_workers, room.hosts_ps), given)
 
 
 def ceiling(value: float) -> int:
-    """Return the ceiling of a product of decimal fractions, whatever their rounding."""
+    """Return the ceiling of a product of decimal fractions, tolerating rounding errors."""
     return math.ceil(value - _ROUNDING)

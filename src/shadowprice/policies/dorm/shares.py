@@ -1,4 +1,4 @@
-"""Jobs as the program sees them, and the groups of servers that their shares are counted on."""
+"""Jobs as the program sees them, and the groups of servers that define their shares."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Entry:
         Position among all arrivals.
     counts, ps_counts : ndarray of int64, shape (choices,)
         Numbers of workers that gain more than every smaller one, ascending, and the parameter
-        servers they need.
+        servers that they need.
     ps : ndarray of int64, shape (resources,)
-        Demand of a parameter server, zeros where there is none.
+        Demand of a parameter server; zero if the job has none.
     choice : int
-        Which number it runs with; -1 while it is queued.
+        Index of the number it runs with; -1 while it is queued.
     """
 
     job: Job
@@ -49,7 +49,7 @@ class Entry:
 
     @classmethod
     def of(cls, job: Job, order: int) -> Entry:
-        """Take a job in."""
+        """Build the entry of a queued job."""
         best = np.maximum.accumulate(job.gains)
         useful = np.concatenate(([True], best[1:] > best[:-1]))
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
@@ -57,10 +57,10 @@ class Entry:
 
 
 def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
-    """Return a class number for each server: equal servers, or, if those are many, one role.
+    """Return the class of each server: equal servers, or a role if those are too many.
 
-    A program over dozens of classes takes seconds; servers of one role that have and limit the
-    same resources then count as one pool, and the placement that follows finds what fits.
+    A program over dozens of classes takes seconds. Servers of one role that have and limit the same
+    resources then count as one pool, and the placement afterwards finds servers that fit.
     """
     kinds = cluster.kinds[rows]
     if len(np.unique(kinds)) <= most:
@@ -78,23 +78,23 @@ def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
 
 
 class ServerGroups:
-    """The servers that are up, in groups: one by one, or by classes of equal or alike ones.
+    """The servers that are up, grouped one by one or by classes of equal or similar servers.
 
     Parameters
     ----------
     cluster : Cluster
         The servers.
     up : ndarray of bool, shape (servers,)
-        Which of them are up.
+        Servers that are up.
     exact_servers : int
-        Servers up to which each is a group of its own, and kinds up to which each is.
+        Maximum of servers for groups of one server, and of kinds for groups of equal servers.
 
     Attributes
     ----------
     members : list of ndarray of bool, shape (servers,)
         The servers of each group.
     limited : ndarray of bool, shape (groups, resources)
-        Where all servers of a group have a limit.
+        Whether all servers of a group have a limit.
     resources : int
         Resources that are limited throughout the cluster, the m of the bound on fairness.
     """
@@ -111,17 +111,17 @@ class ServerGroups:
         self._group_hosts = tuple(hosts[firsts] for hosts in self._hosts)
         width = len(cluster.resources)
         self.limited = cluster.capacity[firsts].reshape(len(firsts), width) < UNLIMITED
-        whole = cluster.capacity[up].astype(np.float64).sum(axis=0)
-        counted = self.limited.all(axis=0) & (whole > 0)
+        total = cluster.capacity[up].astype(np.float64).sum(axis=0)
+        counted = self.limited.all(axis=0) & (total > 0)
         self.resources = int(counted.sum())
-        self._total = np.where(counted, whole, 0.0)
-        self._weights = np.divide(1.0, whole, out=np.zeros(width), where=counted)
+        self._total = np.where(counted, total, 0.0)
+        self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)
         self._used: dict[Entry, tuple[Floats, Floats]] = {}
         self._places: dict[bytes, tuple[Integers, Integers]] = {}
 
     @property
     def one_place(self) -> bool:
-        """Whether workers have one group to stand on, and parameter servers one."""
+        """Whether at most one group can carry workers, and one parameter servers."""
         return all(int(hosts.sum()) <= 1 for hosts in self._group_hosts)
 
     def gains(self, entry: Entry) -> Floats:
@@ -133,11 +133,11 @@ class ServerGroups:
         return self._fractions(entry)[1]
 
     def share(self, entry: Entry, choice: int) -> float:
-        """Return the dominant share of one choice; 0 for -1, a job that waits."""
+        """Return the dominant share of one choice; 0 for -1, a waiting job."""
         return 0.0 if choice < 0 else float(self.shares(entry)[choice])
 
     def places(self, entry: Entry) -> tuple[Integers, Integers]:
-        """Return how many of a job's workers and parameter servers each group carries, empty."""
+        """Return how many of a job's workers and PS fit on each empty group."""
         key = entry.job.worker.tobytes() + entry.ps.tobytes()
         if key not in self._places:
             workers, ps = (
@@ -148,7 +148,7 @@ class ServerGroups:
         return self._places[key]
 
     def gather(self, free: Integers) -> Integers:
-        """Return the room of each group; meaningless where it is not limited."""
+        """Return the free capacity of each group; meaningless if it isn't limited."""
         rows = [
             np.where(limited, free[member].sum(axis=0), UNLIMITED)
             for member, limited in zip(self.members, self.limited, strict=True)
@@ -168,22 +168,22 @@ class ServerGroups:
         """Return the jobs' max-min fair dominant shares on the empty groups.
 
         Progressive filling in whole workers (Ghodsi et al. 2011, Algorithm 1), as `drf` does it,
-        with groups in place of servers.
+        with groups instead of servers.
         """
         jobs, groups = len(entries), len(self.members)
         if not jobs or not groups:
             return [0.0] * jobs
         sizes = np.array([len(entry.counts) for entry in entries], dtype=np.int64)
-        nothing = np.zeros((jobs, groups), dtype=np.int64)
+        empty = np.zeros((jobs, groups), dtype=np.int64)
         places = Places(
             np.array([entry.job.worker for entry in entries]),
             np.array([entry.ps for entry in entries]),
             self._group_hosts[0],
             self._group_hosts[1],
-            nothing,
-            nothing,
-            np.zeros_like(nothing),
-            np.zeros_like(nothing),
+            empty,
+            empty,
+            np.zeros_like(empty),
+            np.zeros_like(empty),
             np.zeros(jobs, dtype=np.bool_),
         )
         widths = Widths(
@@ -212,7 +212,7 @@ class ServerGroups:
         return self._used[entry]
 
     def forget(self, entry: Entry) -> None:
-        """Drop what is kept about a job."""
+        """Drop a job's cached shares."""
         self._used.pop(entry, None)
 
     def _sums(self, counts: Integers) -> Integers:

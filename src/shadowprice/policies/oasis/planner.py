@@ -1,4 +1,4 @@
-"""The best schedule of one job at the prices of the moment: problem (27), to a gap or exactly."""
+"""Best schedule of one job at current prices: problem (27), exactly or within a gap."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _NEAR = 8
-"""Slots looked at first, beyond twice the shortest duration: most jobs never need the rest."""
+"""Slots searched first, beyond twice the shortest duration: most jobs need no later ones."""
 
 
 class ScheduleSearch:
-    """Finds schedules on two disjoint pools of servers.
+    """Searches schedules on two disjoint pools of servers.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class ScheduleSearch:
     slot_seconds : Fraction
         Length of a slot.
     literal : bool
-        Whole chunks in every slot, as Algorithm 2 is printed.
+        Whether every slot trains whole chunks, as Algorithm 2 is printed.
     posted : PostedPrices or None
-        Prices that somebody posts, on top of the boards'.
+        Externally posted prices, added to those of the boards.
     gap : float
-        Relative gap >= 0 within which a schedule's payoff has to be the largest.
+        Relative gap >= 0 to the largest payoff within which a schedule is optimal.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ScheduleSearch:
         self.posted = posted
 
     def follow(self, ledger: LedgerView) -> None:
-        """Catch up with the ledger."""
+        """Update both boards from the ledger."""
         self.workers.follow(ledger)
         self.servers.follow(ledger)
 
@@ -69,7 +69,7 @@ class ScheduleSearch:
         Returns
         -------
         ndarray of float64, shape (slots, choices)
-            ``inf`` where so many workers, or the parameter servers they need, do not fit.
+            ``inf`` if this many workers, or the parameter servers they need, don't fit.
         """
         return slot_costs(*self._demands(job, slots), job.worker_counts, job.ps_counts)
 
@@ -83,30 +83,30 @@ class ScheduleSearch:
         job : Job
             The job.
         now, end : int
-            First slot that can be used and first that cannot.
+            First usable slot, and the slot after the last usable one.
         remaining : int
             Progress units to make.
         factor : float
-            What every utility is multiplied by.
+            Factor applied to every utility.
 
         Returns
         -------
         Offer or None
-            None where no schedule completes the work.
+            None if no schedule completes the work.
         """
         slots = end - now
         gains, required = self._progress(job, remaining)
-        most = int(gains.max())
-        if slots <= 0 or most <= 0 or most * slots < required:
+        max_gain = int(gains.max())
+        if slots <= 0 or max_gain <= 0 or max_gain * slots < required:
             return None
         utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
-        shortest = -(-required // most)
+        shortest = -(-required // max_gain)
         near = 2 * shortest + _NEAR
         if 2 * near <= slots:
             offer = self._search(job, now, gains, required, utility[:near])
             if offer is not None:
-                # Costs are never negative: from where the utility alone is no more than this
-                # payoff, no later completion can pay more.
+                # Costs are never negative. A completion whose utility alone doesn't exceed this
+                # payoff can't pay more.
                 slots = int(np.count_nonzero(utility > offer.payoff))
                 if slots <= near:
                     return offer
@@ -115,7 +115,7 @@ class ScheduleSearch:
     def _search(
         self, job: Job, now: int, gains: Integers, required: int, utility: Floats
     ) -> Offer | None:
-        """Return the best offer over as many slots as there are utilities."""
+        """Return the best offer over the first ``len(utility)`` slots."""
         cost = self.costs(job, len(utility))
         if self.posted is not None:
             cost += self.posted.costs(job, now, len(utility))
@@ -123,23 +123,23 @@ class ScheduleSearch:
         if useful is not None:
             cost = np.ascontiguousarray(cost[:, useful])
             gains = gains[useful]
-        found = best_schedule(cost, gains, required, utility, gap=self._gap)
-        if not found.feasible:
+        result = best_schedule(cost, gains, required, utility, gap=self._gap)
+        if not result.feasible:
             return None
-        choice = found.choice
+        choice = result.choice
         if useful is not None:
             choice = np.where(choice >= 0, useful[choice], -1)
         return Offer(
-            completion=now + found.completion,
-            utility=float(utility[found.completion]),
-            cost=found.cost,
-            payoff=found.payoff,
+            completion=now + result.completion,
+            utility=float(utility[result.completion]),
+            cost=result.cost,
+            payoff=result.payoff,
             choice=choice,
-            bound=found.bound,
+            bound=result.bound,
         )
 
     def schedule(self, job: Job, now: int, offer: Offer) -> Schedule:
-        """Return where the workers and parameter servers of an offer stand, lines 23-38."""
+        """Return the placement of an offer's workers and parameter servers, lines 23-38."""
         (worker_pool, demand, share, ps_pool, ps_demand, ps_share) = self._demands(
             job, len(offer.choice)
         )
@@ -171,12 +171,12 @@ class ScheduleSearch:
         return workers, job.worker, share, servers, job.ps, self.servers.shares(job.ps)
 
     def _progress(self, job: Job, remaining: int) -> tuple[Integers, int]:
-        """Return what each choice adds to the work, and the work that remains, in one unit."""
+        """Return the gain of each choice and the remaining work, in the same unit."""
         if not self._literal:
             return job.gains, remaining
-        # Line 24 gives d chunks ceil(d M (tau + 2 e / b)) workers: n workers train the largest d
-        # that asks for no more, and the work is whole chunks.
-        # More than a job has is asked where restarts take from a plan.
+        # Line 24 gives d chunks ceil(d M (tau + 2 e / b)) workers. So n workers train the largest d
+        # that needs no more than n, and the work is a whole number of chunks.
+        # The remaining work can exceed the job's own because plans cover work lost by restarts.
         chunks = -(-remaining * job.epochs * job.chunks // job.required)
         if job.gains is job.internal_gains and (job.gains == job.worker_counts).all():
             per_chunk = job.minibatches * job.step_seconds / self._slot_seconds

@@ -34,27 +34,19 @@ from shadowprice.policies.pricing.terms import Shortfall, Terms
 
 
 class Oasis(PricedAdmission):
-    """The online algorithm (Algorithm 1).
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster, and the job set for offline price constants.
-    parameters : OasisParameters
-        How prices are formed and work is counted.
-    """
+    """The online algorithm (Algorithm 1)."""
 
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
 
     def __init__(self, context: PolicyContext, parameters: OasisParameters) -> None:
         parameters = parameters.for_jobs(context.known_jobs)
-        cluster, known = context.cluster, context.known_jobs
-        with_ps = any(job.ps is not None for job in known or ())
+        cluster, known_jobs = context.cluster, context.known_jobs
+        with_ps = any(job.ps is not None for job in known_jobs or ())
         if parameters.prices == "given" and parameters.ps is None and with_ps:
             raise InputError(
                 Fault("policy oasis", "jobs have parameter servers", "set ps.L and ps.U.<resource>")
             )
-        # Without knowing the jobs beforehand, no server waits for parameter servers until a job
+        # If jobs aren't known in advance, no server is set aside for parameter servers until a job
         # needs them.
         divided = parameters.split == "half" or (
             parameters.split == "auto" and parameters.prices == "offline" and with_ps
@@ -86,29 +78,29 @@ class Oasis(PricedAdmission):
         self._explained = context.explained
         self._end_moves = context.end_moves
         if self._posted is not None:
-            # At posted prices no theorem holds, and what copies of tasks cost is not worked out.
+            # No theorem covers posted prices, and they don't price copies of tasks.
             self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)
         if self._undivided:
-            # Servers that are divided for a job are a trace of it, whether it is refused or not.
+            # Dividing the servers for a job changes the state even if the job is refused.
             self.capabilities = replace(self.capabilities, forgets_refused=False)
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """Divide the servers before the first job with parameter servers comes."""
+        """Divide the servers before the first job with parameter servers is decided."""
         if self._undivided and any(job.ps is not None for job in jobs):
             self._divide()
 
     @property
     def terms(self) -> Terms:
-        """What decisions depend on beside reservations."""
+        """Inputs of decisions besides reservations: constants, and whether pools are halved."""
         return Terms([board.constants for board in self._planner.boards], self._halved)
 
     def _shortfall(self, view: View, job: Job, offer: Offer | None) -> Shortfall | None:
         if self._posted is not None or job.bag is not None:
             return None
-        worth = float(job.utility.values(np.array([view.slot - job.arrival]))[0])
+        value = float(job.utility.values(np.array([view.slot - job.arrival]))[0])
         if offer is None:
-            return Shortfall(worth, -math.inf)
-        return None if offer.bound is None else Shortfall(worth, offer.bound)
+            return Shortfall(value, -math.inf)
+        return None if offer.bound is None else Shortfall(value, offer.bound)
 
     @contextmanager
     def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
@@ -122,9 +114,9 @@ class Oasis(PricedAdmission):
             self._planner, self._learners, self._undivided, self._halved = before
 
     def _divide(self) -> None:
-        """Give half of the servers for both to parameter servers, from now on.
+        """Give half of the `any` servers to parameter servers from now on.
 
-        What stands on them stays; they carry no new workers.
+        Running processes stay on these servers, which get no new workers.
         """
         self._halved, self._undivided = True, False
         self._follow(self._cluster)
@@ -175,21 +167,21 @@ class Oasis(PricedAdmission):
 
 
 def pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the servers that carry workers and those that carry parameter servers, disjoint.
+    """Return disjoint masks of the servers for workers and of those for parameter servers.
 
     Parameters
     ----------
     cluster : Cluster
         The servers.
     halved : bool
-        Whether half of the servers of role `any` go to parameter servers; none do otherwise.
+        Whether half of the servers of role `any` go to parameter servers; otherwise none do.
 
     Returns
     -------
     (ndarray of bool, ndarray of bool)
-        Over all servers. Half of the `any` servers of each kind, the later ones, go to parameter
-        servers, and of the odd ones of all kinds half, those with the fewest resources; one of them
-        in any case, if parameter servers would have none otherwise.
+        Over all servers. Of each kind, the later half of the `any` servers goes to parameter
+        servers. Of the kinds' odd servers, the half with the fewest resources does; at least one
+        server does if parameter servers would otherwise have none.
     """
     workers, servers = cluster.hosts_workers.copy(), cluster.hosts_ps.copy()
     shared = np.array([role is Role.ANY for role in cluster.roles])
@@ -203,10 +195,10 @@ def pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray
         servers[rows[: len(rows) - half]] = False
         workers[rows[len(rows) - half :]] = False
         odd += rows[half : len(rows) - half].tolist()
-    # A server without a GPU beside one that has some is of little use to workers.
+    # Workers have little use for a server with fewer resources, such as one without a GPU.
     odd.sort(key=lambda row: (np.count_nonzero(cluster.capacity[row]), -row))
-    alone = not servers.any() and workers.sum() > 1
-    given = odd[: max(len(odd) // 2, int(alone))]
+    need_one = not servers.any() and workers.sum() > 1
+    given = odd[: max(len(odd) // 2, int(need_one))]
     servers[given], workers[given] = True, False
     return workers, servers
 

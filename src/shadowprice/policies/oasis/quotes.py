@@ -1,4 +1,4 @@
-"""One job at the prices of one moment, on OASiS's two pools."""
+"""One job at the current prices of OASiS's two pools."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from shadowprice.policies.pricing.offers import Offer, Quote, Scarcity
 
 @dataclass(frozen=True)
 class OasisPlanner:
-    """The planner as `policies.pricing.admission` asks it."""
+    """Adapter of `ScheduleSearch` to the planner protocol of `policies.pricing.admission`."""
 
     planner: ScheduleSearch
 
     @property
     def boards(self) -> Sequence[PriceBoard]:
-        """The pool for workers, the pool for parameter servers."""
+        """Boards of the worker pool and of the parameter-server pool."""
         return self.planner.workers, self.planner.servers
 
     def follow(self, ledger: LedgerView) -> None:
-        """Catch up with the ledger."""
+        """Update both boards from the ledger."""
         self.planner.follow(ledger)
 
     def quote(self, view: View, job: Job, remaining: int) -> Quote:
-        """Return a job's quote."""
+        """Return the job at the current prices; ``remaining`` is in progress units."""
         if job.bag is not None:
             return BagQuote(self.planner.workers, view, job)
         return OasisQuote(self.planner, view, job, remaining)
@@ -42,7 +42,7 @@ class OasisPlanner:
 
 @dataclass(frozen=True)
 class OasisQuote:
-    """See `policies.pricing.offers.Quote`."""
+    """A job on two pools; implements `policies.pricing.offers.Quote`."""
 
     planner: ScheduleSearch
     view: View
@@ -50,15 +50,15 @@ class OasisQuote:
     remaining: int
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return the offer of largest payoff, None where nothing completes the work."""
+        """Return the offer of largest payoff; None if no schedule completes the work."""
         work = self.remaining + more
         return self.planner.best(self.job, self.view.slot, self.view.end, work, factor)
 
     def outpriced(self) -> None:
-        """Prove nothing: the best offer itself takes little longer than a bound would."""
+        """Return None: computing the best offer takes little longer than a bound would."""
 
     def schedule(self, offer: Offer) -> Schedule:
-        """Return where the workers and parameter servers of an offer stand."""
+        """Return the placement of an offer's workers and parameter servers."""
         return self.planner.schedule(self.job, self.view.slot, offer)
 
     def fastest(self) -> int:
@@ -66,22 +66,24 @@ class OasisQuote:
         return int(self.job.gains.max())
 
     def hopeless(self) -> None:
-        """Say nothing of its own: what is scarce tells why nothing completes the work."""
+        """Return None: the scarcest resource explains why no schedule completes the work."""
 
     def scarcest(self) -> Scarcity:
-        """Return what leaves the least room, over both pools."""
+        """Return the resource with the least free capacity for the job, over both pools."""
         job, view = self.job, self.view
         slots = view.end - view.slot
         boards = [(self.planner.workers, False)]
         if job.ps is not None and job.ps.any():
             boards.append((self.planner.servers, True))
-        rooms = [
+        candidates = [
             (*board.scarcest(job, ps=ps, ledger=view.ledger, slots=slots), ps)
             for board, ps in boards
         ]
         # Parameter servers are needed in proportion: compare the workers that each pool allows.
         per_worker = float(job.ps_counts[-1] / job.worker_counts[-1]) if job.ps is not None else 1.0
-        column, room, ps = min(rooms, key=lambda r: r[1] / (per_worker if r[2] else 1.0))
+        column, room, ps = min(
+            candidates, key=lambda candidate: candidate[1] / (per_worker if candidate[2] else 1.0)
+        )
         return Scarcity(
             view.cluster.resources[column],
             "parameter-server servers" if ps else "worker servers",
@@ -90,7 +92,7 @@ class OasisQuote:
         )
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource of a pool that makes up most of a schedule's cost."""
+        """Return the pool's resource that contributes most to a schedule's cost, and its cost."""
         if self.planner.posted is not None:
             column, paid = self.planner.posted.dearest(self.job, schedule)
             return f"{self.view.cluster.resources[column]}, at posted prices", paid
@@ -110,7 +112,7 @@ class OasisQuote:
         return best
 
     def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return what a schedule costs in each of its active slots."""
+        """Return a schedule's cost in each of its active slots."""
         job, active = self.job, schedule.active_slots
         if self.planner.posted is not None:
             first = int(active[0])
@@ -118,7 +120,7 @@ class OasisQuote:
             workers = schedule.totals()[0]
             return costs[active - first, np.searchsorted(job.worker_counts, workers)]
         ledger = self.view.ledger
-        found = self.planner.workers.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+        total = self.planner.workers.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
         if job.ps is not None:
-            found += self.planner.servers.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
-        return found
+            total += self.planner.servers.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
+        return total

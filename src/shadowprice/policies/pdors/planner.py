@@ -1,4 +1,4 @@
-"""The best schedule of one job at the prices of the moment: Algorithms 2-4 on one pool."""
+"""Best schedule of one job at current prices: Algorithms 2-4 on one pool."""
 
 from __future__ import annotations
 
@@ -35,24 +35,15 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _EVERYWHERE = np.zeros((2, 0), dtype=np.bool_)
-"""What `slot_states` takes where every machine carries both kinds."""
+"""Role masks for `slot_states` if every machine carries both kinds."""
 
 METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
 
 
 class PdorsPlanner:
-    """Finds schedules on one pool of servers that carry workers and parameter servers.
+    """Searches schedules on one pool of servers that carry workers and parameter servers.
 
-    Parameters
-    ----------
-    board : PriceBoard
-        Board of all servers.
-    cluster : Cluster
-        The servers.
-    parameters : PdorsParameters
-        How placements are found.
-    seed : int
-        Seed of the rounding.
+    ``board`` covers all servers; ``seed`` seeds the rounding.
     """
 
     def __init__(
@@ -63,7 +54,7 @@ class PdorsPlanner:
         self._parameters = parameters
         self._method = METHODS[parameters.placement]
         self._stream = np.uint64(mix(np.uint64(0), seed % 2**63))
-        # What no server limits binds nowhere.
+        # A resource that no server limits can't bind.
         self._limited = (cluster.capacity < UNLIMITED).any(axis=0)
         self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
         both = self._hosts.all(axis=0)
@@ -72,21 +63,21 @@ class PdorsPlanner:
 
     @property
     def boards(self) -> Sequence[PriceBoard]:
-        """The one pool."""
+        """The board of the single pool."""
         return (self.board,)
 
     def follow(self, ledger: LedgerView) -> None:
-        """Catch up with the ledger."""
+        """Update the board from the ledger."""
         self.board.follow(ledger)
 
     def quote(self, view: View, job: Job, remaining: int) -> Quote:
-        """Return a job's quote."""
+        """Return the job at the current prices; ``remaining`` is in progress units."""
         if job.bag is not None:
             return BagQuote(self._board_for_copies(view.ledger), view, job)
         return PdorsQuote(self, view, job, remaining)
 
     def _board_for_copies(self, ledger: LedgerView) -> PriceBoard:
-        """Return a board of the servers that carry workers, at the prices of the one for all."""
+        """Return a board of the worker servers at the prices of the pool of all servers."""
         if self._hosts[0].all():
             return self.board
         if self._copies is None or self._copies.constants is not self.board.constants:
@@ -98,13 +89,13 @@ class PdorsPlanner:
         return self._copies
 
     def choices(self, job: Job, view: View) -> Choices:
-        """Cost every number of workers in every slot that a job could use: Algorithm 4.
+        """Compute the cost of every number of workers in every usable slot: Algorithm 4.
 
-        Draws depend on the seed, the job's name and the slot alone.
+        Random draws depend only on the seed, the job's name and the slot.
         """
         groups = self.board.window(view.end - view.slot)
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
-        asked = np.flatnonzero(((job.worker > 0) | (ps > 0)) & self._limited)
+        demanded = np.flatnonzero(((job.worker > 0) | (ps > 0)) & self._limited)
         hosts = self._hosts & (view.ledger.capacity > 0).any(axis=1)
         roles = not hosts.all()
         price_worker, price_server, room, state_of, first = slot_states(
@@ -113,18 +104,19 @@ class PdorsPlanner:
             groups.price,
             groups.free,
             groups.group_of,
-            asked,
+            demanded,
             self.board.pool.shares(job.worker),
             self.board.pool.shares(ps),
             hosts if roles else _EVERYWHERE,
         )
-        # A worker takes one of the places for workers, a parameter server one of the others.
+        # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the
+        # second.
         worker, server = (
-            np.append(demand[asked], [side == 0, side == 1] if roles else []).astype(np.int64)
+            np.append(demand[demanded], [side == 0, side == 1] if roles else []).astype(np.int64)
             for side, demand in enumerate((job.worker, ps))
         )
-        of_job = np.uint64(mix(self._stream, _number(job.name)))
-        streams = np.array([mix(of_job, view.slot + int(t)) for t in first], dtype=np.uint64)
+        job_stream = np.uint64(mix(self._stream, _number(job.name)))
+        streams = np.array([mix(job_stream, view.slot + int(t)) for t in first], dtype=np.uint64)
         internal_servers, spread = self.internal_case(job)
         slots = Slots(price_worker, price_server, room, worker, server)
         cost, machine, relaxed, rounds = slot_choices(
@@ -138,37 +130,37 @@ class PdorsPlanner:
         return Choices(state_of, slots, streams, cost, machine, relaxed, rounds)
 
     def _method_of(self, spread: bool) -> Method:
-        chosen = self._parameters
-        return Method(self._method, spread, chosen.factor, chosen.delta, chosen.tries)
+        parameters = self._parameters
+        return Method(self._method, spread, parameters.factor, parameters.delta, parameters.tries)
 
     def internal_case(self, job: Job) -> tuple[Integers, bool]:
-        """Return the servers that each number of workers needs on one machine, and what that bars.
+        """Return the PS that each number of workers needs on one machine, and whether to spread.
 
         Returns
         -------
         servers : ndarray of int64, shape (counts,) or (0,)
-            Empty where (3.5) forbids co-location.
+            Numbers of parameter servers; empty if (3.5) forbids co-location.
         spread : bool
-            Whether the external case must stand on two machines at least: on one it would
-            communicate at a rate for which it lacks servers.
+            Whether an external placement must use at least two machines. On one machine the job
+            would communicate at the internal rate, for which it has too few parameter servers.
         """
-        outside, offered = job.worker_bandwidth, job.ps_bandwidth
-        inside = job.internal_bandwidth or outside
+        external, offered = job.worker_bandwidth, job.ps_bandwidth
+        internal = job.internal_bandwidth or external
         if (
             self._parameters.bandwidth == "internal"
             or job.ps is None
             or not offered
-            or inside <= outside
+            or internal <= external
         ):
             return job.ps_counts, False
-        if inside > offered:  # ceil(w b_i / B) > w for every w: (3.4) against (3.5)
+        if internal > offered:  # ceil(w b_i / B) > w for every w: (3.4) against (3.5)
             return np.zeros(0, dtype=np.int64), True
-        counts = [-(-int(workers) * inside // offered) for workers in job.worker_counts]
+        counts = [-(-int(workers) * internal // offered) for workers in job.worker_counts]
         return np.array(counts, dtype=np.int64), True
 
     def fastest(self, job: Job) -> int:
-        """Return the most progress units that one slot can add, in an empty cluster."""
-        most = int(job.gains.max())
+        """Return the most progress units that a slot can add in an empty cluster."""
+        max_gain = int(job.gains.max())
         servers, _ = self.internal_case(job)
         if len(servers) and job.two_rates:
             ps = np.zeros_like(job.worker) if job.ps is None else job.ps
@@ -178,19 +170,19 @@ class PdorsPlanner:
                 machines = self._cluster.capacity[self._cluster.hosts_workers]
             holds = np.asarray(needs[:, None, :] <= machines).all(axis=-1)
             fits = np.asarray(holds).any(axis=-1)
-            most = max(most, int(job.internal_gains[fits].max(initial=0)))
-        return most
+            max_gain = max(max_gain, int(job.internal_gains[fits].max(initial=0)))
+        return max_gain
 
     def place(
         self, job: Job, choices: Choices, state: int, choice: int
     ) -> list[tuple[int, int, int]]:
-        """Return (server, workers, parameter servers) of one choice, lines of Algorithm 4."""
+        """Return (server, workers, PS) triples of one choice, as Algorithm 4 places it."""
         counts = len(job.worker_counts)
         servers, spread = self.internal_case(job)
         if choice >= counts:
-            at = choice - counts
-            machine = int(choices.machine[state, at])
-            return [(machine, int(job.worker_counts[at]), int(servers[at]))]
+            index = choice - counts
+            machine = int(choices.machine[state, index])
+            return [(machine, int(job.worker_counts[index]), int(servers[index]))]
         slot = slot_at(choices.slots, state)
         machines = len(slot.free)
         workers, ps = np.zeros((2, machines), dtype=np.int64)
@@ -205,15 +197,15 @@ class PdorsPlanner:
             ps,
         )
         used = np.flatnonzero((workers > 0) | (ps > 0))
-        return [(int(h), int(workers[h]), int(ps[h])) for h in used]
+        return [(int(server), int(workers[server]), int(ps[server])) for server in used]
 
 
 def pairs_of(job: Job) -> Pairs:
-    """Return a job's numbers of workers with their servers, as kernels take them."""
-    # Copies: a job's arrays are read-only, and kernels would be compiled for those once more.
+    """Return a job's numbers of workers with their numbers of PS, as kernels take them."""
+    # Copies, because a job's arrays are read-only and numba would compile the kernels again.
     return Pairs(job.worker_counts.copy(), job.ps_counts.copy())
 
 
 def _number(name: str) -> int:
-    """Return a job's number, whatever else arrives."""
+    """Return a number for a job that depends only on its name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")

@@ -22,17 +22,11 @@ from shadowprice.policies.pricing.constants import ConstantsLearner, Floor, Pool
 class Pdors(PricedAdmission):
     """The online algorithm (Algorithm 1).
 
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster, the job set for offline price constants, and the seed of the rounding.
-    parameters : PdorsParameters
-        How prices are formed and placements found.
-
     Raises
     ------
     InputError
-        If no server carries workers, or none parameter servers although jobs have them.
+        If no server carries workers, or no server carries parameter servers although known jobs
+        have them.
     """
 
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
@@ -94,9 +88,10 @@ class Pdors(PricedAdmission):
         return _alone(self._cluster, self._parameters)
 
     def _ratio_over_alpha(self) -> float:
-        """Return 6 G / delta of Theorem 3, with Theorem 2's G where it is largest (W_1 = 1).
+        """Return 6 G / delta of Theorem 3, with the largest G of Theorem 2 (W_1 = 1).
 
-        Exact placements are not rounded, which leaves 2; of greedy ones nothing is proved.
+        Exact placements aren't rounded, so the factor is 2. Nothing is proved for greedy ones, so
+        it is infinite.
         """
         assert isinstance(self._parameters, PdorsParameters)
         if self._parameters.placement != "randomised":

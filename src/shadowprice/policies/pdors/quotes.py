@@ -1,4 +1,4 @@
-"""One job at the prices of one moment, on PD-ORS's one pool."""
+"""One job at the current prices of PD-ORS's single pool."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _CLEARLY: Final = 1e-6
-"""Part of a cost by which it has to be above the worth to be so whatever was rounded."""
+"""Relative excess of cost over utility that rounding errors can't explain."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What every number of workers costs in every distinct state of a window, at either rate.
+    """Cost of every number of workers in every distinct state of a window, at either rate.
 
     Parameters
     ----------
     state_of : ndarray of int64, shape (slots,)
         State of each slot.
     slots : Slots
-        What workers and parameter servers cost and take on each machine, a row a state.
+        Price and demand of workers and parameter servers on each machine; a row per state.
     streams : ndarray of uint64, shape (states,)
-        Selects the draws of each state.
+        Random stream of each state.
     cost : ndarray of float64, shape (states, 2 * counts)
-        External choices first, then internal ones; inf where there is none, or a better one.
+        External choices first, then internal ones. A choice that is infeasible, or worse than
+        another, costs inf.
     machine : ndarray of int64, shape (states, counts)
         Machine of each internal choice.
     relaxed : ndarray of float64, shape (states, counts)
         Lower bounds of the external choices, from the relaxation of (3.22).
     rounds : ndarray of int64, shape (states, counts)
-        Rounds of rounding, or how it went without (`kernels.slots.placement`).
+        Rounding rounds used, or a code for placements without rounding (`kernels.slots.placement`).
     """
 
     state_of: Integers
@@ -60,18 +61,9 @@ class Choices:
 
 
 class PdorsQuote:
-    """See `policies.pricing.offers.Quote`.
+    """A job on one pool; implements `policies.pricing.offers.Quote`.
 
-    Parameters
-    ----------
-    planner : PdorsPlanner
-        At the prices of the moment.
-    view : View
-        The state.
-    job : Job
-        The job.
-    remaining : int
-        Progress units to make.
+    ``remaining`` counts the progress units to make.
     """
 
     def __init__(self, planner: PdorsPlanner, view: View, job: Job, remaining: int) -> None:
@@ -82,19 +74,19 @@ class PdorsQuote:
 
     @cached_property
     def choices(self) -> Choices:
-        """What every choice costs in every slot of the window."""
+        """Costs of every choice in every slot of the window."""
         return self._planner.choices(self._job, self._view)
 
     @cached_property
     def _market(self) -> tuple[Floats, Integers, Integers]:
-        """Cost and gain of what some slot offers, and the choice that each column is."""
+        """Costs and gains of the choices that some slot offers, and each column's choice."""
         choices = self.choices
         usable = np.flatnonzero(np.isfinite(choices.cost).any(axis=0))
         gains = np.concatenate([self._job.gains, self._job.internal_gains])[usable]
         return choices.cost[:, usable][choices.state_of], gains, usable
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return the offer of largest payoff, None where nothing completes the work."""
+        """Return the offer of largest payoff; None if no schedule completes the work."""
         job, now, end = self._job, self._view.slot, self._view.end
         work = self._remaining + more
         if self.fastest() * (end - now) < work:
@@ -103,23 +95,23 @@ class PdorsQuote:
         if not len(usable):
             return None
         utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
-        found = best_schedule(cost, gains, work, utility)
-        if not found.feasible:
+        result = best_schedule(cost, gains, work, utility)
+        if not result.feasible:
             return None
         return Offer(
-            completion=now + found.completion,
-            utility=float(utility[found.completion]),
-            cost=found.cost,
-            payoff=found.payoff,
-            choice=np.where(found.choice >= 0, usable[found.choice], -1),
+            completion=now + result.completion,
+            utility=float(utility[result.completion]),
+            cost=result.cost,
+            payoff=result.payoff,
+            choice=np.where(result.choice >= 0, usable[result.choice], -1),
         )
 
     def outpriced(self) -> Outpriced | None:
-        """Return a bound where the work costs more than it is worth even with nothing rounded.
+        """Return a bound if the work costs more than its utility even in the relaxed problem.
 
-        Workers and parameter servers, each by themselves on the cheapest machines that have room
-        for them, cost no more than any placement of both. On refused jobs that takes a tenth of the
-        time of placing them in every slot, and nearly always settles it.
+        The relaxation places workers and parameter servers separately, each on the cheapest
+        machines with free capacity. That costs no more than any joint placement. On refused jobs it
+        takes a tenth of the time of a placement in every slot, and nearly always decides.
         """
         job, now, end = self._job, self._view.slot, self._view.end
         if self.fastest() * (end - now) < self._remaining:
@@ -129,24 +121,24 @@ class PdorsQuote:
         ps = job.worker if job.ps is None else job.ps
         demands = pool, job.worker, board.shares(job.worker), pool, ps, board.shares(ps)
         cost, gain = slot_costs(*demands, job.worker_counts, job.ps_counts), job.gains
-        inside, _ = self._planner.internal_case(job)
-        if len(inside) and (job.two_rates or inside is not job.ps_counts):
-            inside.setflags(write=False)  # kernels would be compiled once more for others
-            internal = slot_costs(*demands, job.worker_counts, inside)
+        internal_ps, _ = self._planner.internal_case(job)
+        if len(internal_ps) and (job.two_rates or internal_ps is not job.ps_counts):
+            internal_ps.setflags(write=False)  # numba compiles again for writable arrays
+            internal = slot_costs(*demands, job.worker_counts, internal_ps)
             cost = np.concatenate([cost, internal], axis=1)
             gain = np.concatenate([gain, job.internal_gains])
         if not gain.all():
             cost, gain = cost[:, gain > 0], gain[gain > 0]
         utility = job.utility.values(np.arange(now - job.arrival, end - job.arrival))
-        found = best_schedule(cost, gain, self._remaining, utility)
-        if not found.feasible:
+        result = best_schedule(cost, gain, self._remaining, utility)
+        if not result.feasible:
             return Outpriced(-np.inf)
-        if found.payoff >= -_CLEARLY * found.cost:
+        if result.payoff >= -_CLEARLY * result.cost:
             return None
-        return Outpriced(found.bound, float(utility[found.completion]), found.cost)
+        return Outpriced(result.bound, float(utility[result.completion]), result.cost)
 
     def schedule(self, offer: Offer) -> Schedule:
-        """Return where the workers and parameter servers of an offer stand."""
+        """Return the placement of an offer's workers and parameter servers."""
         placed: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         entries: list[tuple[int, int, int, int]] = []
         choices = self.choices
@@ -163,29 +155,31 @@ class PdorsQuote:
         return self._planner.fastest(self._job)
 
     def hopeless(self) -> None:
-        """Say nothing of its own: what is scarce tells why nothing completes the work."""
+        """Return None: the scarcest resource explains why no schedule completes the work."""
 
     def scarcest(self) -> Scarcity:
-        """Return what leaves the least room: for workers, for their servers, or for both."""
+        """Return the resource with the least free capacity for workers, PS, or both together."""
         job, view = self._job, self._view
         slots = view.end - view.slot
         free = np.maximum(view.ledger.capacity - view.ledger.used[:slots], 0)
         per_worker = float(job.ps_counts[-1] / job.worker_counts[-1])
-        found = [("workers", 1.0, _room(free, view.cluster.hosts_workers, job.worker))]
+        candidates = [("workers", 1.0, _room(free, view.cluster.hosts_workers, job.worker))]
         if job.ps is not None and per_worker > 0:
             hosts = view.cluster.hosts_ps
-            found.append(("parameter servers", per_worker, _room(free, hosts, job.ps)))
+            candidates.append(("parameter servers", per_worker, _room(free, hosts, job.ps)))
             both = job.worker + per_worker * job.ps
             together = np.full(len(both), np.inf)
             total = free.sum(axis=1, dtype=np.float64).mean(axis=0)
             together[both > 0] = total[both > 0] / both[both > 0]
-            found.append(("workers", 1.0, together))
-        kind, _, room = min(found, key=lambda part: float(part[2].min()) / part[1])
+            candidates.append(("workers", 1.0, together))
+        kind, _, room = min(
+            candidates, key=lambda candidate: float(candidate[2].min()) / candidate[1]
+        )
         column = int(np.argmin(room))
         return Scarcity(view.cluster.resources[column], "servers", kind, float(room[column]))
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource that makes up most of a schedule's cost."""
+        """Return the resource that contributes most to a schedule's cost, and its cost."""
         board, job, ledger = self._planner.board, self._job, self._view.ledger
         total = board.spent(ledger, schedule, schedule.workers, job.worker)
         if job.ps is not None:
@@ -194,18 +188,18 @@ class PdorsQuote:
         return self._view.cluster.resources[column], float(total[column])
 
     def slot_costs(self, schedule: Schedule) -> Floats:
-        """Return what a schedule costs in each of its active slots."""
+        """Return a schedule's cost in each of its active slots."""
         board, job, ledger = self._planner.board, self._job, self._view.ledger
-        found = board.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+        total = board.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
         if job.ps is not None:
-            found += board.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
-        return found
+            total += board.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
+        return total
 
 
 def _room(free: Amounts, hosts: NDArray[np.bool_], demand: Amounts) -> Floats:
-    """Return how many of a demand each resource alone has room for in a slot, on average."""
+    """Return how often a demand fits in a slot by each resource alone, averaged over slots."""
     room = np.full(len(demand), np.inf)
-    asked = demand > 0
-    places = free[:, hosts][:, :, asked] // demand[asked]
-    room[asked] = places.sum(axis=1, dtype=np.float64).mean(axis=0)
+    demanded = demand > 0
+    fits = free[:, hosts][:, :, demanded] // demand[demanded]
+    room[demanded] = fits.sum(axis=1, dtype=np.float64).mean(axis=0)
     return room

@@ -1,4 +1,4 @@
-"""Multi-tenant schedulers that Astraea is compared with and that run gangs of fixed size.
+"""Multi-tenant schedulers of fixed-size gangs, with which Astraea is compared.
 
 Gandiva_fair divides time by tickets, HiveD guarantees cells.
 """

@@ -1,4 +1,4 @@
-"""Gangs of a fixed size on counted places, for the schedulers that do not resize jobs."""
+"""Gangs of a fixed size on capacity units, for schedulers that don't resize jobs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from shadowprice.policies.tenants.tenancy import Claim
 Integers = npt.NDArray[np.int64]
 
 GANG: Final = "gang"
-"""Label of a job that says how many workers it runs with."""
+"""Label of a job that states its number of workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedGang:
-    """A job with the size it runs with.
+    """A job with its fixed size.
 
     Parameters
     ----------
     job : Job
         The job.
     claim : Claim
-        The places it asks for.
+        Its owner and unit types.
     workers : int
-        Its workers, always.
+        Its fixed number of workers.
     reach : tuple of int
-        Workers elsewhere that each number of parameter servers on one server carries, -1 where
-        it cannot have so many, see `astraea.market.reach_of`.
+        Workers elsewhere that each number of parameter servers on one server can serve; -1 if the
+        job can't have this number. See `tenants.gang_jobs.reach_of`.
     """
 
     job: Job
@@ -48,18 +48,18 @@ class FixedGang:
 def fixed_gang(
     job: Job, claim: Claim, size: Size, workers: Integers, ps: Integers
 ) -> FixedGang | Refusal:
-    """Choose a job's size: as wished, or the next smaller one that empty servers can carry.
+    """Choose a job's size: the requested one, or the next smaller one that fits empty servers.
 
     Parameters
     ----------
     job : Job
         The job.
     claim : Claim
-        The places it asks for.
+        Its owner and unit types.
     size : "most", "fewest", "label" or int
-        What is wished; ``label``: the number in the job's label ``gang``, its most without one.
+        The requested size; ``label``: the number in the job's label ``gang``, or the maximum.
     workers, ps : int64, shape (servers,)
-        Places of its types on each server.
+        Units of its types on each server.
     """
     gang = gang_job(job, claim, int(ps.max(initial=0)) if claim.ps_type is not None else 0)
     slots, _ = fewest_slots(gang, workers, ps)
@@ -70,33 +70,33 @@ def fixed_gang(
             f"no gang of {int(gang.counts[0])} workers or more fits the empty cluster",
             bottleneck="places of workers and of parameter servers",
         )
-    wished = int(possible[0]) if size == "fewest" else int(possible[-1])
+    requested = int(possible[0]) if size == "fewest" else int(possible[-1])
     if isinstance(size, int):
-        wished = size
+        requested = size
     elif size == "label" and job.labels.get(GANG, "").isdecimal():
-        wished = int(job.labels[GANG])
-    smaller = possible[possible <= wished]
+        requested = int(job.labels[GANG])
+    smaller = possible[possible <= requested]
     count = int(smaller[-1] if smaller.size else possible[0])
     return FixedGang(job, claim, count, tuple(int(n) for n in gang.reach))
 
 
 def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | None:
-    """Place a gang on the first servers that have room, blind to how fast it will run there.
+    """Place a gang on the first servers with free units, whatever its speed there.
 
-    The parameter servers take the first server that, with the workers it has room for, can carry
-    those elsewhere (Astraea (3i)).
+    The parameter servers take the first server that can serve the workers elsewhere, after its own
+    free units are filled with workers (Astraea (3i)).
 
     Parameters
     ----------
     gang : FixedGang
         The gang.
     workers, ps : int64, shape (servers,)
-        Free places of its types.
+        Free units of its types.
 
     Returns
     -------
     Placement or None
-        None where there is no room.
+        None if the gang doesn't fit.
     """
     if workers.sum() < gang.workers:
         return None
@@ -112,7 +112,7 @@ def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | N
 
 
 def place_on(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None:
-    """Give a gang that has its workers' places the parameter servers it needs.
+    """Place the parameter servers of a gang whose workers are placed.
 
     Parameters
     ----------
@@ -121,17 +121,18 @@ def place_on(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None
     cells : int64, shape (servers,)
         Workers of the gang on each server.
     ps : int64, shape (servers,)
-        Free places of its parameter servers.
+        Free units for its parameter servers.
 
     Returns
     -------
     Placement or None
-        With them on the server that needs the fewest: of these where most of its workers stand.
+        With the smallest number of parameter servers that works, on the server with the most of its
+        workers. None if no number works.
     """
-    here = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
+    counts_on = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
     if gang.claim.ps_type is not None:
         order = np.argsort(-cells, kind="stable")
-        found = next(
+        host = next(
             (
                 (int(server), servers)
                 for servers, reach in enumerate(gang.reach)
@@ -141,25 +142,25 @@ def place_on(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None
             ),
             None,
         )
-        if found is None:
+        if host is None:
             return None
-        here.setdefault(found[0], [0, 0])[1] = found[1]
-    return Placement.of((server, counts[0], counts[1]) for server, counts in here.items())
+        counts_on.setdefault(host[0], [0, 0])[1] = host[1]
+    return Placement.of((server, counts[0], counts[1]) for server, counts in counts_on.items())
 
 
 def _fill(count: int, workers: Integers, host: int | None, servers: int) -> Placement:
     entries: list[tuple[int, int, int]] = []
-    left = count
+    remaining = count
     if host is not None:
-        # The host gives what it has, so that the rest is carried.
-        given = min(int(workers[host]), left)
-        entries.append((host, given, servers))
-        left -= given
+        # The host takes as many workers as it can, so that the PS can serve the rest.
+        taken = min(int(workers[host]), remaining)
+        entries.append((host, taken, servers))
+        remaining -= taken
     for server in np.flatnonzero(workers).tolist():
-        if not left:
+        if not remaining:
             break
         if server != host:
-            given = min(int(workers[server]), left)
-            entries.append((server, given, 0))
-            left -= given
+            taken = min(int(workers[server]), remaining)
+            entries.append((server, taken, 0))
+            remaining -= taken
     return Placement.of(entries)

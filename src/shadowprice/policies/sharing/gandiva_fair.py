@@ -1,8 +1,8 @@
-"""Gandiva_fair: tickets buy places, slot by slot, and gangs run in turns.
+"""Gandiva_fair: tickets buy units slot by slot, and gangs take turns.
 
-Chaudhary et al., EuroSys 2020; as Astraea's evaluation runs it, non-elastic and blind to placement.
-Trading is between types of workers, at the speeds given. Left out: profiling of jobs, the cost of
-moving them, and the split into a central and per-server schedulers.
+Chaudhary et al., EuroSys 2020; non-elastic and blind to placement, as in Astraea's evaluation.
+Worker types are traded at the given speeds. Left out: profiling of jobs, the cost of moving them,
+and the split into a central and per-server schedulers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,11 @@ from shadowprice.policies.tenants.tenancy import Tenancy
 Integers = npt.NDArray[np.int64]
 
 _TICKETS: Final = 1000
-"""Tickets for a place, so that traded shares keep three digits."""
+"""Tickets per unit, so that traded shares keep three digits."""
 
 
 class GandivaFair(GangPolicy[GandivaFairParameters]):
-    """Split stride over gangs; every slot is filled anew.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster.
-    parameters : GandivaFairParameters
-        What was set.
-    """
+    """Split stride scheduling over gangs; every slot is filled from empty servers."""
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
         super().__init__(context, parameters)
@@ -47,7 +39,7 @@ class GandivaFair(GangPolicy[GandivaFairParameters]):
         self._strides = [Strides(row) for row in self._tickets.tolist()]
 
     def _recall(self, before: Self) -> None:
-        """Go on with the turns where tenants and their tickets are the same."""
+        """Keep the stride state if tenants and their tickets are the same."""
         same = before._tenancy.tenants == self._tenancy.tenants
         if same and np.array_equal(before._tickets, self._tickets):
             self._strides = before._strides
@@ -56,9 +48,9 @@ class GandivaFair(GangPolicy[GandivaFairParameters]):
         """Return every parameter in force, shares and tickets included."""
         tickets = {
             tenant: dict(
-                zip(self._tenancy.worker_types, self._tickets[:, at].tolist(), strict=True)
+                zip(self._tenancy.worker_types, self._tickets[:, index].tolist(), strict=True)
             )
-            for at, tenant in enumerate(self._tenancy.tenants)
+            for index, tenant in enumerate(self._tenancy.tenants)
         }
         dumped = self._parameters.model_dump()
         return {**dumped, "shares": self._tenancy.shares(), "tickets": tickets}
@@ -92,12 +84,12 @@ class GandivaFair(GangPolicy[GandivaFairParameters]):
             placed[claim.name] = placement
             return True
 
-        for at, strides in enumerate(self._strides):
+        for kind, strides in enumerate(self._strides):
             strides.fill(
                 (
                     StrideClaim(name, gang.claim.tenant, gang.workers)
                     for name, gang in self._gangs.items()
-                    if gang.claim.worker_type == at
+                    if gang.claim.worker_type == kind
                 ),
                 fits,
             )
@@ -105,7 +97,7 @@ class GandivaFair(GangPolicy[GandivaFairParameters]):
 
 
 def _still_free(placement: Placement | None, workers: Integers, ps: Integers | None) -> bool:
-    """Return whether a job can stay where it stands."""
+    """Return whether a job can keep its placement."""
     if placement is None:
         return False
     servers = list(placement.servers)
@@ -128,7 +120,7 @@ def _traded(tenancy: Tenancy, parameters: GandivaFairParameters) -> Integers:
             for tenant in tenancy.tenants
         ]
     )
-    # `trade` wants types from slow to fast: by what the tenants make of them together.
+    # `trade` takes types from slow to fast: by the sum of the tenants' speeds.
     order = np.argsort(speeds.sum(axis=0), kind="stable")
     traded = np.empty_like(shares)
     traded[:, order] = trade(shares[:, order], speeds[:, order])
@@ -136,5 +128,5 @@ def _traded(tenancy: Tenancy, parameters: GandivaFairParameters) -> Integers:
 
 
 def build(context: PolicyContext, parameters: GandivaFairParameters) -> GandivaFair:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return GandivaFair(context, parameters)

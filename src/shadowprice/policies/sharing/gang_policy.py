@@ -1,4 +1,4 @@
-"""What the schedulers of fixed gangs share: gangs by name, and how they come and go."""
+"""Base of the schedulers of fixed gangs: gangs by name, arrivals and departures."""
 
 from __future__ import annotations
 
@@ -26,15 +26,7 @@ P = TypeVar("P", bound=SharingParameters)
 
 
 class GangPolicy(Reactive[P]):
-    """A reactive policy of gangs on counted places.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster, with tenants.
-    parameters : SharingParameters
-        What was set.
-    """
+    """A reactive policy that places fixed gangs on capacity units."""
 
     capabilities: ClassVar = Capabilities(
         wakes_every_slot=True, local_traffic_is_free=True, quotes=True
@@ -48,12 +40,12 @@ class GangPolicy(Reactive[P]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued, and with how many workers."""
-        del explained  # the reason comes with the answer
+        del explained  # a refusal always has its reason
         return Quote.of(self._answer(job), view.slot)
 
     @abstractmethod
     def _queued(self, gang: FixedGang) -> Queue:
-        """Return the word to the owner of a gang that is taken in."""
+        """Return the decision that queues an admitted gang, with its message."""
 
     def _answer(self, job: Job) -> Queue | Reject:
         gang = self._gang_of(job)
@@ -69,12 +61,12 @@ class GangPolicy(Reactive[P]):
         return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
     def _places_up(self, view: View) -> tuple[Integers, Integers]:
-        """Return the places for workers and for parameter servers on servers that are up."""
-        there = np.array([not view.lost(server) for server in range(view.cluster.servers)])
-        return self._tenancy.workers * there, self._tenancy.ps * there
+        """Return the worker units and the PS units of servers that are up, 0 elsewhere."""
+        up = np.array([not view.lost(server) for server in range(view.cluster.servers)])
+        return self._tenancy.workers * up, self._tenancy.ps * up
 
     def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:
-        """Move gangs to where they are to stand; pauses come first, so that nothing overbooks."""
+        """Move gangs to their target placements; pauses come first, so that nothing overbooks."""
         for name in self._gangs:
             before = view.open_jobs[name].placement
             if before is not None and target.get(name) != before:
@@ -86,7 +78,7 @@ class GangPolicy(Reactive[P]):
     # ------------------------------------------------------------ steps
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # a gang is decided by its own size
+        del view  # only the gang's own size decides
         for job in jobs:
             gang = self._gang_of(job)
             if isinstance(gang, Refusal):
@@ -99,13 +91,13 @@ class GangPolicy(Reactive[P]):
         self._gangs.pop(name, None)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
-        """Do nothing: where jobs stand is seen when a slot begins."""
+        """Do nothing: placements are read from the view when a slot begins."""
 
     def _lose(self, server: int) -> None:
-        """Do nothing: what is up is seen when a slot begins."""
+        """Do nothing: lost servers are read from the view when a slot begins."""
 
     def _restore(self, server: int) -> None:
-        """Do nothing: what is up is seen when a slot begins."""
+        """Do nothing: lost servers are read from the view when a slot begins."""
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view
@@ -113,5 +105,5 @@ class GangPolicy(Reactive[P]):
         if not isinstance(gang, Refusal):
             self._gangs[name] = gang
         elif name in before._gangs:
-            # One that fits no more waits as it was for servers to come.
+            # A gang that no longer fits keeps its size and waits for more servers.
             self._gangs[name] = before._gangs[name]

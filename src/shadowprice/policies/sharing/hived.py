@@ -1,11 +1,11 @@
-"""HiveD: a virtual private cluster of cells for every tenant, and idle places for whoever comes.
+"""HiveD: a virtual private cluster of cells per tenant, and opportunistic use of idle units.
 
-Zhao et al., OSDI 2020. A gang takes cells of its own tenant, whole servers first; these are always
-there for it, because cells are allocated buddy-wise and whoever runs on them without owning them is
-paused. Beyond its cells a job runs opportunistically. Parameter servers, which HiveD does not know,
-are held by count: a tenant's guaranteed jobs use no more than its share, on the server where the
-most of their workers stand. Left out: racks and levels above a server, cell reconfiguration; a lost
-server costs the tenant whose cells were there.
+Zhao et al., OSDI 2020. A gang takes cells of its own tenant, whole servers first. These are always
+available: cells are buddy-allocated, and jobs that use them without owning them are paused. Beyond
+its tenant's cells a job runs opportunistically. HiveD doesn't cover parameter servers, so they are
+reserved by count: a tenant's guaranteed jobs use at most its share, on the server with the most of
+their workers. Left out: racks and levels above a server, and cell reconfiguration. A lost server
+costs the tenant whose cells were on it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Guaranteed:
-    """A gang on cells of its own tenant."""
+    """A gang on cells of its own tenant; ``kind`` is the worker type."""
 
     tenant: int
     kind: int
@@ -39,15 +39,7 @@ class _Guaranteed:
 
 
 class Hived(GangPolicy[HivedParameters]):
-    """Virtual private clusters with opportunistic use of what is idle.
-
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster.
-    parameters : HivedParameters
-        What was set.
-    """
+    """Virtual private clusters with opportunistic use of idle units."""
 
     def __init__(self, context: PolicyContext, parameters: HivedParameters) -> None:
         super().__init__(context, parameters)
@@ -64,7 +56,7 @@ class Hived(GangPolicy[HivedParameters]):
             max((size for cells in owned for size in cells), default=1) for owned in self._owned
         ]
         self._guaranteed: dict[str, _Guaranteed] = {}
-        # Cells that a tenant would be given on servers that are out.
+        # Cells of tenants that were allocated on lost servers, kept so that they aren't used.
         self._broken: list[tuple[int, int, Cell]] = []
 
     def parameters_in_force(self) -> Mapping[str, object]:
@@ -72,10 +64,10 @@ class Hived(GangPolicy[HivedParameters]):
         tenancy = self._tenancy
         cells = {
             tenant: {
-                kind: {str(size): count for size, count in sorted(owned[at].items()) if count}
+                kind: {str(size): count for size, count in sorted(owned[index].items()) if count}
                 for kind, owned in zip(tenancy.worker_types, self._owned, strict=True)
             }
-            for at, tenant in enumerate(tenancy.tenants)
+            for index, tenant in enumerate(tenancy.tenants)
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
 
@@ -92,54 +84,56 @@ class Hived(GangPolicy[HivedParameters]):
             self._release(name)
 
     def _restore(self, server: int) -> None:
-        del server  # cells are given by what is up when a slot begins
+        del server  # lost servers are read from the view when a slot begins
         for kind, tenant, cell in self._broken:
             self._clusters[kind].give(tenant, cell)
         self._broken.clear()
 
     def _release(self, name: str) -> None:
-        held = self._guaranteed.pop(name, None)
-        if held is not None:
-            for cell in held.cells:
-                self._clusters[held.kind].give(held.tenant, cell)
+        guaranteed = self._guaranteed.pop(name, None)
+        if guaranteed is not None:
+            for cell in guaranteed.cells:
+                self._clusters[guaranteed.kind].give(guaranteed.tenant, cell)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         if not self._changed:
             return
         self._changed = False
         workers, ps = self._places_up(view)
-        for name, held in self._guaranteed.items():
-            _occupy(self._gangs[name], held.placement, workers, ps)
+        for name, guaranteed in self._guaranteed.items():
+            _occupy(self._gangs[name], guaranteed.placement, workers, ps)
         self._guarantee(view, workers, ps)
-        target = {name: held.placement for name, held in self._guaranteed.items()}
+        target = {name: guaranteed.placement for name, guaranteed in self._guaranteed.items()}
         others = [name for name in self._gangs if name not in target]
         if self._parameters.opportunistic:
             self._use_idle(view, others, target, workers, ps)
         yield from self._rearrange(view, target)
 
     def _guarantee(self, view: View, workers: Integers, ps: Integers) -> None:
-        """Give jobs cells of their tenants, by arrival; the first that must wait makes others."""
+        """Allocate tenants' cells by arrival; the first job that must wait blocks later ones."""
         tenancy = self._tenancy
         used: Counter[tuple[int, int]] = Counter()
-        for name, held in self._guaranteed.items():
+        for name, guaranteed in self._guaranteed.items():
             claim = self._gangs[name].claim
             if claim.ps_type is not None:
-                used[claim.tenant, claim.ps_type] += held.placement.total_ps
+                used[claim.tenant, claim.ps_type] += guaranteed.placement.total_ps
         blocked: set[tuple[int, int]] = set()
         for name, gang in self._gangs.items():
             claim = gang.claim
-            mine = (claim.tenant, claim.worker_type)
+            owner_and_type = (claim.tenant, claim.worker_type)
             share = int(tenancy.worker_shares[claim.worker_type, claim.tenant])
-            if name in self._guaranteed or mine in blocked or gang.workers > share:
+            if name in self._guaranteed or owner_and_type in blocked or gang.workers > share:
                 continue
-            cells = self._take(view, *mine, gang.workers)
+            cells = self._take(view, *owner_and_type, gang.workers)
             placement = None
             if cells is not None:
-                on = np.zeros(workers.shape[1], np.int64)
+                workers_on = np.zeros(workers.shape[1], np.int64)
                 for cell in cells:
-                    on[cell.server] += cell.size
-                none = np.zeros_like(on)
-                placement = place_on(gang, on, none if claim.ps_type is None else ps[claim.ps_type])
+                    workers_on[cell.server] += cell.size
+                none = np.zeros_like(workers_on)
+                placement = place_on(
+                    gang, workers_on, none if claim.ps_type is None else ps[claim.ps_type]
+                )
             if placement is not None and claim.ps_type is not None:
                 owner = (claim.tenant, claim.ps_type)
                 if (
@@ -152,13 +146,13 @@ class Hived(GangPolicy[HivedParameters]):
             if placement is None:
                 for cell in cells or ():
                     self._clusters[claim.worker_type].give(claim.tenant, cell)
-                blocked.add(mine)
+                blocked.add(owner_and_type)
                 continue
-            self._guaranteed[name] = _Guaranteed(*mine, tuple(cells or ()), placement)
+            self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
             _occupy(gang, placement, workers, ps)
 
     def _take(self, view: View, tenant: int, kind: int, count: int) -> list[Cell] | None:
-        """Take a tenant's cells on servers that are there."""
+        """Allocate a tenant's cells on servers that are up; None if there are too few."""
         clusters = self._clusters[kind]
         while True:
             cells = clusters.take(tenant, count, self._largest[kind])
@@ -181,7 +175,7 @@ class Hived(GangPolicy[HivedParameters]):
         workers: Integers,
         ps: Integers,
     ) -> None:
-        """Let jobs run on idle places: those that stand there keep standing, then by arrival."""
+        """Run jobs on idle units: first those that can keep their placement, then by arrival."""
         moving = []
         for name in names:
             gang, before = self._gangs[name], view.open_jobs[name].placement
@@ -219,5 +213,5 @@ def _still_idle(gang: FixedGang, placement: Placement, workers: Integers, ps: In
 
 
 def build(context: PolicyContext, parameters: HivedParameters) -> Hived:
-    """Build the policy, as the registry asks."""
+    """Build the policy; called by the registry."""
     return Hived(context, parameters)

@@ -1,4 +1,4 @@
-"""Gandiva_fair's two mechanisms: gang-aware stride scheduling, and trading of fast places for slow.
+"""Gandiva_fair's mechanisms: gang-aware stride scheduling, and trading of fast for slow units.
 
 Chaudhary et al., "Balancing Efficiency and Fairness in Heterogeneous GPU Clusters for Deep
 Learning" (EuroSys 2020).
@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that wants to run in the coming slot.
+    """A job that can run in the coming slot.
 
     Parameters
     ----------
     name : str
-        The job.
+        Name of the job.
     tenant : int
-        Its owner.
+        Index of its owner.
     workers : int
         Workers it runs with, all or none.
     """
@@ -34,17 +34,17 @@ class Claim:
 
 
 class Strides:
-    """Split stride: a tenant's tickets buy places, whatever jobs it splits them over.
+    """Split stride scheduler: tickets buy units, however a tenant splits them over jobs.
 
-    A tenant's *pass* grows by one over its tickets for every place it uses in a slot; the tenant
-    with the lowest pass chooses next, and runs the job of its own that has used least. A gang that
-    no longer fits is left out for the slot and keeps its claim: every slot is filled anew, so
-    whoever is furthest behind chooses into an empty cluster and no gang starves.
+    A tenant's *pass* grows by 1 / tickets for every unit that it uses in a slot. The tenant with
+    the lowest pass chooses next, and runs its job that has used least. A gang that doesn't fit is
+    left out for the slot and keeps its claim. Every slot is filled from empty servers, and the
+    tenant furthest behind chooses first, so no gang starves.
 
     Parameters
     ----------
     tickets : sequence of int
-        Tickets of each tenant, not negative; one without tickets gets what the others leave.
+        Tickets of each tenant, not negative; a tenant without tickets only gets leftover units.
     """
 
     def __init__(self, tickets: Sequence[int]) -> None:
@@ -62,12 +62,12 @@ class Strides:
         claims : iterable of Claim
             Every job that could run.
         fits : callable
-            Places a job in what is left of the slot; False if it cannot.
+            Places a job in the slot's free units; False if it doesn't fit.
 
         Returns
         -------
         list of Claim
-            Those that run, in the order in which they were placed.
+            Jobs that run, in the order in which they were placed.
         """
         queues: dict[int, list[Claim]] = {}
         for claim in claims:
@@ -82,7 +82,9 @@ class Strides:
             queue.sort(key=lambda claim: (used[claim.name], claim.name), reverse=True)
         chosen = []
         while queues:
-            tenant = min(queues, key=lambda each: (not self._stride[each], self._pass[each], each))
+            tenant = min(
+                queues, key=lambda owner: (not self._stride[owner], self._pass[owner], owner)
+            )
             claim = queues[tenant].pop()
             if not queues[tenant]:
                 del queues[tenant]
@@ -90,40 +92,41 @@ class Strides:
                 chosen.append(claim)
                 self._pass[tenant] += claim.workers * self._stride[tenant]
                 used[claim.name] += claim.workers
-        # Jobs that are gone are forgotten with their claims.
+        # Jobs without a claim have left, so their usage is dropped.
         self._used = used
         return chosen
 
     def _welcome(self, present: set[int]) -> None:
-        # Idle time is not saved up: who comes back starts no further behind than those who stayed.
-        stayed = [self._pass[tenant] for tenant in present & self._active]
+        # Idle time isn't saved up: a returning tenant starts level with the lowest active pass.
+        active_passes = [self._pass[tenant] for tenant in present & self._active]
         for tenant in present - self._active:
-            self._pass[tenant] = max(self._pass[tenant], min(stayed, default=0))
+            self._pass[tenant] = max(self._pass[tenant], min(active_passes, default=0))
         self._active = present
 
 
 def trade(
     shares: npt.NDArray[np.float64], speeds: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Exchange fast places for slow ones between tenants who value them differently.
+    """Exchange fast units for slow ones between tenants whose speed-ups differ.
 
-    For each pair of types, fastest first, the tenant that gains least from the faster type gives
-    its places of it to the one that gains most, who pays in slower places, at the second highest
-    gain among those who could buy (the seller's own gain being the least price): section 5 of the
-    paper, a second-price rule, so that overstating a speed-up does not move the price one pays.
+    Types are traded in pairs, fastest first. The tenant that gains least from the faster type sells
+    its units of it to the tenant that gains most, and is paid in slower units. The price is the
+    second highest gain among possible buyers, at least the seller's own gain (section 5 of the
+    paper). Because this is a second-price rule, overstating a speed-up doesn't change the buyer's
+    price.
 
     Parameters
     ----------
     shares : float64, shape (tenants, types)
-        Places each tenant may use, types from slow to fast.
+        Units that each tenant may use, types from slow to fast.
     speeds : float64, shape (tenants, types)
         Speed of each tenant's jobs on each type, positive.
 
     Returns
     -------
     float64, shape (tenants, types)
-        Shares after trading: as many places of each type in all, and nobody's ``shares * speeds``
-        adds up to less than before.
+        Shares after trading. The total of each type is unchanged, and no tenant's sum of ``shares *
+        speeds`` decreases.
     """
     traded = shares.astype(np.float64)
     types = shares.shape[1]
@@ -148,12 +151,12 @@ def _trade_pair(
         rivals = gains[buyers[buyers != buyer]]
         price = max(float(rivals.max(initial=0.0)), float(gains[seller]))
         if traded[seller, fast] * price <= traded[buyer, slow]:
-            # The seller is sold out: exactly nothing is left, so that the loop ends.
-            places, paid = traded[seller, fast], traded[seller, fast] * price
+            # The seller sells everything: its rest is exactly 0, so that the loop ends.
+            units, paid = traded[seller, fast], traded[seller, fast] * price
             left_fast, left_slow = 0.0, traded[buyer, slow] - paid
         else:
-            places, paid = traded[buyer, slow] / price, traded[buyer, slow]
-            left_fast, left_slow = traded[seller, fast] - places, 0.0
+            units, paid = traded[buyer, slow] / price, traded[buyer, slow]
+            left_fast, left_slow = traded[seller, fast] - units, 0.0
         traded[seller, fast], traded[buyer, slow] = left_fast, left_slow
-        traded[buyer, fast] += places
+        traded[buyer, fast] += units
         traded[seller, slow] += paid

@@ -1,1 +1,1 @@
-"""What the policies of tenants with shares have in common: places, cells and gangs."""
+"""Shared code of policies for tenants with shares: capacity units, cells and gangs."""

@@ -1,13 +1,15 @@
-"""HiveD's cells: buddy allocation on servers, and the virtual private clusters built on it.
+"""HiveD's cells: buddy allocation on servers, and virtual private clusters on top of it.
 
 Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees" (OSDI 2020). A *cell*
-is a set of places close to each other. A server of 2^k places is a cell of level k, which splits
-into two *buddies* of level k - 1, and so on down to one place; a server of another size is the
-cells of its binary digits. A tenant's *virtual private cluster* is a number of cells of each size.
-They are virtual: bound to physical cells when used, unbound when idle, and the physical ones are
-taken from the smallest that serves and merged with their buddies as soon as both are free. So a
-cell of size ``2s`` is split only when every smaller one is in use, and as long as the virtual
-clusters could all be cut out of the servers side by side, each can always have every cell it owns
+is a set of adjacent capacity units of one server. A server of 2^k units is a cell of level k. It
+splits into two *buddies* of level k - 1, and so on down to one unit. A server of another size
+consists of the cells of its binary digits.
+
+A tenant's *virtual private cluster* is a number of cells of each size. These cells are virtual:
+they are bound to physical cells while in use and unbound while idle. A physical cell is cut from
+the smallest free cell that is large enough, and merged with its buddy as soon as both are free. So
+a cell of size ``2s`` is split only if no smaller free cell is large enough. If all virtual clusters
+can be cut out of the servers side by side, each tenant can always get every cell that it owns
 (section 3.3 there; `tests/properties/test_cells.py` shows it).
 """
 
@@ -23,16 +25,16 @@ from shadowprice.core.errors import ShadowpriceError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """Adjacent places of one server.
+    """Adjacent capacity units of one server.
 
     Parameters
     ----------
     server : int
-        The server.
+        Index of the server.
     offset : int
-        Its first place.
+        Its first unit.
     size : int
-        Number of places, a power of two.
+        Number of units, a power of two.
     """
 
     server: int
@@ -41,12 +43,12 @@ class Cell:
 
 
 def binary_digits(number: int) -> list[int]:
-    """Return the powers of two that add up to a number, largest first."""
+    """Return the powers of two that sum to a number, largest first."""
     return [1 << bit for bit in range(number.bit_length() - 1, -1, -1) if number >> bit & 1]
 
 
 def cells_of(server: int, places: int) -> list[Cell]:
-    """Return a server as its largest cells."""
+    """Split a server into its largest cells."""
     cells = []
     offset = 0
     for size in binary_digits(places):
@@ -56,18 +58,12 @@ def cells_of(server: int, places: int) -> list[Cell]:
 
 
 class Buddies:
-    """Buddy allocation within some cells.
-
-    Parameters
-    ----------
-    cells : iterable of Cell
-        What there is to allocate.
-    """
+    """Buddy allocator within a set of cells."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._roots = frozenset(cells)
         self._free: dict[int, list[Cell]] = {}
-        # The heaps forget lazily: what left them by merging is no longer in here.
+        # The heaps delete lazily: a cell that was merged away stays in its heap, but not in here.
         self._known: set[Cell] = set()
         for cell in sorted(self._roots):
             self._add(cell)
@@ -79,19 +75,22 @@ class Buddies:
 
     @property
     def free_places(self) -> int:
-        """How many places are free."""
+        """Number of free units."""
         return sum(cell.size for cell in self._known)
 
     def smallest(self, size: int) -> int:
-        """Return the size of the smallest free cell that has room, 0 if there is none."""
+        """Return the size of the smallest free cell of at least ``size`` units, 0 if none."""
         return min((cell.size for cell in self._known if cell.size >= size), default=0)
 
     def take(self, size: int) -> Cell | None:
-        """Allocate a cell from the smallest free one that has room; ties to the first server."""
-        have = self.smallest(size)
-        if not have:
+        """Allocate a cell from the smallest free cell that is large enough.
+
+        Ties go to the first server. Return None if no cell is large enough.
+        """
+        available = self.smallest(size)
+        if not available:
             return None
-        heap = self._free[have]
+        heap = self._free[available]
         cell = heappop(heap)
         while cell not in self._known:
             cell = heappop(heap)
@@ -103,7 +102,7 @@ class Buddies:
         return cell
 
     def give(self, cell: Cell) -> None:
-        """Return a cell and merge it with its buddies."""
+        """Release a cell and merge it with its buddies."""
         while cell not in self._roots:
             buddy = self._buddy(cell)
             if buddy not in self._known:
@@ -127,24 +126,24 @@ class Buddies:
 
 
 def cut(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
-    """Give every tenant cells, as large as its share allows, that can stand side by side.
+    """Give every tenant the largest cells within its share that fit side by side.
 
     Parameters
     ----------
     places : sequence of int
-        Places of each server.
+        Units of each server.
     shares : sequence of int
-        Places of each tenant; together, no more than there are.
+        Units of each tenant; their sum is at most that of ``places``.
 
     Returns
     -------
     list of Counter
-        Cells of each tenant by size.
+        Number of cells of each tenant by size.
 
     Raises
     ------
     ShadowpriceError
-        If the shares are more than the servers hold.
+        If the shares exceed the servers' units.
     """
     if sum(shares) > sum(places):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
@@ -153,21 +152,21 @@ def cut(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
     )
     owned: list[Counter[int]] = [Counter() for _ in shares]
     largest = 1 << (max(places, default=1).bit_length() - 1) if any(places) else 1
-    left = list(shares)
-    # Large cells first, so that small ones fill what the large left over.
+    remaining = list(shares)
+    # Large cells first, so that small cells fill the gaps.
     size = largest
     while size:
         for tenant in range(len(shares)):
-            while left[tenant] >= size and physical.take(size) is not None:
+            while remaining[tenant] >= size and physical.take(size) is not None:
                 owned[tenant][size] += 1
-                left[tenant] -= size
+                remaining[tenant] -= size
         size //= 2
     return owned
 
 
 @dataclass(slots=True)
 class _Bound:
-    """A virtual cell with the physical one behind it, and what of it is in use."""
+    """A virtual cell that is bound to a physical one, with the allocations inside it."""
 
     cell: Cell
     inside: Buddies
@@ -179,9 +178,9 @@ class VirtualClusters:
     Parameters
     ----------
     places : sequence of int
-        Places of each server.
+        Units of each server.
     owned : sequence of mapping of int to int
-        Cells of each tenant by size, see `cut`.
+        Number of cells of each tenant by size, see `cut`.
     """
 
     def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
@@ -194,37 +193,34 @@ class VirtualClusters:
     def take(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
         """Allocate the cells of a gang from a tenant's own.
 
-        The gang asks for cells of at most ``largest`` places, largest first: whole servers, then
-        the binary digits of the rest. A cell that the tenant has only in pieces is asked for as
-        its two halves (affinity is kept as far as the tenant's own cells carry it).
+        The gang requests cells of at most ``largest`` units, largest first: whole servers, then the
+        binary digits of the rest. If the tenant has a cell only in pieces, its two halves are
+        requested instead, so the gang keeps as much locality as the tenant's cells allow.
 
-        Returns
-        -------
-        list of Cell or None
-            None if the tenant's own idle places do not suffice; nothing is taken then.
+        Return None, and allocate nothing, if the tenant's own idle units don't suffice.
         """
-        wanted = [largest] * (workers // largest) + binary_digits(workers % largest)
+        sizes = [largest] * (workers // largest) + binary_digits(workers % largest)
         taken: list[Cell] = []
-        while wanted:
-            size = wanted.pop(0)
+        while sizes:
+            size = sizes.pop(0)
             cell = self._take_one(tenant, size)
             if cell is not None:
                 taken.append(cell)
             elif size > 1:
-                wanted[:0] = [size // 2, size // 2]
+                sizes[:0] = [size // 2, size // 2]
             else:
-                for mistaken in reversed(taken):
-                    self.give(tenant, mistaken)
+                for partial in reversed(taken):
+                    self.give(tenant, partial)
                 return None
         return taken
 
     def give(self, tenant: int, cell: Cell) -> None:
-        """Return a cell; a virtual cell that falls idle is unbound."""
+        """Release a cell; unbind its virtual cell if that becomes idle."""
         bound = next(
-            each
-            for each in self._bound[tenant]
-            if each.cell.server == cell.server
-            and each.cell.offset <= cell.offset < each.cell.offset + each.cell.size
+            candidate
+            for candidate in self._bound[tenant]
+            if candidate.cell.server == cell.server
+            and candidate.cell.offset <= cell.offset < candidate.cell.offset + candidate.cell.size
         )
         bound.inside.give(cell)
         if bound.inside.idle:
@@ -233,23 +229,25 @@ class VirtualClusters:
             self._physical.give(bound.cell)
 
     def idle_places(self, tenant: int) -> int:
-        """Return how many places of its own a tenant has left."""
+        """Return the number of a tenant's own units that are idle."""
         unbound = sum(size * count for size, count in self._unbound[tenant].items())
         return unbound + sum(bound.inside.free_places for bound in self._bound[tenant])
 
     def _take_one(self, tenant: int, size: int) -> Cell | None:
-        # The smallest cell that serves, bound ones before unbound ones of the same size.
-        partly = [(bound.inside.smallest(size), at) for at, bound in enumerate(self._bound[tenant])]
-        partly = [(have, at) for have, at in partly if have]
-        whole = [cell for cell, count in self._unbound[tenant].items() if count and cell >= size]
-        if partly and (not whole or min(partly)[0] <= min(whole)):
-            return self._bound[tenant][min(partly)[1]].inside.take(size)
-        if not whole:
+        # The smallest cell that is large enough; of equal ones, a bound cell first.
+        bound_sizes = [
+            (bound.inside.smallest(size), index) for index, bound in enumerate(self._bound[tenant])
+        ]
+        bound_sizes = [(free, index) for free, index in bound_sizes if free]
+        unbound = [cell for cell, count in self._unbound[tenant].items() if count and cell >= size]
+        if bound_sizes and (not unbound or min(bound_sizes)[0] <= min(unbound)):
+            return self._bound[tenant][min(bound_sizes)[1]].inside.take(size)
+        if not unbound:
             return None
-        cell = self._physical.take(min(whole))
+        cell = self._physical.take(min(unbound))
         if cell is None:
             raise ShadowpriceError(
-                f"tenant {tenant} owns a cell of {min(whole)} places that the servers cannot give"
+                f"tenant {tenant} owns a cell of {min(unbound)} places that the servers cannot give"
             )
         self._unbound[tenant][cell.size] -= 1
         bound = _Bound(cell, Buddies([cell]))

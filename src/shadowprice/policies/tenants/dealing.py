@@ -1,4 +1,4 @@
-"""Turning shares into servers: places of its own for every tenant."""
+"""Placement of shares: units on servers of each tenant's own."""
 
 from __future__ import annotations
 
@@ -12,71 +12,71 @@ Integers = npt.NDArray[np.int64]
 
 
 def deal_workers(places: Integers, shares: Integers) -> Integers:
-    """Deal the workers' places of one type: to each tenant cells as large as its share allows.
+    """Allocate the worker units of one type to tenants, in cells as large as shares allow.
 
     Parameters
     ----------
     places : int64, shape (servers,)
-        Places of each server.
+        Units of each server.
     shares : int64, shape (tenants,)
-        Places of each tenant.
+        Units of each tenant; their sum is at most that of ``places``.
 
     Returns
     -------
     int64, shape (tenants, servers)
-        Places of each tenant on each server; together, no more than there are.
+        Units of each tenant on each server.
     """
     owned = cut(places.tolist(), shares.tolist())
     clusters = VirtualClusters(places.tolist(), owned)
-    dealt = np.zeros((shares.size, places.size), np.int64)
+    allocated = np.zeros((shares.size, places.size), np.int64)
     for size in sorted({size for cells in owned for size in cells}, reverse=True):
         for tenant, cells in enumerate(owned):
             for _ in range(cells[size]):
                 for cell in clusters.take(tenant, size, size) or ():
-                    dealt[tenant, cell.server] += cell.size
-    return dealt
+                    allocated[tenant, cell.server] += cell.size
+    return allocated
 
 
 def deal_ps(places: Integers, shares: Integers, workers: Integers) -> Integers:
-    """Deal the parameter servers' places of one type, beside their tenant's workers if possible.
+    """Allocate the PS units of one type, close to the tenant's workers if possible.
 
-    Tenants take turns; each takes a place on the server where it has the most workers for each
-    parameter server already dealt to it.
+    Tenants take turns. Each takes a unit on the server where it has the most worker units per PS
+    unit that it would then have.
 
     Parameters
     ----------
     places : int64, shape (servers,)
-        Places of each server.
+        Units of each server.
     shares : int64, shape (tenants,)
-        Places of each tenant; together, no more than there are.
+        Units of each tenant; their sum is at most that of ``places``.
     workers : int64, shape (tenants, servers)
-        Workers' places of each tenant on each server.
+        Worker units of each tenant on each server.
 
     Returns
     -------
     int64, shape (tenants, servers)
-        Places of each tenant on each server.
+        Units of each tenant on each server.
     """
     free = places.copy()
-    dealt = np.zeros((shares.size, places.size), np.int64)
-    left = shares.copy()
-    while left.any():
-        for tenant in np.flatnonzero(left).tolist():
-            appeal = np.where(free > 0, workers[tenant] / (1 + dealt[tenant]), -1.0)
-            server = int(np.argmax(appeal))
-            dealt[tenant, server] += 1
+    allocated = np.zeros((shares.size, places.size), np.int64)
+    remaining = shares.copy()
+    while remaining.any():
+        for tenant in np.flatnonzero(remaining).tolist():
+            score = np.where(free > 0, workers[tenant] / (1 + allocated[tenant]), -1.0)
+            server = int(np.argmax(score))
+            allocated[tenant, server] += 1
             free[server] -= 1
-            left[tenant] -= 1
-    return dealt
+            remaining[tenant] -= 1
+    return allocated
 
 
 def deal(tenancy: Tenancy) -> tuple[Integers, Integers]:
-    """Deal all places of a cluster to its tenants.
+    """Allocate all units of a cluster to its tenants.
 
     Returns
     -------
     workers, ps : int64, shape (types, tenants, servers)
-        Places of each type, of each tenant, on each server.
+        Units by type, tenant and server.
     """
     servers = tenancy.cluster.servers
     shape = (len(tenancy.tenants), servers)
@@ -85,9 +85,9 @@ def deal(tenancy: Tenancy) -> tuple[Integers, Integers]:
         for places, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
     ]
     workers = np.array(rows, np.int64).reshape(-1, *shape)
-    beside = workers.sum(axis=0)
+    worker_units = workers.sum(axis=0)
     rows = [
-        deal_ps(places, shares, beside)
+        deal_ps(places, shares, worker_units)
         for places, shares in zip(tenancy.ps, tenancy.ps_shares, strict=True)
     ]
     return workers, np.array(rows, np.int64).reshape(-1, *shape)

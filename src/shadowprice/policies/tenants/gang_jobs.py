@@ -1,4 +1,4 @@
-"""Jobs as rounds see them, and why one can never be scheduled."""
+"""Jobs as round-based policies see them, and reasons why a job can never be scheduled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICRO = 1_000_000
 """Units of account in one unit of utility."""
 
 LARGEST = 2**62
-"""No sum of prices or utilities may reach this, in units of account."""
+"""Exclusive limit of any sum of prices or utilities, in units of account."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,17 +34,17 @@ class GangJob:
     name : str
         Unique name.
     tenant : int
-        Owner.
+        Index of the owner.
     arrival : int
-        Arrival slot; with the name, the order of service.
+        Arrival slot; jobs are served by arrival, then name.
     worker_type, ps_type : int
-        Types of the places it uses; ``ps_type`` is ignored without parameter servers.
+        Unit types of its processes; ``ps_type`` is ignored without parameter servers.
     counts : int64, shape (choices,)
-        Numbers of workers it may run with, increasing.
+        Allowed numbers of workers, increasing.
     spread_slots, colocated_slots : int64, shape (choices,)
-        Slots it needs with that many, by placement (Eq. (1)); colocated is never slower.
+        Slots needed with that many workers, by placement (Eq. (1)); co-located is never slower.
     reach : int64, shape (most parameter servers on a server + 1,)
-        Workers elsewhere that so many parameter servers serve, see `reach_of`.
+        Workers on other servers that this many parameter servers can serve, see `reach_of`.
     utility : callable
         From durations in slots (int64 array) to utilities (float64 array), non-increasing.
     """
@@ -63,13 +63,13 @@ class GangJob:
     def values(self, slots: int) -> Integers:
         """Return the utility, in millionths, of ending before each slot up to ``slots``.
 
-        The clock of the *ideal* revenue starts with the round (line 9 of Algorithm 3), whatever
-        the job has waited before.
+        The clock of the *ideal* revenue starts with the round (line 9 of Algorithm 3), however long
+        the job waited before.
 
         Returns
         -------
         int64, shape (slots + 1,)
-            Entry 0, an end before any slot, is 0 and never asked for.
+            Entry 0, an end before any slot, is 0 and never used.
         """
         values = np.zeros(slots + 1, np.int64)
         utilities = self.utility(np.arange(1, slots + 1, dtype=np.int64)) * MICRO
@@ -80,21 +80,21 @@ class GangJob:
 
 
 def reach_of(most_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool) -> Integers:
-    """Return how many workers elsewhere each number of parameter servers can serve: (3i).
+    """Return the workers elsewhere that each number of parameter servers can serve: (3i).
 
     Parameters
     ----------
     most_ps : int
-        Most parameter servers on one server.
+        Maximum of parameter servers on one server.
     worker_bandwidth, ps_bandwidth : int
-        b_w and b_p in bit/s; 0 where the job names none, and nothing then binds.
+        b_w and b_p in bit/s; 0 if the job states none, and then there is no limit.
     served : bool
         Whether the job trains with parameter servers at all.
 
     Returns
     -------
     int64, shape (most_ps + 1,)
-        -1 where the job cannot have so many.
+        -1 if the job can't have this number.
     """
     reach = np.full(most_ps + 1, -1, np.int64)
     if not served:
@@ -109,7 +109,7 @@ def reach_of(most_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: boo
 
 
 class _Shifted:
-    """A utility whose clock began some slots ago."""
+    """A utility whose clock started a number of slots ago."""
 
     __slots__ = ("_shift", "_utility")
 
@@ -132,33 +132,33 @@ def gang_job(
     rigid: bool = False,
     shift: int = 0,
 ) -> GangJob:
-    """Return a job as a round sees it.
+    """Convert a job to the form that rounds use.
 
     Parameters
     ----------
     job : Job
         The job.
     claim : Claim
-        The places it asks for.
+        Its owner and unit types.
     most_ps : int
-        Most parameter servers of its type on one server.
+        Maximum of parameter servers of its type on one server.
     remaining : int, optional
         Progress units still to make; all of them by default.
     restarts : int
-        Slots within which its first one is to count as one in which it restarts: those of the
-        longest round, as none can take it for longer. 0 where it restarts for nothing.
+        If the job can end within this number of slots, its first slot counts as a restart. That is
+        the length of the longest round, which can't schedule a longer job. 0 if restarts are free.
     tenant : int, optional
         Its owner's position in the market, if not that of the claim.
     rigid : bool
-        Whether it runs with its most workers only.
+        Whether it runs only with its maximum number of workers.
     shift : int
         Slots by which the clock of its utility is ahead of the round's.
     """
     first = len(job.worker_counts) - 1 if rigid else 0
-    left = job.required if remaining is None else remaining
+    work = job.required if remaining is None else remaining
     counts = np.ascontiguousarray(job.worker_counts[first:])
-    spread = _slots(left, job.gains[first:], job.moved_gains[first:], restarts)
-    colocated = _slots(left, job.internal_gains[first:], job.moved_internal_gains[first:], restarts)
+    spread = _slots(work, job.gains[first:], job.moved_gains[first:], restarts)
+    colocated = _slots(work, job.internal_gains[first:], job.moved_internal_gains[first:], restarts)
     return GangJob(
         name=job.name,
         tenant=claim.tenant if tenant is None else tenant,
@@ -176,75 +176,77 @@ def gang_job(
 
 
 def _slots(left: int, gains: Integers, moved: Integers, restarts: int) -> Integers:
-    """Return the slots that so much work takes at each number of workers, in one place."""
-    without, with_one = -(-left // gains), -(-(left + gains - moved) // gains)
-    return np.asarray(np.where(with_one <= restarts, with_one, without), np.int64)
+    """Return the slots that ``left`` progress units take at each number of workers."""
+    plain, with_restart = -(-left // gains), -(-(left + gains - moved) // gains)
+    return np.asarray(np.where(with_restart <= restarts, with_restart, plain), np.int64)
 
 
 def fewest_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integers, Integers]:
-    """Return how fast each size of gang runs on empty servers.
+    """Return how fast each gang size runs on empty servers.
 
     Parameters
     ----------
     job : GangJob
         The job.
     workers, ps : int64, shape (servers,)
-        Places of its types on each server.
+        Units of its types on each server.
 
     Returns
     -------
     slots : int64, shape (choices,)
-        Fewest slots, ``UNLIMITED`` where that many workers cannot be placed at all.
+        Minimum of slots; ``UNLIMITED`` if this many workers can't be placed at all.
     colocated : int64, shape (choices,)
-        1 where these slots need everything on one server.
+        1 if the minimum requires all processes on one server.
     """
     counts = job.counts
     slots = np.full(counts.size, UNLIMITED, np.int64)
     together = np.zeros(counts.size, np.int64)
     for servers in np.flatnonzero(job.reach >= 0).tolist():
-        beside = workers[ps >= servers]
-        if not beside.size:
+        worker_units = workers[ps >= servers]
+        if not worker_units.size:
             continue
-        most, reach = int(beside.max()), int(job.reach[servers])
-        spread = (counts <= workers.sum()) & (counts - np.minimum(reach, counts) <= most)
+        max_units, reach = int(worker_units.max()), int(job.reach[servers])
+        spread = (counts <= workers.sum()) & (counts - np.minimum(reach, counts) <= max_units)
         spread &= reach >= 1
         slots = np.where(spread, np.minimum(slots, job.spread_slots), slots)
-        alone = (counts <= most) & (job.colocated_slots < slots)
-        slots = np.where(alone, job.colocated_slots, slots)
-        together = np.where(alone, 1, together)
+        faster = (counts <= max_units) & (job.colocated_slots < slots)
+        slots = np.where(faster, job.colocated_slots, slots)
+        together = np.where(faster, 1, together)
     return slots, together
 
 
 def hopeless(
     job: Job, gang: GangJob, workers: Integers, ps: Integers, longest: int, *, own: bool
 ) -> Refusal | None:
-    """Return why no round can ever schedule a job, None if an empty one could.
+    """Return why no round can ever schedule a job; None if an empty round could.
 
     Parameters
     ----------
     job : Job
         The job.
     gang : GangJob
-        As rounds see it, on its own clock.
+        The job as rounds see it, on its own clock.
     workers, ps : int64, shape (servers,)
-        Places of its types that rounds have.
+        Units of its types that rounds can use.
     longest : int
         Slots of the longest round.
     own : bool
-        Whether these places are its tenant's alone.
+        Whether these units belong to its tenant alone.
     """
     slots, _ = fewest_slots(gang, workers, ps)
     best = int(np.argmin(slots))
-    fewest, count = int(slots[best]), int(gang.counts[best])
+    minimum, count = int(slots[best]), int(gang.counts[best])
     where = "its tenant's own servers" if own else "the empty cluster"
-    if fewest >= UNLIMITED:
-        least = int(gang.counts[0])
-        if least > workers.sum():
-            message = f"needs {least} workers at once, {where} have room for {int(workers.sum())}"
+    if minimum >= UNLIMITED:
+        smallest = int(gang.counts[0])
+        if smallest > workers.sum():
+            message = (
+                f"needs {smallest} workers at once, {where} have room for {int(workers.sum())}"
+            )
             message = message.replace("cluster have", "cluster has")
             return Refusal(Reason.NEVER_FITS, message, bottleneck="places of workers")
         message = (
-            f"needs a server whose parameter servers carry its workers elsewhere, with {least} "
+            f"needs a server whose parameter servers carry its workers elsewhere, with {smallest} "
             f"workers; {where.replace('the empty cluster', 'no server of the empty cluster')} can"
         )
         if own:
@@ -254,18 +256,18 @@ def hopeless(
             message,
             bottleneck="places and bandwidth of parameter servers",
         )
-    if fewest > longest:
+    if minimum > longest:
         return Refusal(
             Reason.TOO_LATE,
-            f"takes {fewest} slots at best, with {count} workers; the longest round has {longest}",
+            f"takes {minimum} slots at best, with {count} workers; the longest round has {longest}",
             bottleneck="length of the longest round",
-            numbers={"slots": float(fewest), "longest_round": float(longest)},
+            numbers={"slots": float(minimum), "longest_round": float(longest)},
         )
-    if gang.values(fewest)[fewest] <= 0:
+    if gang.values(minimum)[minimum] <= 0:
         return Refusal(
             Reason.NO_VALUE,
-            f"is worth nothing after the {fewest} slots that it takes at best",
-            value=utility_value(job.utility, fewest),
+            f"is worth nothing after the {minimum} slots that it takes at best",
+            value=utility_value(job.utility, minimum),
             cost=0.0,
             bottleneck="its utility",
         )

@@ -1,4 +1,4 @@
-"""Whose places there are: types, places of each server, shares of each tenant, and jobs' claims."""
+"""Capacity units by type, server and tenant, and the units that jobs request."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from shadowprice.core.refusal import Reason, Refusal
 Integers = npt.NDArray[np.int64]
 
 EVERYBODY = "everybody"
-"""Name of the one owner where a cluster has no tenants."""
+"""Name of the only owner if a cluster has no tenants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The places that a job asks for.
+    """The owner and the unit types of a job.
 
     Parameters
     ----------
     tenant : int
-        Its owner.
+        Index of the owner.
     worker_type : int
-        Type of its workers' places.
+        Type of the units of its workers.
     ps_type : int or None
-        Type of its parameter servers' places; None for all-reduce training.
+        Type of the units of its parameter servers; None for all-reduce training.
     """
 
     tenant: int
@@ -42,7 +42,7 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Tenancy:
-    """The places of a cluster and who owns them.
+    """Capacity units of a cluster and their owners.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class Tenancy:
     tenants : tuple of str
         Owners.
     worker_types, ps_types : tuple of str
-        Resources that count places: ``worker``, ``worker/v100``; ``ps``, ``ps/large``.
+        Resources that count units: ``worker``, ``worker/v100``; ``ps``, ``ps/large``.
     workers, ps : int64, shape (types, servers)
-        Places of each type on each server.
+        Units of each type on each server.
     worker_shares, ps_shares : int64, shape (types, tenants)
-        Places that each tenant owns; of each type, all of them.
+        Units that each tenant owns; for each type, the sum over tenants is the total.
     """
 
     cluster: Cluster
@@ -73,12 +73,12 @@ class Tenancy:
         return bool(self.cluster.tenants)
 
     def shares(self) -> dict[str, dict[str, int]]:
-        """Return every tenant's share by type, as a cluster file writes it."""
+        """Return every tenant's share by type, as in a cluster file."""
         rows = [*self.worker_shares, *self.ps_shares]
         names = [*self.worker_types, *self.ps_types]
         return {
-            tenant: {name: int(row[at]) for name, row in zip(names, rows, strict=True)}
-            for at, tenant in enumerate(self.tenants)
+            tenant: {name: int(row[index]) for name, row in zip(names, rows, strict=True)}
+            for index, tenant in enumerate(self.tenants)
         }
 
     @cached_property
@@ -89,7 +89,7 @@ class Tenancy:
         ]
 
     def claim_of(self, job: Job) -> Claim | Refusal:
-        """Return the places that a job asks for, or why it cannot be counted in places."""
+        """Return the units that a job requests, or the reason why units can't express it."""
         if not self.named:
             tenant = 0
         elif job.tenant is None:
@@ -110,34 +110,34 @@ class Tenancy:
 
     def _one_place(self, kind: str, demand: Integers, columns: Sequence[int]) -> int | Refusal:
         cluster = self.cluster
-        asked = [
+        demanded = [
             column
             for column in np.flatnonzero(demand).tolist()
             if (cluster.capacity[:, column] < UNLIMITED).any()
         ]
-        if len(asked) == 1 and asked[0] in columns and demand[asked[0]] == MILLI:
-            return columns.index(asked[0])
+        if len(demanded) == 1 and demanded[0] in columns and demand[demanded[0]] == MILLI:
+            return columns.index(demanded[0])
         names = " or ".join(cluster.resources[column] for column in columns) or "(none here)"
-        found = ", ".join(cluster.resources[column] for column in asked) or "nothing"
+        demanded_names = ", ".join(cluster.resources[column] for column in demanded) or "nothing"
         return Refusal(
             Reason.POLICY,
             f"a {kind} takes one place of {names} here and nothing else that servers limit, and "
-            f"this one asks for {found}",
+            f"this one asks for {demanded_names}",
         )
 
 
 def tenancy_of(cluster: Cluster) -> Tenancy:
-    """Read places and shares from a cluster.
+    """Read units and shares from a cluster.
 
-    Where no tenant declares a share, places are divided evenly, type by type, odd ones to the
-    first. Where some do, a tenant that declares none owns none and can only borrow. A cluster
+    If no tenant declares a share, units of each type are divided evenly, and the first tenants get
+    the odd ones. If some do, a tenant without a share owns nothing and can only borrow. A cluster
     without tenants has one owner of everything.
 
     Raises
     ------
     InputError
-        If no server has places, places are not whole, or the shares of a type do not add up to
-        its places.
+        If no server has units, units aren't integers, or the shares of a type don't add up to its
+        units.
     """
     types: dict[str, tuple[str, ...]] = {
         kind: tuple(r for r in cluster.resources if r == kind or r.startswith(f"{kind}/"))
@@ -160,16 +160,16 @@ def tenancy_of(cluster: Cluster) -> Tenancy:
     shares: dict[str, Integers] = {}
     for kind, names in types.items():
         hosts = cluster.hosts_workers if kind == "worker" else cluster.hosts_ps
-        held = np.zeros((len(names), cluster.servers), np.int64)
+        units = np.zeros((len(names), cluster.servers), np.int64)
         owned = np.zeros((len(names), len(tenants)), np.int64)
         for row, name in enumerate(names):
             column = cluster.column[name]
             amounts = np.where(hosts, cluster.capacity[:, column], 0)
             if cluster.dimensions[column] is not Dimension.COUNT or (amounts % MILLI).any():
-                mend = f"write {name}: 8"
-                faults.append(Fault("cluster: servers", f"places of {name} are not whole", mend))
-            held[row] = amounts // MILLI
-            total = int(held[row].sum())
+                hint = f"write {name}: 8"
+                faults.append(Fault("cluster: servers", f"places of {name} are not whole", hint))
+            units[row] = amounts // MILLI
+            total = int(units[row].sum())
             if declared:
                 owned[row] = [
                     _share(tenant.name, tenant.share, name, faults) for tenant in cluster.tenants
@@ -179,7 +179,7 @@ def tenancy_of(cluster: Cluster) -> Tenancy:
             else:
                 owned[row] = total // len(tenants)
                 owned[row, : total % len(tenants)] += 1
-        places[kind], shares[kind] = held, owned
+        places[kind], shares[kind] = units, owned
     if faults:
         raise InputError(faults)
     return Tenancy(
@@ -195,12 +195,12 @@ def tenancy_of(cluster: Cluster) -> Tenancy:
 
 
 def require_tenants(tenancy: Tenancy, jobs: Sequence[Job] | None) -> None:
-    """Refuse known jobs that belong to nobody although places belong to tenants.
+    """Refuse known jobs without a tenant if units belong to tenants.
 
     Raises
     ------
     InputError
-        Naming the first such jobs.
+        With the names of the first such jobs.
     """
     if not tenancy.named or jobs is None:
         return
@@ -224,9 +224,9 @@ def _share(tenant: str, share: Mapping[str, int], name: str, faults: list[Fault]
 
 
 def _mismatch(name: str, owned: int, total: int) -> Fault:
-    by = f"{total - owned} too few" if owned < total else f"{owned - total} too many"
+    difference = f"{total - owned} too few" if owned < total else f"{owned - total} too many"
     return Fault(
         "cluster: tenants",
-        f"shares of {name} add up to {owned}, the servers hold {total}: {by}",
+        f"shares of {name} add up to {owned}, the servers hold {total}: {difference}",
         "shares of each type add up to its places; or declare none, to divide them evenly",
     )
