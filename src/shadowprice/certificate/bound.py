@@ -85,25 +85,31 @@ def upper_bound(
     ``report`` is called with every better bound over all jobs.
     """
     prices = np.zeros(oracle.shape)
-    everyone = np.arange(oracle.jobs)
+    all_jobs = np.arange(oracle.jobs)
     steps = list(_steps(oracle.jobs))
-    began = now()
-    for at, step in enumerate(steps):
-        left = deadline - now()
-        whole = step == 1
+    started = now()
+    for index, step in enumerate(steps):
+        remaining = deadline - now()
+        complete = step == 1
         # Half of the time is for trials over all jobs, the rest for the samples.
-        until = deadline if whole else began + (deadline - began) * (at + 1) / (2 * len(steps))
-        level = _Level(oracle, capacity_cost, everyone[::step], prices, 1.0 / step)
-        for found in level.search(tolerance if whole else max(tolerance, 5e-3), until, now, stop):
-            if whole and report is not None:
-                report(found)
-            prices = found.prices
-        if whole or left <= 0:
+        until = (
+            deadline
+            if complete
+            else started + (deadline - started) * (index + 1) / (2 * len(steps))
+        )
+        level = _Level(oracle, capacity_cost, all_jobs[::step], prices, 1.0 / step)
+        for bound in level.search(
+            tolerance if complete else max(tolerance, 5e-3), until, now, stop
+        ):
+            if complete and report is not None:
+                report(bound)
+            prices = bound.prices
+        if complete or remaining <= 0:
             break
     if step != 1:
-        level = _Level(oracle, capacity_cost, everyone, prices, 1.0)
-        found = level.first()
-    return found
+        level = _Level(oracle, capacity_cost, all_jobs, prices, 1.0)
+        bound = level.first()
+    return bound
 
 
 def _steps(jobs: int) -> Iterator[int]:
@@ -132,7 +138,7 @@ class _Level:
         self._scale = scale
         self._prices = prices
         size = max(1, -(-len(self._members) // _GROUPS))
-        self._group = [at // size for at in range(len(self._members))]
+        self._group = [position // size for position in range(len(self._members))]
         self._groups = (self._group[-1] + 1) if self._group else 0
         self._rounds = 0
 
@@ -146,32 +152,32 @@ class _Level:
     ) -> Iterator[Bound]:
         """Improve the prices; yield every bound that is better than the previous ones."""
         best_prices = self._prices
-        best, columns, news = self._try(best_prices)
+        best, columns, found_columns = self._try(best_prices)
         master = 0.0
-        found = Bound(best, best_prices, 0.0, self._rounds, tuple(columns), best <= _NOTHING)
-        yield found
-        if found.settled:
+        bound = Bound(best, best_prices, 0.0, self._rounds, tuple(columns), best <= _NOTHING)
+        yield bound
+        if bound.settled:
             return
         program = Master(self._groups, int(np.prod(self._oracle.shape)), self._scale)
-        program.add(news)
+        program.add(found_columns)
         while now() < until and not stop():
-            theirs = program.solve(until - now())
-            if theirs is None:
+            proposed = program.solve(until - now())
+            if proposed is None:
                 return
-            theirs = theirs.reshape(self._oracle.shape)
+            proposed = proposed.reshape(self._oracle.shape)
             master = program.value
             settled = best - master <= tolerance * max(abs(best), _NOTHING)
             if settled:
-                yield Bound(best, best_prices, master, self._rounds, found.columns, True)
+                yield Bound(best, best_prices, master, self._rounds, bound.columns, True)
                 return
             fresh = 0
-            for trial in (_SMOOTH * best_prices + (1 - _SMOOTH) * theirs, theirs):
-                value, columns, news = self._try(trial)
-                fresh = program.add(news)
+            for trial in (_SMOOTH * best_prices + (1 - _SMOOTH) * proposed, proposed):
+                value, columns, found_columns = self._try(trial)
+                fresh = program.add(found_columns)
                 if value < best:
                     best, best_prices = value, trial
-                    found = Bound(best, trial, master, self._rounds, tuple(columns), False)
-                    yield found
+                    bound = Bound(best, trial, master, self._rounds, tuple(columns), False)
+                    yield bound
                 if fresh:
                     break
                 # Smoothed prices give no new column, so the master's own prices are tried.
@@ -186,15 +192,15 @@ class _Level:
         total = self._scale * self._capacity_cost(prices)
         columns: list[Column | None] = []
         chosen: list[list[Column]] = [[] for _ in range(self._groups)]
-        alone = self._groups == len(self._members)
-        for at, member in enumerate(self._members):
+        one_job_each = self._groups == len(self._members)
+        for position, member in enumerate(self._members):
             payoff, column = self._oracle.price(member, prices)
             columns.append(column)
             total += max(0.0, payoff)
-            if column is not None and (payoff > 0 or alone):
-                chosen[self._group[at]].append(column)
-        news = [(group, self._join(parts)) for group, parts in enumerate(chosen) if parts]
-        return total, columns, news
+            if column is not None and (payoff > 0 or one_job_each):
+                chosen[self._group[position]].append(column)
+        found = [(group, self._join(parts)) for group, parts in enumerate(chosen) if parts]
+        return total, columns, found
 
     def _join(self, parts: Sequence[Column]) -> GroupColumn:
         """Return the combined utility and use of a group's schedules."""
@@ -206,8 +212,8 @@ class _Level:
         last = max(column.first + len(column.use) for column in used)
         total = np.zeros((last - first, *self._oracle.shape[1:]))
         for column in used:
-            at = column.first - first
-            total[at : at + len(column.use)] += column.use
+            begin = column.first - first
+            total[begin : begin + len(column.use)] += column.use
         flat = total.reshape(-1)
         cells = np.flatnonzero(flat)
         offset = first * int(np.prod(self._oracle.shape[1:]))

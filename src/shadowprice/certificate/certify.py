@@ -171,6 +171,6 @@ def _check(cluster: Cluster, relaxation: Relaxation, schedules: Mapping[int, Sch
     ends = (schedule.completion + 1 for schedule in schedules.values())
     slots = max(ends, default=relaxation.start + 1) - relaxation.start
     ledger = Ledger(cluster, slots, relaxation.start)
-    for at, schedule in schedules.items():
-        job = relaxation.members[at]
+    for index, schedule in schedules.items():
+        job = relaxation.members[index]
         ledger.reserve(job.name, schedule, job.worker, job.ps)

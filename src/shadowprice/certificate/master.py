@@ -133,12 +133,12 @@ class Master:
     def _drop(self, reduced: Floats) -> None:
         """Drop columns that have been unused for long."""
         self._idle = np.where((self.weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
-        old = np.flatnonzero(self._idle >= _IDLE)
-        if len(old) < max(1000, len(self._keys) // 3):
+        stale = np.flatnonzero(self._idle >= _IDLE)
+        if len(stale) < max(1000, len(self._keys) // 3):
             return
-        self._solver.deleteCols(len(old), old.astype(np.int32))
-        gone = set(old.tolist())
-        self._known -= {self._keys[at] for at in gone}
-        self._keys = [key for at, key in enumerate(self._keys) if at not in gone]
-        self._idle = np.delete(self._idle, old)
-        self.weights = np.delete(self.weights, old)
+        self._solver.deleteCols(len(stale), stale.astype(np.int32))
+        dropped = set(stale.tolist())
+        self._known -= {self._keys[index] for index in dropped}
+        self._keys = [key for index, key in enumerate(self._keys) if index not in dropped]
+        self._idle = np.delete(self._idle, stale)
+        self.weights = np.delete(self.weights, stale)

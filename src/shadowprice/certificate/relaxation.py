@@ -103,27 +103,27 @@ def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list
     far. Then they reach a horizon, or some multiple of the job's time alone if that is longer.
     Utilities don't increase, so every later completion earns at most ``tail``.
     """
-    over = all_done(cluster, jobs)
-    over = over if until is None else min(over, until)
-    spans = [max(0, over - job.arrival) for job in jobs]
+    end = all_done(cluster, jobs)
+    end = end if until is None else min(end, until)
+    spans = [max(0, end - job.arrival) for job in jobs]
     if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:
         alone = (_TIMES * max(1, job.fastest_slots) for job in jobs)
         spans = [
             min(span, max(cluster.horizon, slots)) for span, slots in zip(spans, alone, strict=True)
         ]
     return [
-        _window(job, span, over=job.arrival + span >= over)
+        _window(job, span, over=job.arrival + span >= end)
         for job, span in zip(jobs, spans, strict=True)
     ]
 
 
 def _window(job: Job, slots: int, *, over: bool) -> Window:
-    worth = job.utility.values(np.arange(slots + 1))
+    utility = job.utility.values(np.arange(slots + 1))
     # A steep utility is nearly 0 after some slots: searching them gains nothing.
-    useful = int(np.count_nonzero(worth > _SPENT * worth[0]))
+    useful = int(np.count_nonzero(utility > _SPENT * utility[0]))
     if useful <= slots:
-        return Window(job.arrival, job.arrival + useful, float(worth[useful]))
-    return Window(job.arrival, job.arrival + slots, 0.0 if over else float(worth[-1]))
+        return Window(job.arrival, job.arrival + useful, float(utility[useful]))
+    return Window(job.arrival, job.arrival + slots, 0.0 if over else float(utility[-1]))
 
 
 class Relaxation:
@@ -173,13 +173,15 @@ class Relaxation:
             return
         use = np.concatenate(stacked)
         for pool in range(use.shape[1]):
-            taken = np.unique(use[:, pool], axis=0)
-            for one in reversed(range(taken.shape[1])):
-                for other in range(taken.shape[1]):
-                    if one == other or not (self.counted[pool, one] and self.counted[pool, other]):
+            uses = np.unique(use[:, pool], axis=0)
+            for resource in reversed(range(uses.shape[1])):
+                for other in range(uses.shape[1]):
+                    if resource == other or not (
+                        self.counted[pool, resource] and self.counted[pool, other]
+                    ):
                         continue
-                    if (taken[:, one] <= taken[:, other]).all():
-                        self.counted[pool, one] = False
+                    if (uses[:, resource] <= uses[:, other]).all():
+                        self.counted[pool, resource] = False
                         break
         self._choices = [
             (counts, gains, np.where(self.counted, use, 0.0))
@@ -234,11 +236,11 @@ class Relaxation:
 
     def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
         gains = np.maximum(job.gains, job.internal_gains)
-        room = int(places(self._capacity, job.worker, self._hosts[0]).sum())
-        fits = (gains > 0) & (job.worker_counts <= room)
+        maximum = int(places(self._capacity, job.worker, self._hosts[0]).sum())
+        fits = (gains > 0) & (job.worker_counts <= maximum)
         if job.ps is not None:
-            room = int(places(self._capacity, job.ps, self._hosts[1]).sum())
-            fits &= job.ps_counts <= room
+            maximum = int(places(self._capacity, job.ps, self._hosts[1]).sum())
+            fits &= job.ps_counts <= maximum
         use = np.zeros((int(fits.sum()), *self.counted.shape))
         use[:, 0] += job.worker_counts[fits, None] * self._share(0, job.worker)
         if job.ps is not None:
@@ -249,9 +251,9 @@ class Relaxation:
         """Return the share of each limit of a pool that a demand takes."""
         key = (pool, demand.tobytes())
         if key not in self._shares:
-            found = np.zeros(self.counted.shape[1])
-            found[: len(self.limits[pool])] = shares(self.limits[pool], demand)
-            self._shares[key] = found
+            share = np.zeros(self.counted.shape[1])
+            share[: len(self.limits[pool])] = shares(self.limits[pool], demand)
+            self._shares[key] = share
         return self._shares[key]
 
     def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
@@ -269,23 +271,23 @@ class Relaxation:
             return self._late(window)
         cost = self.costs(job, prices[first : first + slots])
         utility = member.utility.values(np.arange(slots))
-        found = best_schedule(np.maximum(cost, 0.0), gains, member.required, utility)
-        if not found.feasible or found.payoff < window.tail:
+        result = best_schedule(np.maximum(cost, 0.0), gains, member.required, utility)
+        if not result.feasible or result.payoff < window.tail:
             return self._late(window)
-        length = found.completion + 1
-        chosen = found.choice[:length]
-        on = chosen >= 0
-        used = np.where(on[:, None, None], use[np.maximum(chosen, 0)], 0.0)
-        worth = float(utility[found.completion])
-        column = Column(worth, first, used, np.where(on, counts[np.maximum(chosen, 0)], 0))
-        return ProvenPayoff(found.payoff + _ROUNDING * abs(worth)), column
+        length = result.completion + 1
+        choice = result.choice[:length]
+        active = choice >= 0
+        used = np.where(active[:, None, None], use[np.maximum(choice, 0)], 0.0)
+        earned = float(utility[result.completion])
+        column = Column(earned, first, used, np.where(active, counts[np.maximum(choice, 0)], 0))
+        return ProvenPayoff(result.payoff + _ROUNDING * abs(earned)), column
 
     def _late(self, window: Window) -> tuple[ProvenPayoff, Column | None]:
         """Return the payoff of completing after the window at no cost."""
         if window.tail <= 0:
             return ProvenPayoff(0.0), None
-        nothing = np.zeros((0, *self.counted.shape))
-        late = Column(window.tail, window.first - self.start, nothing, np.zeros(0, dtype=np.int64))
+        no_use = np.zeros((0, *self.counted.shape))
+        late = Column(window.tail, window.first - self.start, no_use, np.zeros(0, dtype=np.int64))
         return ProvenPayoff(window.tail), late
 
 

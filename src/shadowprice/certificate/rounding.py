@@ -126,13 +126,13 @@ class Rounding:
         job = self._jobs[at]
         required = job.required
         for _ in range(_TRIES):
-            found = self._search(at, part, required)
-            if found is None:
+            placed = self._search(at, part, required)
+            if placed is None:
                 return False
-            made = _progress(job, found.schedule, first=self._cluster.restart_first)
-            if made >= job.required:
-                return self.put_back(at, found)
-            required += job.required - made
+            progress = _progress(job, placed.schedule, first=self._cluster.restart_first)
+            if progress >= job.required:
+                return self.put_back(at, placed)
+            required += job.required - progress
         return False
 
     def take_out(self, at: int) -> Placed:
@@ -204,22 +204,28 @@ class Rounding:
         if not len(member.gains) or int(member.gains.max()) * member.slots < required:
             return None
         worker, ps = member.price
-        on = (self._pools[0], member.worker), (self._pools[1], member.ps)
+        sides = (self._pools[0], member.worker), (self._pools[1], member.ps)
         cost = room_costs(
-            self._free, member.first, *on[0], part * worker, *on[1], part * ps,
+            self._free, member.first, *sides[0], part * worker, *sides[1], part * ps,
             member.workers, member.servers,
         )  # fmt: skip
-        found = best_schedule(cost, member.gains, required, member.worth, gap=_PAYOFF_GAP)
-        if not found.feasible or found.payoff <= 0:
+        result = best_schedule(cost, member.gains, required, member.worth, gap=_PAYOFF_GAP)
+        if not result.feasible or result.payoff <= 0:
             return None
         entries = stand_in_slots(
-            self._free, member.first, *on[0], *on[1], member.workers, member.servers, found.choice
+            self._free,
+            member.first,
+            *sides[0],
+            *sides[1],
+            member.workers,
+            member.servers,
+            result.choice,
         )
         schedule = Schedule(
             entries[:, 0] + self._relaxation.start,
             *(np.ascontiguousarray(entries[:, column]) for column in (1, 2, 3)),
         )
-        return Placed(schedule, float(member.worth[found.completion]))
+        return Placed(schedule, float(member.worth[result.completion]))
 
 
 def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
@@ -265,19 +271,19 @@ def best_schedules(
     """
     best = Best(0.0, {})
     enough = bound - max(gap, _EXACT) * abs(bound)
-    kept = Rounding(cluster, relaxation, prices)
+    state = Rounding(cluster, relaxation, prices)
     if not relaxation.slots:
         return best
     trying = spent() + _TRYING * (1.0 - spent())
-    for trial in _trials(kept, relaxation, prices, starts, lambda: stop() or spent() > trying):
+    for trial in _trials(state, relaxation, prices, starts, lambda: stop() or spent() > trying):
         if trial.utility > best.utility:
-            best, kept = _snapshot(trial), trial
+            best, state = _snapshot(trial), trial
             report(best.utility)
         if stop() or best.utility >= enough:
             return best
     before = spent()
     return _improve(
-        kept,
+        state,
         relaxation,
         enough,
         stop,
@@ -295,14 +301,14 @@ def _trials(
     stop: Stop,
 ) -> Iterator[Rounding]:
     """Yield sets of schedules: the initial ones, then jobs placed one after another."""
-    worth = np.array([_most(job) for job in relaxation.members])
+    utility = np.array([_most(job) for job in relaxation.members])
     for schedules in starts:
         # A run may be longer than every best schedule; its late completions count too.
         ends = (plan.completion + 1 for plan in schedules.values() if len(plan))
         trial = empty.emptied(max(ends, default=relaxation.start + 1) - relaxation.start)
         for at, schedule in schedules.items():
             trial.begin(at, schedule)
-        _fill(trial, np.argsort(-worth, kind="stable").tolist(), 0.0, stop)
+        _fill(trial, np.argsort(-utility, kind="stable").tolist(), 0.0, stop)
         yield trial
     orders: list[list[int]] = []
     for part in _PARTS:
@@ -318,25 +324,27 @@ def _trials(
 
 def _fill(trial: Rounding, order: Sequence[int], part: float, stop: Stop) -> None:
     """Place all jobs without a schedule, in order, at a fraction of the prices."""
-    for at in order:
+    for index in order:
         if stop():
             return
-        if at not in trial.placed:
-            trial.place(at, part)
+        if index not in trial.placed:
+            trial.place(index, part)
 
 
 def _orders(relaxation: Relaxation, prices: Floats) -> list[list[int]]:
     """Return orders of the jobs: by payoff per cost, and by utility per cost at the prices."""
     mean = prices.mean(axis=0).reshape(-1) + 1e-12
     density, payoff = np.zeros(relaxation.jobs), np.zeros(relaxation.jobs)
-    for at in range(relaxation.jobs):
-        proven, column = relaxation.price(at, prices)
-        worth = 0.0 if column is None else column.utility
-        counts, gains, use = relaxation.choices(at)
-        payoff[at] = proven
+    for index in range(relaxation.jobs):
+        proven, column = relaxation.price(index, prices)
+        utility = 0.0 if column is None else column.utility
+        counts, gains, use = relaxation.choices(index)
+        payoff[index] = proven
         if len(counts):
-            work = relaxation.members[at].required / gains * (use.reshape(len(counts), -1) @ mean)
-            density[at] = worth / max(float(work.min()), 1e-12)
+            work = (
+                relaxation.members[index].required / gains * (use.reshape(len(counts), -1) @ mean)
+            )
+            density[index] = utility / max(float(work.min()), 1e-12)
     return [
         np.argsort(-density, kind="stable").tolist(),
         np.argsort(-payoff, kind="stable").tolist(),
@@ -359,16 +367,16 @@ def _improve(
     """
     best = _snapshot(state)
     heat = _HEAT * best.utility / max(1, len(best.schedules))
-    worth = np.array([_most(job) for job in relaxation.members])
+    utility = np.array([_most(job) for job in relaxation.members])
     first = np.array([window.first for window in relaxation.windows])
     end = np.array([window.end for window in relaxation.windows])
     idle = 0
-    patience = _ENOUGH + _ENOUGH_A_JOB * relaxation.jobs
-    while not stop() and state.utility < enough and idle < patience:
+    max_idle = _ENOUGH + _ENOUGH_A_JOB * relaxation.jobs
+    while not stop() and state.utility < enough and idle < max_idle:
         idle += 1
         # Jobs are drawn in proportion to what they could gain, with or without a schedule.
-        missing = np.maximum(worth - state.earned, 0.0)
-        if missing.max(initial=0.0) <= _NOTHING * worth.max():
+        missing = np.maximum(utility - state.earned, 0.0)
+        if missing.max(initial=0.0) <= _NOTHING * utility.max():
             break
         new = _draw(missing, rng)
         until = end[new] if state.end[new] < 0 else state.end[new] + 1
@@ -376,27 +384,37 @@ def _improve(
         rivals = np.flatnonzero((state.start <= slot) & (state.end >= slot))
         rivals = rivals[rivals != new]
         count = min(len(rivals), int(rng.integers(1, _NEIGHBOURS + 1)))
-        out: list[int] = rng.choice(rivals, count, replace=False).tolist() if count else []
+        removed_rivals: list[int] = (
+            rng.choice(rivals, count, replace=False).tolist() if count else []
+        )
         before = state.utility
-        held = {at: state.take_out(at) for at in [new, *out] if at in state.placed}
+        removed = {
+            index: state.take_out(index)
+            for index in [new, *removed_rivals]
+            if index in state.placed
+        }
         drawn = rng.integers(relaxation.jobs, size=_LOOKED_AT)
-        drawn = drawn[(state.end[drawn] < 0) & (worth[drawn] > 0)]
-        more = [at for at in dict.fromkeys(drawn.tolist()) if at != new and at not in held]
-        again = [new, *rng.permutation(out).tolist(), *more[:_EXTRA]]
+        drawn = drawn[(state.end[drawn] < 0) & (utility[drawn] > 0)]
+        extra = [
+            index
+            for index in dict.fromkeys(drawn.tolist())
+            if index != new and index not in removed
+        ]
+        order = [new, *rng.permutation(removed_rivals).tolist(), *extra[:_EXTRA]]
         part = float(rng.choice(_PARTS))
-        added = [at for at in again if state.place(at, part)]
-        added += [at for at in again if at not in state.placed and state.place(at, 0.0)]
+        added = [index for index in order if state.place(index, part)]
+        added += [index for index in order if index not in state.placed and state.place(index, 0.0)]
         # The temperature falls with time, and with moves that found nothing.
-        cooled = _COOLED ** min(1.0, max(spent(), idle / patience))
+        cooled = _COOLED ** min(1.0, max(spent(), idle / max_idle))
         if state.utility - before > heat * cooled * math.log(1 - rng.random()):
             if state.utility > best.utility + 1e-9:
                 best, idle = _snapshot(state), 0
                 report(best.utility)
             continue
-        for at in added:
-            state.take_out(at)
-        for at, placed in held.items():
-            state.put_back(at, placed)
+        for index in added:
+            state.take_out(index)
+        for index, placed in removed.items():
+            state.put_back(index, placed)
     return best
 
 
@@ -414,7 +432,7 @@ def _draw(weight: Floats, rng: np.random.Generator) -> int:
 def _snapshot(state: Rounding) -> Best:
     return Best(
         math.fsum(placed.utility for placed in state.placed.values()),
-        {at: placed.schedule for at, placed in state.placed.items()},
+        {index: placed.schedule for index, placed in state.placed.items()},
     )
 
 

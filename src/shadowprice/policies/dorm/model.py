@@ -1,4 +1,4 @@
-"""Dorm's mixed-integer linear program (Sun et al. 2017, section on the optimizer), with HiGHS.
+"""Dorm's mixed-integer linear program (Sun et al. 2017, section on the optimizer).
 
 Maximise, over the jobs' worker counts and placements, the sum over resources of used / capacity,
 such that

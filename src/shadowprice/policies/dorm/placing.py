@@ -1,4 +1,4 @@
-"""Placement of the program's decisions: shrinking jobs free servers, growing ones fill them."""
+"""Placement of the program's decisions: shrink jobs first, then grow others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def placement(self) -> Placement:
-        """This layout as an immutable placement."""
+        """The layout as an immutable placement."""
         workers, ps = self.given
         used = np.flatnonzero(workers + ps)
         return Placement(
@@ -53,7 +53,7 @@ class Layout:
         )
 
     def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
-        """Remove processes from the servers with the fewest first, so that the rest stays together.
+        """Remove processes, from the servers with the fewest first, to keep the rest together.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Dorm (OASiS, section V, scheme (iv)): utilisation by MILP, fair and with few adjustments."""
+"""Dorm (OASiS, section V, scheme (iv)): fair utilisation by MILP with few adjustments."""
 
 from __future__ import annotations
 

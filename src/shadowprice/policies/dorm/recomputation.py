@@ -156,7 +156,7 @@ class Recomputation:
     def _settle(
         self, entry: Entry, target: tuple[Integers, Integers], layout: Layout
     ) -> int | None:
-        """Bring a trimmed layout to its target or below it; return the choice, None if none fits."""
+        """Fill a trimmed layout to its target or below; return the choice, None if none fits."""
         choice = int(np.searchsorted(entry.counts, target[0].sum()))
         if self._fill(target, layout):
             return choice

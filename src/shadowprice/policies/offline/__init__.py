@@ -1,4 +1,4 @@
-"""The offline optimum of OASiS's problem (1), by which online schedulers are judged."""
+"""The offline optimum of OASiS's problem (1), the reference for online schedulers."""
 
 from shadowprice.policies.offline.parameters import OptimumParameters
 from shadowprice.policies.registry import PolicyInfo

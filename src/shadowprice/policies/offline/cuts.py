@@ -1,12 +1,12 @@
-"""Inequalities that the numbers of workers of a slot satisfy because servers are whole machines.
+"""Inequalities for the numbers of workers of a slot, which follow from integral servers.
 
-What can be packed in a slot is a sum, over servers, of what each can carry. So for any weights
+The items packed in a slot are a sum, over servers, of what each server carries. So for any weights
 ``w >= 0``
 
     w . totals <= sum over servers of (largest w . pattern that the server carries),
 
-and the convex hull of what can be packed is cut out by these inequalities alone. Given totals, the
-most violated one is found by row generation over the patterns of each kind of server
+and these inequalities alone define the convex hull of the feasible totals. Given totals, the most
+violated inequality is found by row generation over the patterns of each kind of server
 (`kernels.server_patterns`). An inequality holds in every slot with the same servers.
 """
 
@@ -28,11 +28,11 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 PRECISION: Final = 1000
-"""Weights of an inequality are whole multiples of 1/PRECISION, so that it is exactly valid."""
+"""Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""
 
 MOST_NODES: Final = 200_000
 LARGEST_COUNT: Final = 1 << 20
-"""Stands for a server that carries any number of an item; no job has as many workers."""
+"""Count for a server that carries any number of an item; no job has this many workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Equal servers: what one holds, the most of each item on it, and how many there are."""
+    """Equal servers: the capacity of one, its maximum of each item, and their number."""
 
     capacity: Integers
     most: Integers
@@ -70,7 +70,7 @@ class CutPool:
     slot : int
         A slot; the inequalities hold in all slots with the same servers.
     items : list of Item
-        What is to be placed.
+        The items to place.
     """
 
     def __init__(self, problem: Problem, slot: int, items: list[Item]) -> None:
@@ -85,15 +85,15 @@ class CutPool:
             demand = job.worker if item.is_worker else job.ps
             assert demand is not None
             demands.append(demand)
-        most = np.array(
+        limits = np.array(
             [
-                places(free, demand, problem.hosts_workers if one.is_worker else problem.hosts_ps)
-                for one, demand in zip(items, demands, strict=True)
+                places(free, demand, problem.hosts_workers if owner.is_worker else problem.hosts_ps)
+                for owner, demand in zip(items, demands, strict=True)
             ]
         ).T
-        most = np.minimum(most, LARGEST_COUNT)
+        limits = np.minimum(limits, LARGEST_COUNT)
         self._demand = np.ascontiguousarray(np.array(demands)[:, limited])
-        rows = np.concatenate((free[:, limited], most), axis=1)
+        rows = np.concatenate((free[:, limited], limits), axis=1)
         kinds, counts = np.unique(rows, axis=0, return_counts=True)
         width = int(limited.sum())
         self._kinds = [
@@ -108,7 +108,7 @@ class CutPool:
         self._patterns: list[list[Integers]] = [[] for _ in self._kinds]
 
     def separate(self, totals: Floats, tolerance: float = 1e-4) -> Cut | None:
-        """Return an inequality that totals violate, None where they are in the convex hull."""
+        """Return an inequality that totals violate; None if they are in the convex hull."""
         items = len(self.items)
         if not self._kinds or float(totals.max(initial=0.0)) <= tolerance:
             return None
@@ -119,51 +119,53 @@ class CutPool:
             if violation * scale <= tolerance:
                 return best
             integers = np.rint(weights * PRECISION).astype(np.int64)
-            limit, news = 0, False
-            for at, kind in enumerate(self._kinds):
+            limit, found_pattern = 0, False
+            for index, kind in enumerate(self._kinds):
                 pattern = np.zeros(items, dtype=np.int64)
-                worth, bound = best_pattern(
+                value, bound = best_pattern(
                     integers, self._demand, kind.capacity, kind.most, MOST_NODES, pattern
                 )
                 limit += kind.count * bound
-                if worth / PRECISION > tops[at] * scale + 1e-7 and not any(
-                    np.array_equal(pattern, known) for known in self._patterns[at]
+                if value / PRECISION > tops[index] * scale + 1e-7 and not any(
+                    np.array_equal(pattern, known) for known in self._patterns[index]
                 ):
-                    self._patterns[at].append(pattern)
-                    news = True
+                    self._patterns[index].append(pattern)
+                    found_pattern = True
             excess = float(integers @ totals) - limit
             if excess > tolerance * PRECISION:
                 best = Cut(integers, limit)
-            if not news:
+            if not found_pattern:
                 if best is not None:
                     self.cuts.append(best)
                     self.fresh.append(best)
                 return best
 
     def _weigh(self, totals: Floats, scale: float) -> tuple[Floats, Floats, float]:
-        """Return weights that separate totals from the patterns known so far."""
+        """Return weights that separate totals from the known patterns, and the violation."""
         program = Program()
-        weights = [program.column(cost=float(t), upper=1.0, integer=False) for t in totals]
+        weights = [program.column(cost=float(total), upper=1.0, integer=False) for total in totals]
         tops = [program.column(cost=-float(kind.count), integer=False) for kind in self._kinds]
         for top, patterns in zip(tops, self._patterns, strict=True):
             for pattern in patterns:
-                some = np.flatnonzero(pattern).tolist()
+                used = np.flatnonzero(pattern).tolist()
                 program.row(
-                    [*(weights[i] for i in some), top],
-                    [*(float(pattern[i]) / scale for i in some), -1.0],
+                    [*(weights[item] for item in used), top],
+                    [*(float(pattern[item]) / scale for item in used), -1.0],
                     upper=0,
                 )
-        answer = program.solve(relaxed=True)
-        return answer.values[weights], answer.values[tops], answer.objective
+        result = program.solve(relaxed=True)
+        return result.values[weights], result.values[tops], result.objective
 
 
 def pools(problem: Problem, slot: int) -> list[CutPool]:
-    """Return the pools of a slot: one for each role, or one where a server may carry both."""
-    workers = [Item(at, True) for at, one in enumerate(problem.requests) if one.completions]
+    """Return the pools of a slot: one per role, or a single one if a server may carry both."""
+    workers = [
+        Item(index, True) for index, request in enumerate(problem.requests) if request.completions
+    ]
     servers = [
-        Item(at, False)
-        for at, one in enumerate(problem.requests)
-        if one.completions and one.job.ps is not None
+        Item(index, False)
+        for index, request in enumerate(problem.requests)
+        if request.completions and request.job.ps is not None
     ]
     groups = [workers, servers] if problem.separate else [workers + servers]
     return [CutPool(problem, slot, group) for group in groups if group]

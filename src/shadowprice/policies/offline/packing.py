@@ -1,7 +1,6 @@
-"""Whether given numbers of workers and parameter servers stand on given servers in one slot.
+"""Exact check whether numbers of workers and parameter servers fit on servers in one slot.
 
-Exact: integers throughout, a quick heuristic first, and a small feasibility program where that
-fails.
+Integers throughout: a fast heuristic first, and a small feasibility program if it fails.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class Items:
     owner : int
         Position of the job.
     is_worker : bool
-        Whether they are workers, or parameter servers.
+        Whether they are workers; otherwise they are parameter servers.
     count : int
-        How many.
+        Number of items.
     demand : ndarray of int64, shape (resources,)
-        What one takes.
+        Demand of one item.
     """
 
     owner: int
@@ -47,9 +46,9 @@ class Machines:
     Parameters
     ----------
     free : ndarray of int64, shape (servers, resources)
-        Room on each.
+        Free capacity of each server.
     hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        What each may carry.
+        Servers that may carry workers, and parameter servers.
     """
 
     free: Integers
@@ -61,25 +60,25 @@ class Machines:
         return self.hosts_workers if items.is_worker else self.hosts_ps
 
     def places(self, items: Items) -> Integers:
-        """Return how many of the items each server could carry on its own."""
+        """Return how many of the items fit on each server alone."""
         return places(self.free, items.demand, self.hosts(items))
 
 
 def places(free: Integers, demand: Integers, hosts: NDArray[np.bool_]) -> Integers:
-    """Return how many items of a demand each server carries, shape (servers,)."""
-    asked = demand > 0
-    if not asked.any():
+    """Return how often a demand fits on each server, shape (servers,); 0 off ``hosts``."""
+    demanded = demand > 0
+    if not demanded.any():
         return np.where(hosts, np.iinfo(np.int32).max, 0)
-    fitting = (free[:, asked] // demand[asked]).min(axis=1)
+    fitting = (free[:, demanded] // demand[demanded]).min(axis=1)
     return np.where(hosts, np.maximum(fitting, 0), 0)
 
 
 def items_of(owner: int, job: Job, workers: int) -> list[Items]:
-    """Return what a job with so many workers puts on servers."""
-    listed = [Items(owner, True, workers, job.worker)]
+    """Return the items of a job with this number of workers."""
+    items = [Items(owner, True, workers, job.worker)]
     if job.ps is not None and job.ps_needed(workers):
-        listed.append(Items(owner, False, job.ps_needed(workers), job.ps))
-    return listed
+        items.append(Items(owner, False, job.ps_needed(workers), job.ps))
+    return items
 
 
 def pack(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
@@ -88,7 +87,7 @@ def pack(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
     Returns
     -------
     list of ndarray of int64, shape (servers,), or None
-        Of each kind of items, how many stand on each server; None where they do not fit.
+        For each kind of items, the number on each server; None if they don't fit.
     """
     if not items:
         return []
@@ -96,58 +95,61 @@ def pack(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
 
 
 def _first_fit(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
-    """Try the largest items first, each on the servers where the least would be left."""
-    whole = np.maximum(machines.free.sum(axis=0).astype(np.float64), 1.0)
-    weight = [float((one.demand / whole).max()) for one in items]
-    order = sorted(range(len(items)), key=lambda at: -weight[at])
+    """Place the largest items first, each kind on the tightest or on the emptiest servers."""
+    total = np.maximum(machines.free.sum(axis=0).astype(np.float64), 1.0)
+    weight = [float((item.demand / total).max()) for item in items]
+    order = sorted(range(len(items)), key=lambda index: -weight[index])
     for descending in (False, True):
         free = machines.free.copy()
-        given = [np.zeros(len(free), dtype=np.int64) for _ in items]
-        for at in order:
-            one, left = items[at], items[at].count
-            room = places(free, one.demand, machines.hosts(one))
+        packed = [np.zeros(len(free), dtype=np.int64) for _ in items]
+        for index in order:
+            item, remaining = items[index], items[index].count
+            room = places(free, item.demand, machines.hosts(item))
             for server in np.argsort(-room if descending else room, kind="stable").tolist():
-                take = min(left, int(room[server]))
-                if take:
-                    given[at][server] = take
-                    free[server] -= take * one.demand
-                    left -= take
-            if left:
+                count = min(remaining, int(room[server]))
+                if count:
+                    packed[index][server] = count
+                    free[server] -= count * item.demand
+                    remaining -= count
+            if remaining:
                 break
         else:
-            return given
+            return packed
     return None
 
 
 def _exact(machines: Machines, items: Sequence[Items]) -> list[Integers] | None:
-    """Solve a feasibility program; its answer is checked in integers."""
+    """Solve a feasibility program and check its result in integers."""
     program = Program()
     columns = []
-    for one in items:
-        most = machines.places(one)
-        if int(most.sum()) < one.count:
+    for item in items:
+        fits = machines.places(item)
+        if int(fits.sum()) < item.count:
             return None
-        row = [program.column(upper=min(int(limit), one.count)) for limit in most]
-        program.row(row, [1.0] * len(row), lower=one.count, upper=one.count)
+        row = [program.column(upper=min(int(limit), item.count)) for limit in fits]
+        program.row(row, [1.0] * len(row), lower=item.count, upper=item.count)
         columns.append(row)
     servers, resources = machines.free.shape
     for server in range(servers):
         for r in range(resources):
-            demands = [int(one.demand[r]) for one in items]
+            demands = [int(item.demand[r]) for item in items]
             capacity = int(machines.free[server, r])
-            if sum(d * one.count for d, one in zip(demands, items, strict=True)) > capacity:
-                divisor = int(np.gcd.reduce([d for d in demands if d]))
+            if (
+                sum(amount * item.count for amount, item in zip(demands, items, strict=True))
+                > capacity
+            ):
+                divisor = int(np.gcd.reduce([amount for amount in demands if amount]))
                 program.row(
-                    [row[server] for row, d in zip(columns, demands, strict=True) if d],
-                    [d // divisor for d in demands if d],
+                    [row[server] for row, amount in zip(columns, demands, strict=True) if amount],
+                    [amount // divisor for amount in demands if amount],
                     upper=capacity // divisor,
                 )
-    answer = program.solve()
-    if not answer.feasible:
+    result = program.solve()
+    if not result.feasible:
         return None
-    given = [np.rint(answer.values[row]).astype(np.int64) for row in columns]
+    packed = [np.rint(result.values[row]).astype(np.int64) for row in columns]
     used = sum(
-        (counts[:, None] * one.demand for counts, one in zip(given, items, strict=True)),
+        (counts[:, None] * item.demand for counts, item in zip(packed, items, strict=True)),
         start=np.zeros_like(machines.free),
     )
-    return given if bool((used <= machines.free).all()) else None
+    return packed if bool((used <= machines.free).all()) else None

@@ -1,4 +1,4 @@
-"""The offline optimum as a policy: it solves once, then commits each job when it arrives."""
+"""The offline optimum as a policy: solve once, then commit each job when it arrives."""
 
 from __future__ import annotations
 
@@ -55,30 +55,23 @@ LOST: Final = Refusal(
 )
 
 _FRUITLESS: Final = 16
-"""Slots that a job may be on its way for each that brings something, where no plan does."""
+"""Maximum of slots since a job's start per slot's worth of progress, if its plan makes none."""
 
 
 class Optimum:
     """Problem (1), solved over the whole job set.
 
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster, the job set, and T.
-    parameters : OptimumParameters
-        What was set.
-
     Raises
     ------
     InputError
-        If the job set is too large, or holds a job that problem (1) cannot express.
+        If the job set is too large, or contains a job that problem (1) can't express.
     """
 
     capabilities: Capabilities = Capabilities(plans_ahead=True, elastic=True, foresees=True)
 
     def __init__(self, context: PolicyContext, parameters: OptimumParameters) -> None:
         self._parameters = parameters
-        # Problem (1) knows no copies; the engine refuses bags of tasks.
+        # Problem (1) can't express copies of tasks; the engine refuses bags of tasks.
         self._jobs = {job.name: job for job in context.known_jobs or () if job.bag is None}
         self._until = context.until
         self._window = context.cluster.horizon
@@ -93,11 +86,11 @@ class Optimum:
             self._window = max(self._window, *spans)
             problem = whole_problem(context.cluster, jobs, context.until)
             self.solution = self._solve(problem)
-        # Among slots that are worth the same, a plan may take any.
+        # A plan may start late, because slots of equal utility are equivalent.
         self.capabilities = replace(self.capabilities, window=self._window, patience=self._window)
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, and what the solver proved."""
+        """Return every parameter in force, and the bound and gap that the solver proved."""
         values: dict[str, object] = self._parameters.model_dump()
         if self.solution is not None:
             values |= {
@@ -109,10 +102,10 @@ class Optimum:
         return values
 
     def resume(self, view: View) -> None:
-        """Take in other servers, and what was revised of the jobs that are open.
+        """Take over revisions of open jobs.
 
-        What stands keeps standing; those who are to come are planned anew with the event that told
-        of the change, before any of them arrives.
+        Existing plans stay. Future jobs are replanned by the event that reports the change, before
+        any of them arrives.
         """
         for name, state in view.open_jobs.items():
             if name in self._jobs:
@@ -132,14 +125,14 @@ class Optimum:
                     view, names, OVER if view.end <= view.slot else given_up
                 )
             case ServerLost() | ServerBack() | JobCancelled() | CapacityChanged() | JobRevised():
-                # Less room, or more, than was planned for: plan those who are to come anew.
+                # The free capacity differs from the planned one: replan future jobs.
                 yield from self._plan_again(view, (), LOST)
 
     def _answer(self, job: Job, otherwise: Refusal) -> Decision:
         plan = self._plans.get(job.name)
         if plan is not None:
-            worth = utility_value(job.utility, plan.completion - job.arrival)
-            return Commit(job.name, plan, payoff=worth, utility=worth, cost=0.0)
+            utility = utility_value(job.utility, plan.completion - job.arrival)
+            return Commit(job.name, plan, payoff=utility, utility=utility, cost=0.0)
         if otherwise is not REFUSED:
             return Drop(job.name, otherwise)
         late = self._until is not None and job.arrival + job.shortest_slots > self._until
@@ -148,23 +141,23 @@ class Optimum:
     def _plan_again(
         self, view: View, displaced: Iterable[str], given_up: Refusal
     ) -> Iterator[Decision]:
-        """Plan displaced jobs and those to come, around the plans that stand."""
+        """Replan displaced and future jobs around the existing plans."""
         names = list(displaced)
         start = view.slot
-        coming = [
+        future = [
             job
             for job in self._jobs.values()
             if job.arrival >= start and job.name not in self._answered
         ]
-        jobs = [self._jobs[name] for name in names] + coming
+        jobs = [self._jobs[name] for name in names] + future
         self._plans.update(dict.fromkeys((job.name for job in jobs), None))
         ends = self._ends(view, jobs)
         slots = max(ends, default=start) - start
         if slots > 0:
             window = view.ledger.capacity - view.ledger.used
             free = np.broadcast_to(view.ledger.capacity, (slots, *window.shape[1:])).copy()
-            known = min(slots, len(window))
-            free[:known] = window[:known]
+            length = min(slots, len(window))
+            free[:length] = window[:length]
             requests = tuple(
                 request_of(job, start, end, _left(view, job.name))
                 for job, end in zip(jobs, ends, strict=True)
@@ -172,20 +165,20 @@ class Optimum:
             cluster = view.cluster
             self._solve(Problem(requests, free, start, cluster.hosts_workers, cluster.hosts_ps))
         for name in names:
-            answer: Decision = self._answer(self._jobs[name], given_up)
+            decision: Decision = self._answer(self._jobs[name], given_up)
             state = view.open_jobs[name]
-            if isinstance(answer, Commit) and restarts(view, state):
-                done = potential(state.job, answer.schedule, None, charged=True)
-                fruitless = None if done else _fruitless(view, state)
-                answer = answer if fruitless is None else Drop(name, fruitless)
-            yield answer
+            if isinstance(decision, Commit) and restarts(view, state):
+                progresses = potential(state.job, decision.schedule, None, charged=True)
+                fruitless = None if progresses else _fruitless(view, state)
+                decision = decision if fruitless is None else Drop(name, fruitless)
+            yield decision
 
     def _ends(self, view: View, jobs: Sequence[Job]) -> list[int]:
-        """Return the first slot that each job has no use for, or may not use."""
+        """Return the first slot that each job can't use, or that is useless for it."""
         ledger = view.ledger
         cluster = replace(view.cluster, capacity=ledger.capacity)
-        taken = np.flatnonzero(ledger.used.any(axis=(1, 2)))
-        begin = view.slot + (int(taken[-1]) + 1 if len(taken) else 0)
+        reserved = np.flatnonzero(ledger.used.any(axis=(1, 2)))
+        begin = view.slot + (int(reserved[-1]) + 1 if len(reserved) else 0)
         left = [_left(view, job.name) for job in jobs]
         ends = ends_of(cluster, jobs, self._until, begin=begin, left=left)
         return [
@@ -211,7 +204,7 @@ class Optimum:
 
 
 def _left(view: View, name: str) -> int | None:
-    """Return the work of an open job for which it is planned anew, a restart of it included."""
+    """Return the remaining work of an open job including a restart; None for a future job."""
     state = view.open_jobs.get(name)
     if state is None:
         return None
@@ -220,11 +213,11 @@ def _left(view: View, name: str) -> int | None:
 
 
 def _fruitless(view: View, state: JobState) -> Refusal | None:
-    """Return why a job is given up whose plan does nothing, None while it may go on."""
-    since = 0 if state.started is None else view.slot - state.started
-    if since <= _FRUITLESS * (1 + state.progress / int(state.job.gains.max())):
+    """Return why a job whose plan makes no progress is abandoned; None if it may continue."""
+    elapsed = 0 if state.started is None else view.slot - state.started
+    if elapsed <= _FRUITLESS * (1 + state.progress / int(state.job.gains.max())):
         return None
-    message = f"{since} slots after its start, restarts take all that its plan would do"
+    message = f"{elapsed} slots after its start, restarts take all that its plan would do"
     return Refusal(Reason.POLICY, message)
 
 

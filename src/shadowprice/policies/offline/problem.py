@@ -1,4 +1,4 @@
-"""Problem (1) of OASiS over a set of jobs: what there is to decide, and what was decided."""
+"""Problem (1) of OASiS over a set of jobs: its input and its solution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Request:
-    """A job, or what remains of it.
+    """A job, or its remaining work.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ class Request:
     first, last : int
         Slots in which it may run, relative to the problem's first; ``last`` is included.
     completions : tuple of (int, float)
-        Slots in which it is worth completing, ascending, with the utility of each. Of slots that
-        earn the same only the latest is kept: completing earlier is allowed.
+        Completion slots with a positive utility, ascending, each with its utility. Of slots with
+        equal utility only the latest is listed, because completing earlier is allowed.
     """
 
     job: Job
@@ -44,7 +44,7 @@ class Request:
 
     @cached_property
     def linear(self) -> bool:
-        """Whether n workers gain n, for every n from 1 up, and (6) alone sets the servers."""
+        """Whether n workers gain n, for every n from 1 up, and (6) alone sets the PS."""
         job = self.job
         counts = np.arange(1, len(job.worker_counts) + 1)
         b, capital = job.worker_bandwidth, job.ps_bandwidth
@@ -64,11 +64,11 @@ class Problem:
     requests : tuple of Request
         The jobs.
     free : ndarray of int64, shape (slots, servers, resources)
-        Room in each slot.
+        Free capacity in each slot.
     start : int
         First slot.
     hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        What each server may carry.
+        Servers that may carry workers, and parameter servers.
     """
 
     requests: tuple[Request, ...]
@@ -78,10 +78,10 @@ class Problem:
     hosts_ps: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        # Where nothing is ever free the server is lost, and carries not even what takes nothing.
-        there = (self.free != 0).any(axis=(0, 2))
-        object.__setattr__(self, "hosts_workers", self.hosts_workers & there)
-        object.__setattr__(self, "hosts_ps", self.hosts_ps & there)
+        # A server without free capacity in any slot is lost: even zero demands can't use it.
+        available = (self.free != 0).any(axis=(0, 2))
+        object.__setattr__(self, "hosts_workers", self.hosts_workers & available)
+        object.__setattr__(self, "hosts_ps", self.hosts_ps & available)
 
     @property
     def slots(self) -> int:
@@ -94,29 +94,28 @@ class Problem:
         return not bool((self.hosts_workers & self.hosts_ps).any())
 
     def machines(self, slot: int) -> Machines:
-        """Return the servers as they are in a slot."""
+        """Return the servers with their free capacity in a slot."""
         return Machines(self.free[slot], self.hosts_workers, self.hosts_ps)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Schedules, and what they are worth.
+    """Schedules and their total utility.
 
     Parameters
     ----------
     schedules : tuple of Schedule or None
-        One for each request; None where it is not admitted.
+        One for each request; None if it isn't admitted.
     utility : float
-        Utility of the admitted jobs, at their completion slots.
+        Utility of the admitted jobs at their completion slots.
     bound : float
-        No solution earns more than this.
+        Upper bound on the utility of every solution.
     optimal : bool
-        Whether the optimum was proved within the gap asked for.
+        Whether the optimum was proved within the requested gap.
     rounds : int
-        Programs solved: one, and one more for every time that slots had to be modelled server by
-        server.
+        Programs solved: 1, plus 1 for every time that slots had to be modelled server by server.
     seconds : float
-        Time taken.
+        Elapsed time.
     """
 
     schedules: tuple[Schedule | None, ...]
@@ -128,12 +127,12 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Relative distance of utility and bound: 0 where the optimum was proved."""
+        """Relative distance of utility and bound; 0 if the optimum was proved."""
         return 0.0 if self.optimal else (self.bound - self.utility) / max(abs(self.bound), 1e-12)
 
 
 def whole_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> Problem:
-    """Return problem (1) for a job set.
+    """Build problem (1) for a job set.
 
     Parameters
     ----------
@@ -142,7 +141,7 @@ def whole_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> P
     jobs : sequence of Job
         The job set.
     until : int or None
-        End of the timespan T; without it, no slot is left out in which anything can be gained.
+        End of the timespan T; None includes every slot in which a job can gain utility.
     """
     start = min(job.arrival for job in jobs)
     ends = ends_of(cluster, jobs, until)
@@ -160,14 +159,14 @@ def ends_of(
     begin: int = 0,
     left: Sequence[int | None] | None = None,
 ) -> list[int]:
-    """Return the first slot that each job has no use for.
+    """Return the first slot that is useless for each job.
 
-    That is T; or from where the job is worth nothing; or where all can be done (`all_done`).
+    That is the earliest of T, the slot in which its utility becomes 0, and `all_done`.
 
     Parameters
     ----------
     cluster : Cluster
-        The servers, as they are.
+        The servers in their current state.
     jobs : sequence of Job
         The jobs.
     until : int or None
@@ -186,8 +185,8 @@ def ends_of(
     ends = []
     for job in jobs:
         end = done if until is None else min(done, until)
-        worth = job.utility.values(np.arange(max(0, end - job.arrival)))
-        ends.append(job.arrival + int(np.count_nonzero(worth > 0)))
+        utilities = job.utility.values(np.arange(max(0, end - job.arrival)))
+        ends.append(job.arrival + int(np.count_nonzero(utilities > 0)))
     return ends
 
 
@@ -198,18 +197,15 @@ def all_done(
     begin: int = 0,
     left: Sequence[int | None] | None = None,
 ) -> int:
-    """Return a slot by which some best solution of problem (1) without T is over.
+    """Return a slot by which some best solution of problem (1) without T has ended.
 
-    All work is done there if, once every job has arrived, they run one after the other, each alone
-    at its greatest speed. For take a best solution, its jobs in the order in which they complete,
-    and let c(k) be the slot in which the k-th does, s(k) that in which it would one after the
-    other. Keep all up to the last k with c(k) <= s(k), and run the others one after the other from
-    there: each is done by its s < c, and utilities do not increase.
+    By that slot all work is done if the jobs run one after the other once all have arrived, each
+    alone at its greatest speed. Proof: order the jobs of a best solution by completion. Let c(k) be
+    the completion slot of the k-th job, and s(k) its completion slot if the jobs run one after the
+    other. Keep all jobs up to the last k with c(k) <= s(k), and run the others one after the other
+    from there. Each of these completes by its s < c, and utilities don't increase.
 
-    Parameters
-    ----------
-    cluster, jobs, begin, left
-        As of `ends_of`.
+    The parameters are those of `ends_of`.
     """
     alone = Alone(cluster, cluster.hosts_workers, cluster.hosts_ps)
     exact = not bool((cluster.hosts_workers & cluster.hosts_ps).any())
@@ -217,8 +213,8 @@ def all_done(
     for job, required in zip(jobs, left or [None] * len(jobs), strict=True):
         gain = alone.gain(job)
         if not gain and not exact:
-            # That it finds room on servers that carry both is not ruled out. Then it does so with
-            # the fewest workers that get on at all.
+            # It may still fit on servers that carry both kinds. It then runs at least with the
+            # smallest number of workers that makes progress.
             useful = job.gains[job.gains > 0]
             gain = int(useful.min()) if len(useful) else 0
         if gain:
@@ -227,14 +223,14 @@ def all_done(
 
 
 def request_of(job: Job, start: int, end: int, required: int | None = None) -> Request:
-    """Return what a job asks of a problem that begins in slot ``start``.
+    """Build a job's request to a problem that begins in slot ``start``.
 
     Parameters
     ----------
     job : Job
         The job.
     start : int
-        First slot of the problem; the job may run from there or its arrival on.
+        First slot of the problem; the job may run from the later of it and its arrival on.
     end : int
         First slot that it may not use.
     required : int, optional
@@ -243,17 +239,17 @@ def request_of(job: Job, start: int, end: int, required: int | None = None) -> R
     Raises
     ------
     InputError
-        If the job runs at two rates, which problem (1) does not know.
+        If the job has two rates, which problem (1) can't express.
     """
     if job.two_rates:
-        mend = "leave out internal_bandwidth, or use another policy"
-        raise InputError(Fault(f"job {job.name}", "optimum: problem (1) knows one rate", mend))
-    left = job.required if required is None else required
+        hint = "leave out internal_bandwidth, or use another policy"
+        raise InputError(Fault(f"job {job.name}", "optimum: problem (1) knows one rate", hint))
+    work = job.required if required is None else required
     first = max(start, job.arrival)
-    earliest = first + -(-left // int(job.gains.max())) - 1
+    earliest = first + -(-work // int(job.gains.max())) - 1
     slots = np.arange(earliest, end)
-    worth = job.utility.values(slots - job.arrival)
-    later = np.append(worth[1:], 0.0)
-    keep = (worth > 0) & (worth > later)
-    completions = zip((slots[keep] - start).tolist(), worth[keep].tolist(), strict=True)
-    return Request(job, left, first - start, end - 1 - start, tuple(completions))
+    utility = job.utility.values(slots - job.arrival)
+    later = np.append(utility[1:], 0.0)
+    keep = (utility > 0) & (utility > later)
+    completions = zip((slots[keep] - start).tolist(), utility[keep].tolist(), strict=True)
+    return Request(job, work, first - start, end - 1 - start, tuple(completions))

@@ -1,19 +1,18 @@
-"""The offline optimum of OASiS's problem (1), exactly.
+"""Exact solver of the offline optimum of OASiS's problem (1).
 
-The program decides totals: ``x[i, c] = 1`` where job i completes by slot c, and ``n[i, t]`` workers
-of job i in slot t. In place of the completion constraint (8) stand two families of rows, for all
-slots t and c:
+The program decides totals: ``x[i, c] = 1`` if job i completes by slot c, and ``n[i, t]`` workers of
+job i in slot t. Two families of rows replace the completion constraint (8), for all slots t and c:
 
-    n[i, t] <= most workers * sum of x[i, c] over c >= t         (nothing runs after completion)
-    sum of gains over slots up to c >= required * sum of x[i, c'] over c' <= c
+    n[i, t] <= most workers * sum of x[i, c] over c >= t         (nothing runs after completion) sum
+    of gains over slots up to c >= required * sum of x[i, c'] over c' <= c
 
-the second for every prefix, which tightens the relaxation. A slot's servers are one pool at first:
-for each resource the sum of demands may not exceed the sum of capacities. That servers are whole
-machines is added by the inequalities of `offline.cuts`, at the relaxation's solution until none is
-violated, then wherever the numbers chosen for a slot cannot be packed (checked exactly). They cut
-out the convex hull of what can be packed; numbers inside it that cannot be packed all the same
-make their slot be written out server by server. So this ends, and what it ends with is optimal.
-Equal servers bring no symmetry with them.
+The second holds for every prefix, which tightens the relaxation. At first a slot's servers are one
+pool: for each resource the sum of demands may not exceed the sum of capacities. The inequalities of
+`offline.cuts` add that servers are integral. They are added at the relaxation's solution until none
+is violated, and then for every slot whose numbers can't be packed (checked exactly). They define
+the convex hull of the feasible totals. If numbers inside the hull still can't be packed, their slot
+is modelled server by server. So the search terminates, and its result is optimal. Equal servers
+introduce no symmetry.
 """
 
 from __future__ import annotations
@@ -36,11 +35,13 @@ from shadowprice.policies.offline.problem import Problem, Request, Solution
 Integers = NDArray[np.int64]
 
 ROOT_ROUNDS: Final = 30
-"""Most rounds of inequalities at the relaxation, before branching begins."""
+"""Maximum of rounds of inequalities at the relaxation, before branching begins."""
 
 LARGEST_BITS: Final = 10
-"""Rows of progress, which counts in millionths of a mini-batch, are scaled down to numbers of so
-many bits: of 10^10 beside 1 the solver has called bounded programs unbounded."""
+"""Bits to which coefficients of progress rows, in millionths of a mini-batch, are scaled down.
+
+With 10^10 beside 1 the solver has reported bounded programs as unbounded.
+"""
 
 
 def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) -> Solution:
@@ -58,74 +59,68 @@ def solve(problem: Problem, *, time_limit: float = INFINITY, gap: float = 1e-6) 
     Returns
     -------
     Solution
-        Schedules; ``optimal`` tells whether they are proved best.
+        The schedules; ``optimal`` if they are proved best.
     """
-    began = time.perf_counter()
+    started = time.perf_counter()
     best = _Incumbent(problem)
     if not any(request.completions for request in problem.requests):
-        return best.solution(0.0, True, 0, began)
+        return best.solution(0.0, True, 0, started)
     walls = _Walls(problem)
-    bound = float(sum(one.completions[0][1] for one in problem.requests if one.completions))
+    bound = float(sum(job.completions[0][1] for job in problem.requests if job.completions))
     for _ in range(ROOT_ROUNDS):
         model = _Model(problem, walls)
-        left = time_limit - (time.perf_counter() - began)
-        answer = model.program.solve(relaxed=True, time_limit=left)
-        if not answer.optimal:
-            break  # time is up, and what an unfinished relaxation is worth bounds nothing
-        bound = min(bound, answer.bound)
-        if time.perf_counter() - began >= time_limit or not model.tighten(answer):
+        remaining = time_limit - (time.perf_counter() - started)
+        result = model.program.solve(relaxed=True, time_limit=remaining)
+        if not result.optimal:
+            break  # time is up, and an unfinished relaxation proves no bound
+        bound = min(bound, result.bound)
+        if time.perf_counter() - started >= time_limit or not model.tighten(result):
             break
     rounds = 0
     while True:
-        left = time_limit - (time.perf_counter() - began)
-        if left <= 0:  # to write the program down takes seconds where there are many slots
+        remaining = time_limit - (time.perf_counter() - started)
+        if remaining <= 0:  # building the program takes seconds if there are many slots
             best.improvise()
-            return best.solution(bound, False, rounds, began)
+            return best.solution(bound, False, rounds, started)
         model = _Model(problem, walls)
-        left = time_limit - (time.perf_counter() - began)
-        answer = model.program.solve(time_limit=left, gap=gap)
+        remaining = time_limit - (time.perf_counter() - started)
+        result = model.program.solve(time_limit=remaining, gap=gap)
         rounds += 1
-        bound = min(bound, answer.bound)
-        if not answer.feasible:
+        bound = min(bound, result.bound)
+        if not result.feasible:
             best.improvise()
-            return best.solution(bound, False, rounds, began)
-        unpacked = best.offer(model.workers(answer))
+            return best.solution(bound, False, rounds, started)
+        unpacked = best.offer(model.workers(result))
         if best.utility >= bound - gap * abs(bound) - 1e-7:
-            return best.solution(bound, True, rounds, began)
-        if not answer.optimal or time.perf_counter() - began >= time_limit:
-            return best.solution(bound, False, rounds, began)
-        if not model.tighten(answer, unpacked):
+            return best.solution(bound, True, rounds, started)
+        if not result.optimal or time.perf_counter() - started >= time_limit:
+            return best.solution(bound, False, rounds, started)
+        if not model.tighten(result, unpacked):
             fresh = unpacked - walls.written
             if not fresh:
-                # Written out already: the solver's tolerances let it overbook by a rounding
-                # error. Say that nothing is proved rather than loop.
-                return best.solution(bound, False, rounds, began)
+                # These slots are modelled by server already: the solver's tolerances let it
+                # overbook by a rounding error. Return unproved instead of looping.
+                return best.solution(bound, False, rounds, started)
             walls.written |= fresh
 
 
 class _Walls:
-    """What is known of how servers are whole: inequalities, and slots written out.
-
-    Parameters
-    ----------
-    problem : Problem
-        Jobs and servers.
-    """
+    """Knowledge about integral servers: cut pools by slot, and slots modelled by server."""
 
     def __init__(self, problem: Problem) -> None:
         self.written: set[int] = set()
-        alike: dict[bytes, list[CutPool]] = {}
+        by_capacity: dict[bytes, list[CutPool]] = {}
         self.pools: list[list[CutPool]] = []
         for slot in range(problem.slots):
             key = problem.free[slot].tobytes()
-            if key not in alike:
-                alike[key] = pools(problem, slot)
-            self.pools.append(alike[key])
+            if key not in by_capacity:
+                by_capacity[key] = pools(problem, slot)
+            self.pools.append(by_capacity[key])
 
 
 @dataclass
 class _Model:
-    """The program with some slots written out server by server."""
+    """The program, with some slots modelled server by server."""
 
     problem: Problem
     walls: _Walls
@@ -136,9 +131,9 @@ class _Model:
             int, list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]
         ] = {}
         self._terms: dict[tuple[int, int, bool], list[tuple[int, int]]] = {}
-        for at, request in enumerate(self.problem.requests):
+        for index, request in enumerate(self.problem.requests):
             if request.completions:
-                self._job(at, request)
+                self._job(index, request)
         for slot, users in self._by_slot.items():
             self._pool(slot, users)
             self._cuts(slot)
@@ -148,25 +143,25 @@ class _Model:
     def workers(self, answer: Answer) -> Integers:
         """Return the workers of each job in each slot, shape (jobs, slots)."""
         counts = np.zeros((len(self.problem.requests), self.problem.slots), dtype=np.int64)
-        for (at, slot, is_worker), terms in self._terms.items():
+        for (index, slot, is_worker), terms in self._terms.items():
             if is_worker:
-                counts[at, slot] = sum(
+                counts[index, slot] = sum(
                     count * round(float(answer.values[column])) for column, count in terms
                 )
         return counts
 
     def tighten(self, answer: Answer, slots: Iterable[int] | None = None) -> bool:
-        """Look for violated inequalities in slots, all by default; return whether any is new."""
+        """Search violated inequalities in slots, all by default; return whether any exists."""
         found = False
         for slot in range(self.problem.slots) if slots is None else sorted(slots):
             for pool in self.walls.pools[slot]:
                 totals = np.zeros(len(pool.items))
-                for at, item in enumerate(pool.items):
+                for index, item in enumerate(pool.items):
                     terms = self._terms.get((item.owner, slot, item.is_worker), ())
-                    totals[at] = sum(count * answer.values[column] for column, count in terms)
-                # An inequality found for an earlier slot of this round may hold it off already.
-                held_off = any(float(cut.weights @ totals) > cut.limit + 0.1 for cut in pool.fresh)
-                found |= held_off or pool.separate(totals) is not None
+                    totals[index] = sum(count * answer.values[column] for column, count in terms)
+                # An inequality found for an earlier slot of this round may exclude these totals.
+                excluded = any(float(cut.weights @ totals) > cut.limit + 0.1 for cut in pool.fresh)
+                found |= excluded or pool.separate(totals) is not None
         for pools_ in self.walls.pools:
             for pool in pools_:
                 pool.fresh.clear()
@@ -174,30 +169,34 @@ class _Model:
 
     def _cuts(self, slot: int) -> None:
         for pool in self.walls.pools[slot]:
-            listed = [self._terms.get((one.owner, slot, one.is_worker), ()) for one in pool.items]
+            by_item = [
+                self._terms.get((item.owner, slot, item.is_worker), ()) for item in pool.items
+            ]
             for cut in pool.cuts:
                 terms = [
                     (column, count * int(weight))
-                    for weight, its in zip(cut.weights, listed, strict=True)
-                    for column, count in its
+                    for weight, item_terms in zip(cut.weights, by_item, strict=True)
+                    for column, count in item_terms
                     if weight
                 ]
                 self._capacity(terms, cut.limit)
 
     def _job(self, at: int, request: Request) -> None:
         program = self.program
-        done = {slot: program.column(cost=worth, upper=1) for slot, worth in request.completions}
-        program.row(done.values(), [1.0] * len(done), upper=1)
-        last = max(done)
+        completed = {
+            slot: program.column(cost=worth, upper=1) for slot, worth in request.completions
+        }
+        program.row(completed.values(), [1.0] * len(completed), upper=1)
+        last = max(completed)
         gained: list[tuple[int, int]] = []
         progress: dict[int, int] = {}
         for slot in range(request.first, last + 1):
-            later = [column for completion, column in done.items() if completion >= slot]
-            room = self._room(slot, request)
+            later = [column for completion, column in completed.items() if completion >= slot]
+            limits = self._room(slot, request)
             workers, servers, gains = (
-                self._linear(request, room, later)
+                self._linear(request, limits, later)
                 if request.linear
-                else self._choices(request, room, later)
+                else self._choices(request, limits, later)
             )
             if not workers:
                 progress[slot] = len(gained)
@@ -207,26 +206,26 @@ class _Model:
             self._terms[at, slot, True] = workers
             self._terms[at, slot, False] = servers
             self._by_slot.setdefault(slot, []).append((at, workers, servers))
-        # Work is done before completion, for every prefix of slots.
+        # The work is done by the completion slot, for every prefix of slots.
         required = request.required
         if not request.linear:
-            # In units of their common divisor, gains are small enough for the solver's tolerances.
+            # Divided by their common divisor, gains are small enough for the solver's tolerances.
             divisor = int(np.gcd.reduce([gain for _, gain in gained])) if gained else 1
             required = -(-required // divisor)
             gained = [(column, gain // divisor) for column, gain in gained]
         largest = max((required, *(gain for _, gain in gained)))
         scale = 2.0 ** min(0, LARGEST_BITS - largest.bit_length())
-        for completion in done:
-            before = [column for slot, column in done.items() if slot <= completion]
-            made = gained[: progress[completion]]
+        for completion in completed:
+            before = [column for slot, column in completed.items() if slot <= completion]
+            prefix = gained[: progress[completion]]
             program.row(
-                [column for column, _ in made] + before,
-                [gain * scale for _, gain in made] + [-required * scale] * len(before),
+                [column for column, _ in prefix] + before,
+                [gain * scale for _, gain in prefix] + [-required * scale] * len(before),
                 lower=0,
             )
 
     def _room(self, slot: int, request: Request) -> tuple[int, int]:
-        """Return the most workers, and parameter servers, that a slot carries of a job alone."""
+        """Return the maximum of workers, and of PS, that the job alone can have in a slot."""
         problem, job = self.problem, request.job
         free = problem.free[slot]
         workers = int(places(free, job.worker, problem.hosts_workers).sum())
@@ -239,17 +238,17 @@ class _Model:
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
         """Add one integer for the workers and one for the parameter servers of a slot."""
         program, job = self.program, request.job
-        most = min(job.most_workers, request.required, room[0])
+        maximum = min(job.most_workers, request.required, room[0])
         if job.ps is not None:
-            most = min(most, room[1] * job.ps_bandwidth // job.worker_bandwidth)
-        if most <= 0:
+            maximum = min(maximum, room[1] * job.ps_bandwidth // job.worker_bandwidth)
+        if maximum <= 0:
             return [], [], []
-        n = program.column(upper=most)
-        program.row([n, *later], [1.0, *[-most] * len(later)], upper=0)
+        n = program.column(upper=maximum)
+        program.row([n, *later], [1.0, *[-maximum] * len(later)], upper=0)
         if job.ps is None:
             return [(n, 1)], [], [(n, 1)]
         # (6): z B >= n b; (7) follows, as b <= B.
-        z = program.column(upper=job.ps_needed(most))
+        z = program.column(upper=job.ps_needed(maximum))
         ratio = job.worker_bandwidth / job.ps_bandwidth
         program.row([z, n], [1.0, -ratio], lower=0)
         return [(n, 1)], [(z, 1)], [(n, 1)]
@@ -278,7 +277,7 @@ class _Model:
     def _pool(
         self, slot: int, users: list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]
     ) -> None:
-        """Bound a slot's demands by the capacity of all servers that may carry them."""
+        """Limit a slot's demands by the total capacity of the servers that may carry them."""
         problem = self.problem
         pools = [(problem.hosts_workers, True, False), (problem.hosts_ps, False, True)]
         if not problem.separate:
@@ -289,8 +288,8 @@ class _Model:
                 if bool(np.any(free[:, r] >= UNLIMITED)):
                     continue
                 terms: list[tuple[int, int]] = []
-                for at, workers, servers in users:
-                    job = problem.requests[at].job
+                for index, workers, servers in users:
+                    job = problem.requests[index].job
                     if with_workers and job.worker[r]:
                         terms += [(column, n * int(job.worker[r])) for column, n in workers]
                     if with_ps and job.ps is not None and job.ps[r]:
@@ -300,26 +299,26 @@ class _Model:
     def _servers(
         self, slot: int, users: list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]
     ) -> None:
-        """Write a slot out server by server: (4) and (5)."""
+        """Model a slot server by server: (4) and (5)."""
         problem, program = self.problem, self.program
         free = problem.free[slot]
         on_server: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for at, workers, servers in users:
-            job = problem.requests[at].job
-            sides = [(workers, job.worker, problem.hosts_workers)]
+        for index, workers, servers in users:
+            job = problem.requests[index].job
+            kinds = [(workers, job.worker, problem.hosts_workers)]
             if job.ps is not None:
-                sides.append((servers, job.ps, problem.hosts_ps))
-            for totals, demand, hosts in sides:
-                room = places(free, demand, hosts)
-                here = [int(server) for server in np.flatnonzero(room)]
-                columns = [program.column(upper=int(room[server])) for server in here]
+                kinds.append((servers, job.ps, problem.hosts_ps))
+            for totals, demand, hosts in kinds:
+                fits = places(free, demand, hosts)
+                hosting = [int(server) for server in np.flatnonzero(fits)]
+                columns = [program.column(upper=int(fits[server])) for server in hosting]
                 program.row(
                     [*columns, *(column for column, _ in totals)],
                     [*[1.0] * len(columns), *(-float(count) for _, count in totals)],
                     lower=0,
                     upper=0,
                 )
-                for server, column in zip(here, columns, strict=True):
+                for server, column in zip(hosting, columns, strict=True):
                     for r in np.flatnonzero(demand).tolist():
                         on_server.setdefault((server, r), []).append((column, int(demand[r])))
         for (server, r), terms in on_server.items():
@@ -328,7 +327,7 @@ class _Model:
 
     def _capacity(self, terms: list[tuple[int, int]], capacity: int) -> None:
         if terms:
-            # Small integers: the solver's tolerances then cannot hide an overbooking.
+            # With small integers the solver's tolerances can't hide an overbooking.
             divisor = int(np.gcd.reduce([amount for _, amount in terms]))
             self.program.row(
                 [column for column, _ in terms],
@@ -338,7 +337,7 @@ class _Model:
 
 
 class _Incumbent:
-    """The best schedules found, built from totals by packing them slot by slot."""
+    """The best schedules so far, built from totals by packing them slot by slot."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -346,34 +345,34 @@ class _Incumbent:
         self._schedules: tuple[Schedule | None, ...] = ()
 
     def offer(self, workers: Integers) -> set[int]:
-        """Try totals; return the slots in which they cannot be packed.
+        """Try totals; return the slots in which they can't be packed.
 
-        Where some cannot, jobs are taken in order of worth, each as planned or else as early as
-        the room that is left allows: any totals give feasible schedules.
+        If there are such slots, jobs are placed by utility per work, each as planned or else as
+        early as free capacity allows. So any totals give feasible schedules.
         """
         problem = self._problem
         entries: dict[int, list[tuple[int, int, int, int]]] = {}
-        bad = set()
+        unpacked = set()
         for slot in range(problem.slots):
-            running = [int(at) for at in np.flatnonzero(workers[:, slot])]
+            running = [int(index) for index in np.flatnonzero(workers[:, slot])]
             items = [
-                one
-                for at in running
-                for one in items_of(at, problem.requests[at].job, int(workers[at, slot]))
+                item
+                for index in running
+                for item in items_of(index, problem.requests[index].job, int(workers[index, slot]))
             ]
-            given = pack(problem.machines(slot), items)
-            if given is None:
-                bad.add(slot)
+            packed = pack(problem.machines(slot), items)
+            if packed is None:
+                unpacked.add(slot)
             else:
-                _enter(entries, problem.start + slot, items, given)
-        if not bad:
+                _enter(entries, problem.start + slot, items, packed)
+        if not unpacked:
             self._keep(entries)
         else:
             self._keep(self._repair(workers))
-        return bad
+        return unpacked
 
     def improvise(self) -> None:
-        """Try the jobs in order of worth, each as early as it goes."""
+        """Place the jobs by utility per work, each as early as possible."""
         shape = (len(self._problem.requests), self._problem.slots)
         self._keep(self._repair(np.zeros(shape, dtype=np.int64)))
 
@@ -381,39 +380,41 @@ class _Incumbent:
         problem = self._problem
         free = problem.free.copy()
         entries: dict[int, list[tuple[int, int, int, int]]] = {}
-        worth = [
+        density = [
             request.completions[0][1] / request.required if request.completions else 0.0
             for request in problem.requests
         ]
         planned = workers.sum(axis=1) > 0
-        order = sorted(range(len(worth)), key=lambda at: (not planned[at], -worth[at], at))
-        for at in order:
-            request = problem.requests[at]
+        order = sorted(
+            range(len(density)), key=lambda index: (not planned[index], -density[index], index)
+        )
+        for index in order:
+            request = problem.requests[index]
             if not request.completions:
                 continue
             for follow in (True, False):
-                taken = _fit_in(problem, free, request, at, workers[at] if follow else None)
-                if taken is not None:
-                    for slot, items, given in taken:
-                        _enter(entries, problem.start + slot, items, given)
-                        for one, counts in zip(items, given, strict=True):
-                            free[slot] -= counts[:, None] * one.demand
+                fitted = _fit_in(problem, free, request, index, workers[index] if follow else None)
+                if fitted is not None:
+                    for slot, items, packed in fitted:
+                        _enter(entries, problem.start + slot, items, packed)
+                        for item, counts in zip(items, packed, strict=True):
+                            free[slot] -= counts[:, None] * item.demand
                     break
         return entries
 
     def _keep(self, entries: dict[int, list[tuple[int, int, int, int]]]) -> None:
         schedules: list[Schedule | None] = []
         total = 0.0
-        for at, request in enumerate(self._problem.requests):
-            schedule = Schedule.of(entries.get(at, ()))
-            worth, schedule = _worth(request, schedule)
+        for index, request in enumerate(self._problem.requests):
+            schedule = Schedule.of(entries.get(index, ()))
+            utility, schedule = _worth(request, schedule)
             schedules.append(schedule if len(schedule) else None)
-            total += worth
+            total += utility
         if total > self.utility:
             self.utility, self._schedules = total, tuple(schedules)
 
     def solution(self, bound: float, optimal: bool, rounds: int, began: float) -> Solution:
-        """Return the schedules with their bound."""
+        """Return the best schedules with their bound."""
         if not self._schedules:
             self._schedules, self.utility = (None,) * len(self._problem.requests), 0.0
         bound = max(bound, self.utility)
@@ -427,19 +428,19 @@ def _enter(
     items: list[Items],
     given: list[Integers],
 ) -> None:
-    for one, counts in zip(items, given, strict=True):
+    for item, counts in zip(items, given, strict=True):
         for server in np.flatnonzero(counts).tolist():
             count = int(counts[server])
-            entry = (slot, server, count, 0) if one.is_worker else (slot, server, 0, count)
-            entries.setdefault(one.owner, []).append(entry)
+            entry = (slot, server, count, 0) if item.is_worker else (slot, server, 0, count)
+            entries.setdefault(item.owner, []).append(entry)
 
 
 def _fit_in(
     problem: Problem, free: Integers, request: Request, owner: int, wanted: Integers | None
 ) -> list[tuple[int, list[Items], list[Integers]]] | None:
-    """Fit one job into the room that is left: as wanted, or as wide and as early as it goes."""
-    job, left = request.job, request.required
-    taken = []
+    """Fit one job into free capacity: as planned, or as early and with as many workers as fit."""
+    job, remaining = request.job, request.required
+    fitted = []
     for slot in range(request.first, request.completions[-1][0] + 1):
         counts = job.worker_counts[::-1].tolist() if wanted is None else [int(wanted[slot])]
         machines = problem.machines(slot)
@@ -447,31 +448,31 @@ def _fit_in(
             if not count or (wanted is None and job.gain(count) <= 0):
                 continue
             items = items_of(owner, job, count)
-            room = type(machines)(free[slot], machines.hosts_workers, machines.hosts_ps)
-            given = pack(room, items)
-            if given is not None:
-                taken.append((slot, items, given))
-                left -= job.gain(count)
+            available = type(machines)(free[slot], machines.hosts_workers, machines.hosts_ps)
+            packed = pack(available, items)
+            if packed is not None:
+                fitted.append((slot, items, packed))
+                remaining -= job.gain(count)
                 break
-        if left <= 0:
-            return taken
+        if remaining <= 0:
+            return fitted
     return None
 
 
 def _worth(request: Request, schedule: Schedule) -> tuple[float, Schedule]:
-    """Cut a schedule where the work is done; return what it earns (0 and nothing if it is not)."""
-    made = 0
+    """Cut a schedule when the work is done; return utility and schedule, 0 and empty if not."""
+    progress = 0
     workers, _, _ = schedule.totals()
     for slot, count in zip(schedule.active_slots.tolist(), workers.tolist(), strict=True):
-        made += request.job.gain(count)
-        if made >= request.required:
-            cut = int(np.searchsorted(schedule.slots, slot, side="right"))
+        progress += request.job.gain(count)
+        if progress >= request.required:
+            length = int(np.searchsorted(schedule.slots, slot, side="right"))
             kept = Schedule(
-                schedule.slots[:cut],
-                schedule.servers[:cut],
-                schedule.workers[:cut],
-                schedule.ps[:cut],
+                schedule.slots[:length],
+                schedule.servers[:length],
+                schedule.workers[:length],
+                schedule.ps[:length],
             )
-            worth = float(request.job.utility.values(np.array([slot - request.job.arrival]))[0])
-            return worth, kept
+            utility = float(request.job.utility.values(np.array([slot - request.job.arrival]))[0])
+            return utility, kept
     return 0.0, Schedule.of(())

@@ -1,4 +1,4 @@
-"""HiveD: a virtual private cluster of cells per tenant, and opportunistic use of idle units.
+"""HiveD: a virtual private cluster of cells per tenant; idle units are used on top.
 
 Zhao et al., OSDI 2020. A gang takes cells of its own tenant, whole servers first. These are always
 available: cells are buddy-allocated, and jobs that use them without owning them are paused. Beyond
@@ -56,7 +56,7 @@ class Hived(GangPolicy[HivedParameters]):
             max((size for cells in owned for size in cells), default=1) for owned in self._owned
         ]
         self._guaranteed: dict[str, _Guaranteed] = {}
-        # Cells of tenants that were allocated on lost servers, kept so that they aren't used.
+        # Cells on lost servers, held back until a server is restored.
         self._broken: list[tuple[int, int, Cell]] = []
 
     def parameters_in_force(self) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""Gandiva_fair's mechanisms: gang-aware stride scheduling, and trading of fast for slow units.
+"""Gandiva_fair's mechanisms: gang-aware stride scheduling, and trading of unit types.
 
 Chaudhary et al., "Balancing Efficiency and Fairness in Heterogeneous GPU Clusters for Deep
 Learning" (EuroSys 2020).
