@@ -170,18 +170,18 @@ class _Level:
             if settled:
                 yield Bound(best, best_prices, master, self._rounds, bound.columns, True)
                 return
-            fresh = 0
+            added = 0
             for trial in (_SMOOTH * best_prices + (1 - _SMOOTH) * proposed, proposed):
                 value, columns, found_columns = self._try(trial)
-                fresh = program.add(found_columns)
+                added = program.add(found_columns)
                 if value < best:
                     best, best_prices = value, trial
                     bound = Bound(best, trial, master, self._rounds, tuple(columns), False)
                     yield bound
-                if fresh:
+                if added:
                     break
                 # Smoothed prices give no new column, so the master's own prices are tried.
-            if not fresh:
+            if not added:
                 return
 
     def _try(

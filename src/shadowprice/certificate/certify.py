@@ -109,58 +109,58 @@ def certify(
             Fault("gap", f"must be 0 or more, not {gap:g}", "write a share, such as 1%")
         )
     now = clock.now
-    began, wall, processor = now(), time.perf_counter(), time.process_time()
+    started, wall, processor = now(), time.perf_counter(), time.process_time()
     relaxation = Relaxation(cluster, jobs, until)
-    tell = report or _nobody
+    emit = report or _nobody
 
     def spent() -> float:
-        return (now() - began) / max(seconds, 1e-9)
+        return (now() - started) / max(seconds, 1e-9)
 
     def ended() -> bool:
         return stop() or spent() >= 1.0
 
-    found: Bound = upper_bound(
+    proved: Bound = upper_bound(
         relaxation,
         lambda prices: price_of_capacity(relaxation, prices),
         tolerance=gap / 10 if schedules else gap,
-        deadline=began + seconds * (_PROVING if schedules else 1.0),
+        deadline=started + seconds * (_PROVING if schedules else 1.0),
         now=now,
         stop=stop,
-        report=lambda bound: tell(bound.value, 0.0),
+        report=lambda bound: emit(bound.value, 0.0),
     )
     best, placed = 0.0, {}
     if schedules:
-        begun = spent()
-        rows = {job.name: at for at, job in enumerate(jobs)}
+        share_spent = spent()
+        rows = {job.name: index for index, job in enumerate(jobs)}
 
         def given() -> Iterator[Mapping[int, Schedule]]:
-            enough = begun + _BEGINNING * (1.0 - begun)
-            for one in starts(lambda: stop() or spent() >= enough) if starts else ():
-                yield {rows[name]: schedule for name, schedule in one.items()}
+            limit = share_spent + _BEGINNING * (1.0 - share_spent)
+            for by_name in starts(lambda: stop() or spent() >= limit) if starts else ():
+                yield {rows[name]: schedule for name, schedule in by_name.items()}
 
         rounded = best_schedules(
             cluster,
             relaxation,
-            found.prices,
-            found.value,
+            proved.prices,
+            proved.value,
             gap=gap,
             stop=ended,
             spent=spent,
-            report=lambda value: tell(found.value, value),
+            report=lambda value: emit(proved.value, value),
             starts=given(),
             seed=seed,
         )
         best = rounded.utility
-        placed = {jobs[at].name: plan for at, plan in rounded.schedules.items()}
+        placed = {jobs[index].name: plan for index, plan in rounded.schedules.items()}
         _check(cluster, relaxation, rounded.schedules)
-    prices = PostedPrices(relaxation.start, found.prices, relaxation.limits)
+    prices = PostedPrices(relaxation.start, proved.prices, relaxation.limits)
     return Certificate(
-        max(found.value, best),
+        max(proved.value, best),
         best,
         time.perf_counter() - wall,
         time.process_time() - processor,
-        found.rounds,
-        found.settled,
+        proved.rounds,
+        proved.settled,
         prices,
         placed,
     )

@@ -59,10 +59,10 @@ class Convexity:
             return
         if violation > 1e-6:
             self._refuse(problem, int(self.doubtful[0]))
-        homes = _lagrangian(problem, relaxed, prices, self.doubtful, ratios[self.doubtful])
-        for group, home in zip(self.doubtful.tolist(), homes.tolist(), strict=True):
-            there = self._beyond(problem, relaxed, prices, group)
-            if np.any(there < home - 1e-9 * abs(home)):
+        insides = _lagrangian(problem, relaxed, prices, self.doubtful, ratios[self.doubtful])
+        for group, inside in zip(self.doubtful.tolist(), insides.tolist(), strict=True):
+            beyond = self._beyond(problem, relaxed, prices, group)
+            if np.any(beyond < inside - 1e-9 * abs(inside)):
                 self._refuse(problem, group)
 
     def certify_whole(
@@ -82,15 +82,15 @@ class Convexity:
             return whole
         arrays = problem.arrays
         every = np.arange(len(arrays.tasks), dtype=np.int64)
-        home = _lagrangian(problem, relaxed, prices, every, ratios)
+        inside = _lagrangian(problem, relaxed, prices, every, ratios)
         k, l = prices  # noqa: E741
-        bound = float(arrays.tasks @ home) - k * problem.budget - l * problem.machines
+        bound = float(arrays.tasks @ inside) - k * problem.budget - l * problem.machines
         out = np.empty((len(whole.groups), 3))
         _curves(problem, whole.groups, whole.copies.astype(np.float64), out)
         excess = float(whole.tasks @ out[:, 0]) - bound
         for group in self.doubtful.tolist():
-            there = self._beyond(problem, relaxed, prices, group)
-            if np.any(there - home[group] < excess):
+            beyond = self._beyond(problem, relaxed, prices, group)
+            if np.any(beyond - inside[group] < excess):
                 return replace(whole, bound=min(bound, whole.bound), proved=False)
         return whole
 
@@ -132,13 +132,13 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     The others are checked at every knot of their tables up to M - N + 1 copies.
     """
     last = problem.most_copies
-    most = np.full(len(problem.arrays.tasks), last, dtype=np.int64)
+    max_copies = np.full(len(problem.arrays.tasks), last, dtype=np.int64)
     convex = np.ones(len(problem.arrays.tasks), dtype=np.bool_)
     for member, group in zip(problem.member, problem.groups, strict=True):
         convex[member] = group.duration.convex_by_form
     checked = np.flatnonzero(~convex)
     if not len(checked) or last == 1:
-        return Convexity(Condition.LEMMA_1, most, convex, np.zeros(0, dtype=np.int64))
+        return Convexity(Condition.LEMMA_1, max_copies, convex, np.zeros(0, dtype=np.int64))
     knots = np.arange(0.0, np.log(last) + KNOT_STEP, KNOT_STEP)
     ratios = np.minimum(np.exp(knots), float(last))
     decay = problem.arrays.decay[checked]
@@ -155,10 +155,10 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     doubtful = np.isfinite(reach)
     if not np.any(doubtful):
         condition = Condition.LEMMA_1 if convex.all() else Condition.WIDER
-        return Convexity(condition, most, convex, np.zeros(0, dtype=np.int64))
+        return Convexity(condition, max_copies, convex, np.zeros(0, dtype=np.int64))
     below = np.exp(np.log(reach[doubtful]) - KNOT_STEP).astype(np.int64)
-    most[checked[doubtful]] = np.maximum(below, 1)
-    return Convexity(Condition.CERTIFIED, most, convex, checked[doubtful])
+    max_copies[checked[doubtful]] = np.maximum(below, 1)
+    return Convexity(Condition.CERTIFIED, max_copies, convex, checked[doubtful])
 
 
 def _curves(problem: CloningProblem, groups: Integers, ratios: Floats, out: Floats) -> None:

@@ -62,15 +62,15 @@ class Sampler:
         for form, columns in self._columns.items():
             if form is HyperExponential:
                 continue
-            whole = len(columns) == uniforms.shape[1]
-            part = uniforms if whole else uniforms[:, columns]
+            all_columns = len(columns) == uniforms.shape[1]
+            part = uniforms if all_columns else uniforms[:, columns]
             logs = np.log1p(-part)
             if exponents is not None:
                 logs /= exponents[columns]
-            found = self._inverse(form, columns, logs)
-            if whole:
-                return found
-            times[:, columns] = found
+            inverse = self._inverse(form, columns, logs)
+            if all_columns:
+                return inverse
+            times[:, columns] = inverse
         return times
 
     def _inverse(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
@@ -97,6 +97,6 @@ class Sampler:
             return np.asarray(times + column("minimum"))
         survival = np.exp(logs)
         for position in np.unique(self._owner[columns]):
-            own = self._owner[columns] == position
-            survival[:, own] = self._laws[position].inverse_survival(survival[:, own])
+            of_law = self._owner[columns] == position
+            survival[:, of_law] = self._laws[position].inverse_survival(survival[:, of_law])
         return survival

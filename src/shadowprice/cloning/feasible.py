@@ -73,39 +73,41 @@ def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
         with the other two unchanged.
     """
     shortest = max(group.duration.shortest for group in problem.groups)
-    told = format_seconds(problem.deadline)
-    hopeless = ""
+    deadline = format_seconds(problem.deadline)
+    reason = ""
     if problem.deadline <= shortest:
         duration = format_seconds(shortest)
-        hopeless = f"{told} is not longer than the shortest possible duration of a task, {duration}"
+        reason = (
+            f"{deadline} is not longer than the shortest possible duration of a task, {duration}"
+        )
     elif float(problem.arrays.decay.min()) <= 0.0:
-        hopeless = f"a task ends within {told} less often than once in 10^15 times"
-    if hopeless:
-        message = f"{hopeless}: no number of copies helps"
+        reason = f"a task ends within {deadline} less often than once in 10^15 times"
+    if reason:
+        message = f"{reason}: no number of copies helps"
         raise InputError(Fault("deadline", message, _deadline_advice(problem, constraint)))
     total, _ = fewest_machines(problem, constraint, problem.machines)
     if total <= problem.budget * SLACK:
         return
-    least = -math.expm1(-total) if constraint is Constraint.EXACT or total < 1 else 1.0
-    ways = [_deadline_advice(problem, constraint)]
+    smallest = -math.expm1(-total) if constraint is Constraint.EXACT or total < 1 else 1.0
+    advice = [_deadline_advice(problem, constraint)]
     reached, used = fewest_machines(problem, constraint, MOST_MACHINES)
     if reached <= problem.budget * SLACK:
-        ways.append(f"machines: {used} (the fewest)")
-    rounded = math.ceil(least * 1e6) / 1e6
+        advice.append(f"machines: {used} (the fewest)")
+    rounded = math.ceil(smallest * 1e6) / 1e6
     if rounded < 1.0:
-        ways.append(f"miss_probability: {rounded:.6g} (the smallest is {least:.6g})")
+        advice.append(f"miss_probability: {rounded:.6g} (the smallest is {smallest:.6g})")
     raise InputError(
         Fault(
             "deadline",
-            f"{problem.machines} machines cannot finish {problem.tasks} tasks in {told} with a "
+            f"{problem.machines} machines cannot finish {problem.tasks} tasks in {deadline} with a "
             f"miss probability of {problem.miss_probability:g}; the best whole copies miss with "
-            f"{least:.6g}",
-            "any one of these would do: " + "; ".join(ways),
+            f"{smallest:.6g}",
+            "any one of these would do: " + "; ".join(advice),
         )
     )
 
 
 def _deadline_advice(problem: CloningProblem, constraint: Constraint) -> str:
-    least = smallest_deadline(problem, constraint)
-    rounded = math.ceil(least * 1e4) / 1e4
-    return f"deadline: {rounded:.10g}s (the smallest is {least:.8g}s)"
+    smallest = smallest_deadline(problem, constraint)
+    rounded = math.ceil(smallest * 1e4) / 1e4
+    return f"deadline: {rounded:.10g}s (the smallest is {smallest:.8g}s)"

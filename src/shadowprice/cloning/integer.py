@@ -138,26 +138,26 @@ class _Core:
         # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
             return [self._balanced(group, gap, count)]
-        found = self._any(group, gap, count)
-        return [found] if found is not None else [self._balanced(group, gap, 1)] * count
+        combined = self._any(group, gap, count)
+        return [combined] if combined is not None else [self._balanced(group, gap, 1)] * count
 
     def _balanced(self, group: int, gap: float, tasks: int) -> _Options:
         size = 256
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
-            found = balanced_options(
+            count = balanced_options(
                 group, tasks, self.arrays, self.most,
                 self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
             )  # fmt: skip
-            if found <= size:
+            if count <= size:
                 break
             if size >= MOST_OPTIONS:
                 self.whole = False
-                found = size
+                count = size
                 break
             size *= 8
-        order = np.argsort(penalty[:found], kind="stable")
+        order = np.argsort(penalty[:count], kind="stable")
         none = np.zeros((0, 0), dtype=np.int64)
         return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
@@ -178,16 +178,16 @@ class _Core:
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
-            found = multisets(
+            total = multisets(
                 count, moves, penalty[:moves], late[:moves], change[:moves], gap, size,
                 chosen, *sums,
             )  # fmt: skip
-            if found <= size:
+            if total <= size:
                 break
             if size >= MOST_WAYS:
                 return None
             size *= 8
-        order = np.argsort(sums[0][:found], kind="stable")
+        order = np.argsort(sums[0][:total], kind="stable")
         return _Options(
             sums[0][order], sums[1][order], sums[2][order], chosen[order], change[:moves], count
         )  # fmt: skip
@@ -201,7 +201,9 @@ class _Core:
         self.widest = 1
         active = np.flatnonzero(self.least <= gap)
         active = active[np.argsort(self.least[active], kind="stable")]
-        steps = [(int(group), one) for group in active for one in self._options(int(group), gap)]
+        steps = [
+            (int(group), options) for group in active for options in self._options(int(group), gap)
+        ]
         # Largest change that the remaining groups can make: sums over the rest of the list.
         bounds = np.zeros((len(steps) + 1, 4))
         for i in range(len(steps) - 1, -1, -1):
@@ -230,7 +232,7 @@ class _Core:
             for change, tasks in layer.options.moved(int(layer.option[state])):
                 moves[layer.group, change] += tasks
             state = int(layer.parent[state])
-        return float(excess[best]), [(*where, tasks) for where, tasks in moves.items()]
+        return float(excess[best]), [(*key, tasks) for key, tasks in moves.items()]
 
     def _step(
         self,
@@ -257,20 +259,20 @@ class _Core:
         while True:
             new = Sums(np.empty(size), np.empty(size), np.empty(size, dtype=np.int64))
             parent, picked = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-            kept = extend(states, choices, limits, new, parent, picked)
-            if kept <= size:
+            total = extend(states, choices, limits, new, parent, picked)
+            if total <= size:
                 break
             if size >= 16 * self.limit:
                 self.whole = False
-                kept = size
+                total = size
                 break
             size *= 8
-        penalty, late, machines = new.penalty[:kept], new.late[:kept], new.machines[:kept]
+        penalty, late, machines = new.penalty[:total], new.late[:total], new.machines[:total]
         order = np.lexsort((late, machines)) if by_machines else np.argsort(late, kind="stable")
-        keep = np.empty(kept, dtype=np.int64)
-        left = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
-        keep = keep[:left]
-        if left > self.limit:
+        keep = np.empty(total, dtype=np.int64)
+        remaining = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
+        keep = keep[:remaining]
+        if remaining > self.limit:
             self.whole = False
             keep = keep[np.argpartition(penalty[keep], self.limit)[: self.limit]]
         self.widest = max(self.widest, len(keep))
@@ -314,9 +316,9 @@ def whole_optimum(
     proved_above = 0.0
     # No choice is within the gap, so the bound rises by it. The last search takes most time.
     for _ in range(64):
-        found = core.search(gap)
-        if found is not None:
-            excess, moves = found
+        result = core.search(gap)
+        if result is not None:
+            excess, moves = result
             proved = core.whole
             best = bound + (excess if proved else proved_above)
             groups, copies, tasks = _rows(arrays, base, moves)
@@ -331,15 +333,15 @@ def whole_optimum(
 def _rows(
     arrays: Columns, base: Integers, moves: list[tuple[int, int, int]]
 ) -> tuple[Integers, Integers, Integers]:
-    left = arrays.tasks.copy()
+    unmoved = arrays.tasks.copy()
     for group, _, number in moves:
-        left[group] -= number
-    home = np.flatnonzero(left)
-    groups = np.concatenate([home, np.array([m[0] for m in moves], dtype=np.int64)])
+        unmoved[group] -= number
+    home = np.flatnonzero(unmoved)
+    groups = np.concatenate([home, np.array([move[0] for move in moves], dtype=np.int64)])
     copies = np.concatenate(
-        [base[home], np.array([base[m[0]] + m[1] for m in moves], dtype=np.int64)]
+        [base[home], np.array([base[move[0]] + move[1] for move in moves], dtype=np.int64)]
     )
-    tasks = np.concatenate([left[home], np.array([m[2] for m in moves], dtype=np.int64)])
+    tasks = np.concatenate([unmoved[home], np.array([move[2] for move in moves], dtype=np.int64)])
     order = np.lexsort((-copies, groups))
     return groups[order], copies[order], tasks[order]
 

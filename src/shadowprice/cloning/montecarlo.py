@@ -130,10 +130,10 @@ def _first_to_finish(
     # A hyper-exponential copy is mapped to a time first: its number selects the phase too.
     for begin, end, law in sampler.phases(drawn):
         numbers[:, begin:end] = law.from_uniform(numbers[:, begin:end])
-    least = np.empty((len(numbers), len(drawn)))
-    least_of_copies(numbers, drawn, least)
+    minimum = np.empty((len(numbers), len(drawn)))
+    least_of_copies(numbers, drawn, minimum)
     # For the others the smallest number gives the smallest time, so only that one is mapped.
-    return sampler.times(least, exponents)
+    return sampler.times(minimum, exponents)
 
 
 def _error(sample: Floats) -> float:

@@ -156,11 +156,11 @@ class CloningProblem:
             law = group.duration
             table = 0
             if law.kind == TABLE:
-                known = tables.get(law.table_key)
-                if known is None:
-                    known = tables[law.table_key] = len(rows)
+                cached = tables.get(law.table_key)
+                if cached is None:
+                    cached = tables[law.table_key] = len(rows)
                     rows.append(law.table(float(self.most_copies)))
-                table = known
+                table = cached
             minimum, scale = law.shortest, law.scale
             if law.kind == WEIBULL and law.shape_parameter == 1.0 and minimum == 0.0:
                 minimum = TIE_SLOPE * scale

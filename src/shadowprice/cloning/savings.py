@@ -23,10 +23,10 @@ class Savings:
         self, laws: Sequence[Distribution], *, most: int = 3, machine_price: float = 0.1
     ) -> None:
         distinct = {id(law): law for law in laws}
-        places = {key: place for place, key in enumerate(distinct)}
-        self._law = np.array([places[id(law)] for law in laws], dtype=np.int64)
-        known = tuple(distinct.values())
-        self._laws = tabulated(known)
+        positions = {key: position for position, key in enumerate(distinct)}
+        self._law = np.array([positions[id(law)] for law in laws], dtype=np.int64)
+        unique = tuple(distinct.values())
+        self._laws = tabulated(unique)
         self._most = most
         self._price = machine_price
         # Seconds between checks while no task ends.
@@ -41,10 +41,12 @@ class Savings:
         present copies. A task that may have no further copy is listed with the maximum number.
         """
         count = len(running)
-        copies = np.array([min(len(one), self._most) for one in begun], dtype=np.int64)
+        copies = np.array(
+            [min(len(starts_of_task), self._most) for starts_of_task in begun], dtype=np.int64
+        )
         starts = np.full((count, self._most), now)
-        for row, one in enumerate(begun):
-            newest = sorted(one)[-self._most :]
+        for row, starts_of_task in enumerate(begun):
+            newest = sorted(starts_of_task)[-self._most :]
             starts[row, : len(newest)] = newest
         gains = Gains(np.zeros(count), np.zeros(count))
         tasks = Tasks(
@@ -56,5 +58,5 @@ class Savings:
         )
         assess(0, count, True, float(now), tasks, self._laws, GRID, gains)
         gain = np.where(copies < self._most, gains.saving - self._price * gains.extra, 0.0)
-        place = int(np.argmax(gain)) if count else 0
-        return running[place] if count and gain[place] > 0.0 else None
+        index = int(np.argmax(gain)) if count else 0
+        return running[index] if count and gain[index] > 0.0 else None

@@ -129,14 +129,14 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
     """
     if machines < 1:
         raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))
-    most = 1 if rule.rule is Rule.NONE else rule.copies
-    if jobs.durations.shape[1] < most:
+    max_copies = 1 if rule.rule is Rule.NONE else rule.copies
+    if jobs.durations.shape[1] < max_copies:
         raise InputError(
             Fault(
                 "copies",
                 f"durations of {jobs.durations.shape[1]} copies a task were drawn, the rule may "
-                f"start {most}",
-                f"draw the jobs with most={most}",
+                f"start {max_copies}",
+                f"draw the jobs with most={max_copies}",
             )
         )
     laws = tabulated(jobs.laws)
@@ -150,13 +150,13 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
         jobs.scale,
         np.zeros(number, dtype=np.bool_),
         np.zeros(number, dtype=np.int64),
-        np.empty((number, most)),
+        np.empty((number, max_copies)),
     )
-    found = Outcome(
+    outcome = Outcome(
         np.empty(count), np.empty(count), np.zeros(count), np.zeros(number, dtype=np.int64)
     )
     owner = np.repeat(np.arange(count), np.diff(jobs.first))
-    durations = jobs.durations[:, :most].copy()
+    durations = jobs.durations[:, :max_copies].copy()
     look = 0.25 * typical if rule.look is None else rule.look
     wasted = run_waves(
         machines,
@@ -171,16 +171,16 @@ def run(jobs: WaveJobs, machines: int, rule: WaveRule) -> Waves:
         tasks,
         laws,
         GRID,
-        found,
+        outcome,
     )
     return Waves(
-        flowtime=found.finish - jobs.arrival,
-        started=found.started,
-        work=found.work,
+        flowtime=outcome.finish - jobs.arrival,
+        started=outcome.started,
+        work=outcome.work,
         copies=tasks.copies,
         wasted=float(wasted),
-        helped=int((found.won > 0).sum()),
-        makespan=float(found.finish.max()),
+        helped=int((outcome.won > 0).sum()),
+        makespan=float(outcome.finish.max()),
     )
 
 
@@ -217,12 +217,12 @@ def paying_age(law: Distribution) -> float:
     """
     mean = law.mean
     time = np.concatenate([[0.0], np.geomspace(1e-3 * mean, 1000.0 * mean, 1500)])
-    alone, fresh = law.survival(time), law.survival(time)
-    so_far = np.concatenate([[0.0], np.cumsum(0.5 * (alone[1:] + alone[:-1]) * np.diff(time))])
-    best, least = float("inf"), float(so_far[-1]) * (1.0 - 1e-9)
+    unaided, fresh = law.survival(time), law.survival(time)
+    so_far = np.concatenate([[0.0], np.cumsum(0.5 * (unaided[1:] + unaided[:-1]) * np.diff(time))])
+    best, smallest = float("inf"), float(so_far[-1]) * (1.0 - 1e-9)
     for age in np.concatenate([[0.0], np.geomspace(0.02 * mean, 100.0 * mean, 600)]):
         work = float(np.interp(age, time, so_far))
         work += 2.0 * float(np.trapezoid(law.survival(age + time) * fresh, time))
-        if work < least:
-            best, least = float(age), work
+        if work < smallest:
+            best, smallest = float(age), work
     return best

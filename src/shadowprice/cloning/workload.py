@@ -72,18 +72,18 @@ def poisson_jobs(
     total = int(counts.sum())
     bounds.WAVE_TASKS.check(jobs * total * most, "jobs", "simulate fewer jobs, tasks or copies")
     laws = tuple(group.duration for group in groups)
-    one = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
+    law_of_task = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
     factor = np.exp(rng.uniform(-np.log(spread), np.log(spread), jobs)) if spread > 1 else None
     scale = np.repeat(np.ones(jobs) if factor is None else factor, total)
     mean_factor = 1.0 if factor is None else float(np.sinh(np.log(spread)) / np.log(spread))
     work = float(counts @ [law.mean for law in laws]) * mean_factor
     arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
-    law = np.tile(one, jobs)
+    law = np.tile(law_of_task, jobs)
     survival = 1.0 - rng.random((jobs * total, most))
     durations = np.empty_like(survival)
-    for number, known in enumerate(laws):
+    for number, distribution in enumerate(laws):
         rows = law == number
-        durations[rows] = known.inverse_survival(survival[rows])
+        durations[rows] = distribution.inverse_survival(survival[rows])
     return WaveJobs(
         arrival=arrival - arrival[0],
         priority=np.zeros(jobs),

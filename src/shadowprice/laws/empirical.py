@@ -50,11 +50,11 @@ class Empirical(Distribution):
             raise InputError("the factor of measured durations must be positive")
         times, first = np.unique(sample, return_index=True)
         # S just after times[i] is the share of the sample that is longer.
-        left = 1.0 - np.append(first[1:], sample.size) / sample.size
+        longer = 1.0 - np.append(first[1:], sample.size) / sample.size
         if self.tail is not None:
             keep = times <= self.tail.threshold
-            times, left = times[keep], left[keep]
-        object.__setattr__(self, "_steps", (times, left))
+            times, longer = times[keep], longer[keep]
+        object.__setattr__(self, "_steps", (times, longer))
 
     @property
     def steps(self) -> tuple[Floats, Floats]:
@@ -90,32 +90,32 @@ class Empirical(Distribution):
         return (self.label, self.durations.tobytes(), self.tail)
 
     def log_survival(self, time: Floats | float) -> Floats:
-        times, left = self._steps
-        at = np.asarray(time, float) / self.factor
-        position = np.searchsorted(times, at, side="right")
+        times, longer = self._steps
+        unit_time = np.asarray(time, float) / self.factor
+        position = np.searchsorted(times, unit_time, side="right")
         with np.errstate(divide="ignore"):
-            value = np.log(np.concatenate([[1.0], left]))[position]
+            value = np.log(np.concatenate([[1.0], longer]))[position]
         if self.tail is not None:
-            beyond = np.log(np.maximum(at / self.tail.threshold, 1.0))
+            beyond = np.log(np.maximum(unit_time / self.tail.threshold, 1.0))
             value = value - self.tail.order * beyond
         return np.asarray(value)
 
     def inverse_survival(self, probability: Floats | float) -> Floats:
-        times, left = self._steps
+        times, longer = self._steps
         goal = np.asarray(probability, float)
-        # The shortest time whose S is at most the probability (left falls along times).
-        position = np.searchsorted(-left, -goal, side="left")
-        inside = times[np.minimum(position, times.size - 1)]
+        # The shortest time whose S is at most the probability (longer falls along times).
+        position = np.searchsorted(-longer, -goal, side="left")
+        result = times[np.minimum(position, times.size - 1)]
         if self.tail is not None:
             with np.errstate(divide="ignore"):
-                out = self.tail.threshold * (left[-1] / goal) ** (1.0 / self.tail.order)
-            inside = np.where(position >= times.size, out, inside)
-        return np.asarray(self.factor * inside)
+                in_tail = self.tail.threshold * (longer[-1] / goal) ** (1.0 / self.tail.order)
+            result = np.where(position >= times.size, in_tail, result)
+        return np.asarray(self.factor * result)
 
     @property
     def _body(self) -> tuple[Floats, Floats]:
-        times, left = self._steps
-        return np.log(left[:-1]), np.diff(times)
+        times, longer = self._steps
+        return np.log(longer[:-1]), np.diff(times)
 
     def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
         return self._body

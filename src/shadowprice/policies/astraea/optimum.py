@@ -163,7 +163,9 @@ class Batch:
         program, ways = Program(), self.ways()
         chosen = [program.column(cost=way.worth, upper=1) for way in ways]
         for index in range(len(self.jobs)):
-            members = [c for c, way in zip(chosen, ways, strict=True) if way.job == index]
+            members = [
+                candidate for candidate, way in zip(chosen, ways, strict=True) if way.job == index
+            ]
             program.row(members, [1] * len(members), upper=1)
         for tenant, floor in (floors or {}).items():
             members = [

@@ -55,7 +55,7 @@ LOST: Final = Refusal(
 )
 
 _FRUITLESS: Final = 16
-"""Maximum of slots since a job's start per slot's worth of progress, if its plan makes none."""
+"""Slots since a job's start, per slot of progress plus 1, that a plan without progress may wait."""
 
 
 class Optimum:

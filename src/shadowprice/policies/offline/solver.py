@@ -152,7 +152,7 @@ class _Model:
 
     def tighten(self, answer: Answer, slots: Iterable[int] | None = None) -> bool:
         """Search violated inequalities in slots, all by default; return whether any exists."""
-        found = False
+        violated = False
         for slot in range(self.problem.slots) if slots is None else sorted(slots):
             for pool in self.walls.pools[slot]:
                 totals = np.zeros(len(pool.items))
@@ -161,11 +161,11 @@ class _Model:
                     totals[index] = sum(count * answer.values[column] for column, count in terms)
                 # An inequality found for an earlier slot of this round may exclude these totals.
                 excluded = any(float(cut.weights @ totals) > cut.limit + 0.1 for cut in pool.fresh)
-                found |= excluded or pool.separate(totals) is not None
+                violated |= excluded or pool.separate(totals) is not None
         for pools_ in self.walls.pools:
             for pool in pools_:
                 pool.fresh.clear()
-        return found
+        return violated
 
     def _cuts(self, slot: int) -> None:
         for pool in self.walls.pools[slot]:
@@ -184,7 +184,7 @@ class _Model:
     def _job(self, at: int, request: Request) -> None:
         program = self.program
         completed = {
-            slot: program.column(cost=worth, upper=1) for slot, worth in request.completions
+            slot: program.column(cost=utility, upper=1) for slot, utility in request.completions
         }
         program.row(completed.values(), [1.0] * len(completed), upper=1)
         last = max(completed)

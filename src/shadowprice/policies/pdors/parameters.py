@@ -56,7 +56,7 @@ class PdorsParameters(PriceParameters):
         if value == THEOREM:
             return value
         try:
-            number = float(value)  # type: ignore[arg-type]  # what is no number is refused below
+            number = float(value)  # type: ignore[arg-type]  # refused below if it isn't a number
         except (TypeError, ValueError):
             number = 0.0
         if not 1.0 < number < float("inf"):
