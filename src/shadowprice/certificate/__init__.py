@@ -1,1 +1,1 @@
-"""Distance of a result from the optimum: upper bounds by prices, and good schedules below them."""
+"""Distance of a result from the optimum: bounds by prices, and good schedules below them."""

@@ -1,4 +1,4 @@
-"""Certificates: an upper bound on the total utility, and a schedule that comes close to it."""
+"""Certificates: an upper bound on the total utility, and a schedule close to it."""
 
 from __future__ import annotations
 

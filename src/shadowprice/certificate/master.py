@@ -1,4 +1,4 @@
-"""Restricted master program of column generation: the best mix of the schedules found so far.
+"""Restricted master program of column generation: the best mix of known schedules.
 
     max  sum utility x   s.t.  each group of jobs uses one of its columns,
     shares of each pool's resource in each slot sum to <= scale

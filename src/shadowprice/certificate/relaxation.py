@@ -44,10 +44,12 @@ _ROUNDING: Final = 1e-9
 _PAIRS: Final = 200_000
 """Pairs of a job and a slot up to which every slot with a possible gain is searched."""
 _CELLS: Final = 1 << 24
-"""Slots times servers and resources up to which the same holds: free capacity is stored for each.
+"""Slots times servers and resources up to which the same holds.
+
+Free capacity is stored for each.
 """
 _TIMES: Final = 4
-"""Multiple of a job's time alone on the cluster that is searched if those limits are exceeded."""
+"""Multiple of a job's time alone that is searched if those limits are exceeded."""
 _SPENT: Final = 1e-12
 """Share of its initial utility below which a job isn't searched any further."""
 
@@ -93,7 +95,7 @@ class Window:
     end: int
     """First slot that isn't searched."""
     tail: float
-    """Largest utility of completing in ``end`` or later; 0 if a best schedule completes earlier."""
+    """Largest utility from ``end`` on; 0 if a best schedule completes earlier."""
 
 
 def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list[Window]:

@@ -1,4 +1,4 @@
-"""Good schedules of a whole job set, by rounding the mix that belongs to the bound's prices.
+"""Good schedules of a job set, by rounding the mix that belongs to the bound's prices.
 
 Jobs are placed one after another on real servers. Each gets its exact best schedule at a fraction
 of the bound's prices, on the remaining capacity: the prices keep it out of slots that are worth

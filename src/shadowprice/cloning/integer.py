@@ -30,12 +30,12 @@ Integers = NDArray[np.int64]
 FIRST_GROUPS = 8
 """Groups whose copies the first, narrowest search may change."""
 FEW_STATES = 200
-"""Number of states below which a search is cheap, so that the gap may widen in large steps."""
+"""States below which a search is cheap, so that the gap may widen in large steps."""
 MOST_MOVES = 64
-"""Numbers of copies of a task that are tried first; more are tried if they are within the gap."""
+"""Numbers of copies of a task that are tried first; more follow if within the gap."""
 MOST_OPTIONS = 200_000
 MOST_WAYS = 16_384
-"""Combinations of a group's tasks that are listed; above it, tasks are searched one by one."""
+"""Maximum of listed combinations of a group's tasks; above it, each task is a step."""
 
 
 @dataclass(frozen=True, slots=True)

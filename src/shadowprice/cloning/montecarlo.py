@@ -30,8 +30,11 @@ class Draw(Enum):
     COPIES = "copies"
     """Draw every copy and take the minimum, as the model says."""
     WINNER = "winner"
-    """Draw the minimum of r copies directly: its survival is S^r, whose inverse is known. Copies of
-    hyper-exponential tasks are drawn. The distribution is the same with fewer draws."""
+    """Draw the minimum of r copies directly, by the inverse of its survival S^r.
+
+    Copies of hyper-exponential tasks are drawn one by one. The distribution is the same as that of
+    COPIES, with fewer draws.
+    """
 
 
 @dataclass(frozen=True)

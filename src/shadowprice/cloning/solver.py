@@ -53,8 +53,7 @@ class Solution:
     continuous_cost: float
     """Machine seconds of the real numbers."""
     lower_bound: float
-    """Lower bound on the cost of integer copies; the continuous cost if the method proves no other.
-    """
+    """Lower bound on the cost of integer copies; 0 if the method proves none."""
     proved: bool
     """Whether ``copies`` is proved optimal."""
     deadline_price: float
@@ -64,7 +63,7 @@ class Solution:
     iterations: int
     """Number of passes over the tasks."""
     violation: float
-    """Largest relative violation of a constraint, or of its complementarity, by ``continuous``."""
+    """Largest relative violation of a constraint or its complementarity by ``continuous``."""
     condition: Condition
     """Condition under which the problem is convex."""
 
@@ -138,9 +137,10 @@ def solve(
 
 
 def _theorem_1(arrays: Columns, budget: float) -> Floats:
-    """Return (12) before rounding, written in a_i = alpha ln nu_i so that it fits any distribution.
+    """Return (12) before rounding, for any distribution.
 
-    If every g' is equal, (8) makes S_i(T_d)^r_i proportional to 1 / a_i.
+    It is written in a_i = alpha ln nu_i. If every g' is equal, (8) makes S_i(T_d)^r_i proportional
+    to 1 / a_i.
     """
     inverse = float((arrays.tasks / arrays.decay).sum())
     return np.asarray(np.maximum(np.log(arrays.decay * inverse / budget) / arrays.decay, 1.0))

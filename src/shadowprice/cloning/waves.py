@@ -40,11 +40,12 @@ class Rule(Enum):
     FULL = "full"
     """Every task in a fixed number of copies, which follow each other in the queue."""
     DETECT = "detect"
-    """A copy of a late task: one that has run longer than a factor times the median of its job's
-    finished tasks (speculative execution as in Hadoop and Spark)."""
+    """A copy of a late task (speculative execution as in Hadoop and Spark).
+
+    A task is late if it has run longer than a factor times the median of its job's finished tasks.
+    """
     SAVING = "saving"
-    """A copy whose expected saving of flowtime exceeds the delay that its machine time causes to
-    waiting jobs."""
+    """A copy that saves more expected flowtime than the delay it causes to waiting jobs."""
 
 
 _CODES = {
@@ -71,8 +72,10 @@ class WaveRule:
     """SAVING: flowtime seconds that a machine second costs, in addition to the delay that it
     causes; it limits copies while no job waits."""
     look: float | None = None
-    """DETECT, SAVING: seconds between checks of running tasks while machines are idle; None for a
-    quarter of the mean task duration."""
+    """DETECT, SAVING: seconds between checks of running tasks while machines are idle.
+
+    None is a quarter of the mean task duration.
+    """
 
     def __post_init__(self) -> None:
         faults = []

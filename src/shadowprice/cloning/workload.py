@@ -1,4 +1,4 @@
-"""Jobs for the heavily loaded regime: arrivals, tasks, known distributions and actual durations."""
+"""Jobs for the heavily loaded regime: arrivals, tasks, known and actual durations."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class WaveJobs:
     scale: Floats
     """Factor on each task's durations, for a task with more input."""
     durations: Floats
-    """Actual seconds of the first, second, ... copy of each task. They don't depend on the rule, so
-    that rules are compared on the same draws."""
+    """Actual seconds of each task's copies, shape (tasks, copies).
+
+    They don't depend on the rule, so that rules are compared on the same draws.
+    """
 
     @property
     def jobs(self) -> int:
@@ -105,7 +107,7 @@ def measured_jobs(
     seed: int = 0,
     most: int = 4,
 ) -> WaveJobs:
-    """Make jobs of recorded times: a job is an iteration, and a task is one worker's part of it.
+    """Make jobs of recorded times: a job is an iteration, a task is one worker's part of it.
 
     ``recorded`` has shape (iterations, workers); jobs take rows in order, and start over at the
     end. The rules know the distribution of ``known``, which was measured earlier. Other parameters

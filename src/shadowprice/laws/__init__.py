@@ -1,1 +1,1 @@
-"""Distributions of durations: parametric ones, fits to measurements, and their names in files."""
+"""Distributions of durations: parametric, fitted to measurements, and by name in files."""

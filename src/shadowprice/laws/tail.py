@@ -21,8 +21,7 @@ class ParetoTail:
     threshold: float
     """Start of the tail, a value of the sample."""
     order: float
-    """Tail order alpha, the maximum-likelihood (Hill) estimate of the points beyond the threshold.
-    """
+    """Tail order alpha, the maximum-likelihood (Hill) estimate beyond the threshold."""
     error: float
     """Standard error of the order."""
     points: int
@@ -30,8 +29,7 @@ class ParetoTail:
     distance: float
     """Kolmogorov-Smirnov distance between those points and the fit."""
     against_exponential: float
-    """Log-likelihood of the Pareto tail minus that of an exponential tail; if negative, the tail is
-    not heavy."""
+    """Log-likelihood of the Pareto tail minus that of an exponential one; heavy if positive."""
 
 
 def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> ParetoTail:

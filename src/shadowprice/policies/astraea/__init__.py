@@ -1,6 +1,6 @@
 """Astraea: tenants with fair shares, batches, posted prices, payments for borrowed units.
 
-BatchSche, its comparison, runs the same rounds with every tenant on servers of its own.
+BatchSche, with which it is compared, runs the same rounds with every tenant on its own servers.
 
 Wang, Zhou, Han, Chen, Li: "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing
 Sharing in Multi-Tenant Systems", IEEE Transactions on Computers 72(3), 2023.

@@ -86,7 +86,7 @@ class ElasticFlow(Tabled[ElasticFlowParameters]):
     -----
     Plans are recomputed when jobs arrive or leave, when servers are lost or restored, and when a
     plan changes a worker count; each time takes ``O(jobs x slots x levels)``. In between, jobs keep
-    their workers. Spare workers beyond the plan put a job ahead of its plan.
+    their workers. Workers beyond its plan put a job ahead of it.
     """
 
     capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)

@@ -74,7 +74,7 @@ class Layout:
             surplus -= removed
 
     def extend(self, kind: int, more: int, members: Flags | None = None) -> bool:
-        """Add processes, best fit: to one server if it can take all, else to the emptiest first.
+        """Add processes: best fit on one server if it can take all, else the emptiest first.
 
         Return whether there was enough free capacity; otherwise nothing is added.
         """
@@ -106,10 +106,7 @@ class Layout:
         for order in ((0, 1), (1, 0)):  # one kind may take the only servers of the other
             for kind in (0, 1):
                 self.trim(kind, int(self.given[kind].sum()) - wanted[kind])
-            if all(
-                self.extend(extended, wanted[extended] - int(self.given[extended].sum()))
-                for extended in order
-            ):
+            if all(self.extend(role, wanted[role] - int(self.given[role].sum())) for role in order):
                 return True
             self.restore(before)
         return False

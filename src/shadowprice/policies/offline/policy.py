@@ -55,7 +55,10 @@ LOST: Final = Refusal(
 )
 
 _FRUITLESS: Final = 16
-"""Slots since a job's start, per slot of progress plus 1, that a plan without progress may wait."""
+"""Slots for which a started job is kept although its plans make no progress.
+
+That many for its start, and for each slot's worth of progress that it has made.
+"""
 
 
 class Optimum:

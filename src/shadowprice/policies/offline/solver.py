@@ -3,8 +3,8 @@
 The program decides totals: ``x[i, c] = 1`` if job i completes by slot c, and ``n[i, t]`` workers of
 job i in slot t. Two families of rows replace the completion constraint (8), for all slots t and c:
 
-    n[i, t] <= most workers * sum of x[i, c] over c >= t         (nothing runs after completion) sum
-    of gains over slots up to c >= required * sum of x[i, c'] over c' <= c
+    n[i, t] <= most workers * sum of x[i, c] over c >= t         (nothing runs after completion)
+    sum of gains over slots up to c >= required * sum of x[i, c'] over c' <= c
 
 The second holds for every prefix, which tightens the relaxation. At first a slot's servers are one
 pool: for each resource the sum of demands may not exceed the sum of capacities. The inequalities of
@@ -38,9 +38,10 @@ ROOT_ROUNDS: Final = 30
 """Maximum of rounds of inequalities at the relaxation, before branching begins."""
 
 LARGEST_BITS: Final = 10
-"""Bits to which coefficients of progress rows, in millionths of a mini-batch, are scaled down.
+"""Bits to which the coefficients of progress rows are scaled down.
 
-With 10^10 beside 1 the solver has reported bounded programs as unbounded.
+Progress counts in millionths of a mini-batch. With coefficients of 10^10 and 1, the solver has
+reported bounded programs as unbounded.
 """
 
 

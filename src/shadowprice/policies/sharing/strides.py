@@ -125,8 +125,8 @@ def trade(
     Returns
     -------
     float64, shape (tenants, types)
-        Shares after trading. The total of each type is unchanged, and no tenant's sum of ``shares *
-        speeds`` decreases.
+        Shares after trading. The total of each type is unchanged, and the sum of
+        ``shares * speeds`` doesn't decrease for any tenant.
     """
     traded = shares.astype(np.float64)
     types = shares.shape[1]
