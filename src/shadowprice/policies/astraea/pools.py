@@ -50,7 +50,7 @@ class TenantPool:
     seen_ps: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        # At least 2, as the definition assumes theta - 1 >= 1.
+        # At least 2, because the definition assumes theta - 1 >= 1.
         self.seen_worker = [2.0] * len(self.workers)
         self.seen_ps = [2.0] * len(self.ps)
 

@@ -7,7 +7,7 @@ The items packed in a slot are a sum, over servers, of what each server carries.
 
 and these inequalities alone define the convex hull of the feasible totals. Given totals, the most
 violated inequality is found by row generation over the patterns of each kind of server
-(`kernels.server_patterns`). An inequality holds in every slot with the same servers.
+(`kernels.reactive.server_patterns`). An inequality holds in every slot with the same servers.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ class FixedGang:
 def fixed_gang(
     job: Job, claim: Claim, size: Size, workers: Integers, ps: Integers
 ) -> FixedGang | Refusal:
-    """Choose a job's size: the requested one, or the next smaller one that fits empty servers.
+    """Choose the largest size up to the requested one that fits empty servers.
+
+    If none does, choose the smallest size that fits. Refuse a job that never fits.
 
     Parameters
     ----------
