@@ -1,4 +1,8 @@
-"""The truth on real time: what is asked, what jobs report and slots that are over, as they come."""
+"""The event loop of the writer: runs the durable engine in real time.
+
+It commits requests and reports in batches, accounts slots at their boundaries, and runs periodic
+tasks: snapshots, retention, clock checks.
+"""
 
 from __future__ import annotations
 
@@ -26,83 +30,72 @@ from shadowprice.service.writer import Waiting, Writer
 log = logging.getLogger("shadowprice.service")
 
 BATCH: Final = 256
-"""Operations of one transaction, at most."""
+"""Maximum number of operations in one transaction."""
 
 QUOTES: Final = 8
-"""Quotes among them, at most: each takes as long as many submissions, and they change nothing."""
+"""Maximum number of quotes among them: a quote takes as long as many submissions."""
 
 CHUNK_SECONDS: Final = 0.03
-"""Time that a chunk of the backlog may take while others wait for answers."""
+"""Target duration of a transaction with a chunk of the backlog, because requests wait for it."""
 
 FRESH_SECONDS: Final = 0.5
-"""Time that a slot which is over waits for reports of this moment."""
+"""Timeout for fetching current progress before a slot is accounted."""
 
 LISTEN_SECONDS: Final = 1.0
-"""Time for which word may come in, after an absence, before slots that passed are counted."""
+"""Time for which reports are collected after downtime, before missed slots are accounted."""
 
 SNAPSHOT_SECONDS: Final = 0.003
-"""Time that a piece of a snapshot may take between two batches."""
+"""Maximum duration of a piece of a snapshot between two batches."""
 
 SWEEP_AFTER_STEP: Final = 3_600.0
-"""Seconds for which nothing leaves after the wall clock was set."""
+"""Seconds without retention after a step of the wall clock, which may be a mistake."""
 
 SWEEP_PAUSE: Final = 0.5
-"""Seconds between two transactions that let go of what is old, where there is more of it."""
+"""Seconds between two transactions of one retention run."""
 
 TICK_SECONDS: Final = 1.0
-"""Longest wait before the driver looks at the clock again."""
+"""Maximum seconds between two checks of the clock."""
 
 SWEEP_SECONDS: Final = 60.0
-"""Seconds between two removals of what is older than `keep`."""
+"""Seconds between two retention runs."""
 
 POINTS: Final = SECOND // 2
-"""Nanoseconds between two points of a job's curve, at least."""
+"""Minimum nanoseconds between two points of a job's progress curve."""
 
 MOST_APART: Final = 3_600 * SECOND
-"""Nanoseconds between them, at most: the clock may have been set by years since a job began."""
+"""Maximum of that spacing, because a step of the clock by years would make it useless."""
 
 POINTS_SHARE: Final = 2_000
-"""As many of them last as long as the job has run: a month of it is some 18,000 points."""
+"""The spacing is a job's running time divided by this: a month has some 18,000 points."""
 
 MANY_POINTS: Final = 1_000
-"""Points of curves that are written before the slot is over."""
+"""Number of unwritten points above which they are written before the slot ends."""
 
 
 class Driver(Writer):
-    """Runs the truth on real time.
+    """Runs the durable engine in real time.
 
     Parameters
     ----------
     truth : Truth
-        Engine and store; from now on only this touches them.
-    clock : SteadyClock
-        The service's time.
+        Engine and store. From now on, only the driver's writer thread accesses them.
     virtual : bool
-        Whether nothing really runs.
+        Whether the service only observes, so that its own decisions run on paper.
     keep : int
-        Nanoseconds that closed jobs are kept.
+        Nanoseconds for which closed jobs are kept.
 
     Attributes
     ----------
-    snapshot_seconds : float
-        Time that a piece of a snapshot may take between two batches.
-    tick_seconds : float
-        Longest wait before it looks at the clock again.
-    sweep_seconds : float
-        Seconds between two removals of what is older than ``keep``.
-    listen_seconds : float
-        Seconds for which word may come in, after an absence, before slots are counted.
-    sweep_pause : float
-        Seconds between two transactions that let go of what is old.
     discard : callable or None
-        Lets an executor remove what it keeps of jobs that are over, and returns those of which
-        nothing is left; None where nothing runs.
+        Delete the executor's data of closed jobs, and return the jobs that have none left.
     fresh : callable or None
-        Lets reports of this moment come in before a slot is counted.
+        Fetch the jobs' current progress before a slot is accounted.
     unheard : callable or None
-        Returns the jobs whose reports did not.
+        Return the jobs whose current progress is unknown.
     foreign : callable or None
-        Tells whether a generation of a job is one that the store never ordered.
+        Return whether a generation of a job is an orphan: the store has no command for it.
+
+    All four are None without an executor of jobs.
     """
 
     snapshot_seconds = SNAPSHOT_SECONDS
@@ -137,28 +130,30 @@ class Driver(Writer):
         self.foreign: Callable[[str, int], bool] | None = None
         self._sampler = Sampler(truth)
 
-    # ---------------------------------------------------------------- hearing
+    # ---------------------------------------------------------------- progress
 
     def report(self, report: Progressed) -> None:
-        """Take in how far a job says it is; written with the next slot, or sooner."""
+        """Buffer a progress report; it's written at the next slot boundary, or earlier."""
         if self.foreign is not None and self.foreign(report.job, report.generation):
             return
         self._heard[report.job] = max(self._heard.get(report.job, 0), int(report.at * SECOND))
-        known = self._reports.get(report.job)
-        if known is None or (report.generation, report.progress) > (
-            known.generation,
-            known.progress,
+        previous = self._reports.get(report.job)
+        if previous is None or (report.generation, report.progress) > (
+            previous.generation,
+            previous.progress,
         ):
             self._reports[report.job] = report
         now = self.clock.now()
-        since = now - self._last_point.get(report.job, -now)  # below 0 where it was set back
-        soon = 0 <= since < self._between_points(report.job, now)
-        if not soon and len(self._points) < 10_000:
+        since = now - self._last_point.get(
+            report.job, -now
+        )  # negative after the clock was set back
+        too_soon = 0 <= since < self._between_points(report.job, now)
+        if not too_soon and len(self._points) < 10_000:
             self._last_point[report.job] = now
             self._points.append(report)
 
     def _between_points(self, job: str, now: int) -> int:
-        """Return how far points of a curve are apart: the more, the longer the job has run."""
+        """Return the nanoseconds between points of a curve, in proportion to the running time."""
         view = self.published.jobs.get(job)
         ran = 0 if view is None or view.first_start is None else now - view.first_start
         return max(POINTS, min(MOST_APART, ran // POINTS_SHARE))
@@ -171,7 +166,7 @@ class Driver(Writer):
     # ---------------------------------------------------------------- running
 
     async def run(self) -> None:
-        """Own the truth until `stop`."""
+        """Run the loop until `stop`."""
         self._background.again("events", self.hub.step, "delivering events")
         try:
             while not (self._stopping and not self._queue):
@@ -183,27 +178,27 @@ class Driver(Writer):
                 await self._step()
                 await self._snapshot()
         finally:
-            self._stopping = True  # whatever ended it: nobody is left waiting
+            self._stopping = True  # after an error too, so that no request waits forever
             while self._queue:
-                answer = self._queue.popleft().answer
-                if not answer.done():
-                    answer.set_exception(ProblemError("stopping", "the service is ending"))
+                future = self._queue.popleft().answer
+                if not future.done():
+                    future.set_exception(ProblemError("stopping", "the service is ending"))
             await self._background.end()
 
     async def stop(self) -> None:
-        """Finish what waits, and let `run` end."""
+        """Make `run` return after the pending operations."""
         self._stopping = True
         self._wake.set()
 
     async def _pause(self) -> None:
-        """Wait until there is something to do.
+        """Wait for an operation, a slot boundary or the next tick.
 
-        What is asked while nothing else is done is taken in at once; what comes during a commit
-        shares the next one, so that there is more in it the busier the service is.
+        An idle driver commits a request at once. Requests that arrive during a commit share the
+        next one, so batches grow with the load.
         """
-        goes_on = self.published.servers.backlog or self._truth.snapshotting
-        if self._queue or (goes_on and self.health_error is None):
-            await asyncio.sleep(0)  # what has arrived by now is in the queue then
+        has_more_work = self.published.servers.backlog or self._truth.snapshotting
+        if self._queue or (has_more_work and self.health_error is None):
+            await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
         wait = min(self.tick_seconds, self._until_edge())
         if self.health_error is not None:
@@ -225,7 +220,7 @@ class Driver(Writer):
         return self.tick_seconds
 
     async def _tick(self) -> None:
-        """Once a second: look at the wall clock, tell how late things are, tidy up."""
+        """Run the periodic tasks: clock check, budget renewal, retention, snapshot, prices."""
         now = monotonic()
         if now - self._second < self.tick_seconds:
             return
@@ -233,11 +228,11 @@ class Driver(Writer):
         step = self.clock.stepped()
         if step:
             self.metrics.clock_steps.inc()
-            why = f"the clock was set {'forward' if step > 0 else 'back'}"
-            outcome = await self._commit([MoveOrigin(step, why)])
+            reason = f"the clock was set {'forward' if step > 0 else 'back'}"
+            outcome = await self._commit([MoveOrigin(step, reason)])
             if outcome is not None:
                 self.clock.follow(step)
-            # One that was set wrongly is put right before anything leaves for being old.
+            # Operators can correct a wrong clock before it makes data look old.
             self._swept = now + SWEEP_AFTER_STEP
         if self._truth.accounts.soonest <= self.clock.now():
             await self._commit([Renew()])
@@ -248,26 +243,26 @@ class Driver(Writer):
             }
             self._heard = {job: at for job, at in self._heard.items() if job in self.published.jobs}
             if self._sweeping is None or self._sweeping.done():
-                said = "letting go of what is old"
+                description = "letting go of what is old"
                 self._sweeping = self._background.spawn(
-                    "retention", self.sweep(), said, vital=False
+                    "retention", self.sweep(), description, vital=False
                 )
         self._snapshot_due = self._truth.snapshot_due()
         if self._sampler.due:
             await self._in_thread(self._sampler.take)
 
     async def _snapshot(self) -> None:
-        """Write a piece of a snapshot where one is due: nobody waits for the whole of it."""
+        """Write a piece of a due snapshot; a whole one would block requests."""
         truth = self._truth
         if (self._snapshot_due or truth.snapshotting) and self.health_error is None:
             self._snapshot_due = False
             await self._in_thread(lambda: truth.snapshot_piece(self.snapshot_seconds))
 
     async def sweep(self) -> None:
-        """Let go of what is older than is kept, while decisions go on.
+        """Purge closed jobs and prices past their retention, in small transactions.
 
-        What an executor has of a job goes first: where this is cut off, the job is still known
-        here, its name still taken, and all of it is done again.
+        The executor's data of a job are deleted before its rows. If the purge is interrupted, the
+        job still exists, its name stays taken, and the next run repeats all steps.
         """
         now = self.clock.now()
         before = now - self._keep
@@ -276,67 +271,69 @@ class Driver(Writer):
         await self._in_thread(lambda: sweep_prices(self._store, now, before))
 
     async def _sweep_some(self, before: int) -> bool:
-        """Let go of so much as leaves at once; whether there may be more that can."""
+        """Purge one batch of jobs; return whether there may be more."""
         old = await self._in_thread(lambda: history.old_jobs(self._store, before))
         if old is None:
             return False
-        gone = await self.discard(old) if old and self.discard is not None else old
-        more = await self._in_thread(lambda: history.sweep(self._store, before, gone))
+        discarded = await self.discard(old) if old and self.discard is not None else old
+        more = await self._in_thread(lambda: history.sweep(self._store, before, discarded))
         if more is None:
             return False
-        for name in gone:
+        for name in discarded:
             self.published.recent.pop(name, None)
-        return more or bool(gone and len(old) == history.SWEPT_JOBS)
+        return more or bool(discarded and len(old) == history.SWEPT_JOBS)
 
     async def _step(self) -> None:
-        """Take in what waits, in one batch."""
+        """Commit the pending operations, and the slot boundary if it is due, in one batch."""
         if self._until_edge() <= 0:
             await self._listen()
             await self._freshen()
         batch = self._taken()
         operations: list[Operation] = []
-        told: list[Waiting] = []
-        edge_at = backlog_at = None
-        if self._until_edge() <= 0:  # what is due comes before what is asked
+        report_batch: list[Waiting] = []
+        boundary_index = backlog_index = None
+        if self._until_edge() <= 0:  # a due slot boundary precedes requests
             if self._reports or self._points:
                 operations.append(self._progress())
-            edge_at = len(operations)
-            told = [one for one in batch if isinstance(one.operation, TakeReports)]
-            batch = [one for one in batch if not isinstance(one.operation, TakeReports)]
-            operations.append(self._edge(told))
+            boundary_index = len(operations)
+            report_batch = [entry for entry in batch if isinstance(entry.operation, TakeReports)]
+            batch = [entry for entry in batch if not isinstance(entry.operation, TakeReports)]
+            operations.append(self._edge(report_batch))
         elif len(self._points) > MANY_POINTS:
             operations.append(self._progress())
         first = len(operations)
         operations += [waiting.operation for waiting in batch]
         if self.published.servers.backlog:
-            backlog_at = len(operations)
+            backlog_index = len(operations)
             operations.append(DecideBacklog(self._chunk))
         if not operations:
             return
         self.metrics.lag.set(monotonic() - batch[0].since if batch else 0.0)
-        began = monotonic()
-        asked = [waiting.answer for waiting in batch]
-        outcome = await self._commit(operations, asked, first, [one.answer for one in told])
+        started = monotonic()
+        futures = [waiting.answer for waiting in batch]
+        outcome = await self._commit(
+            operations, futures, first, [entry.answer for entry in report_batch]
+        )
         if outcome is None:
             return
-        spent = monotonic() - began
-        self.metrics.commit.observe(spent)
-        if backlog_at is not None:
-            faster = spent < CHUNK_SECONDS
+        duration = monotonic() - started
+        self.metrics.commit.observe(duration)
+        if backlog_index is not None:
+            faster = duration < CHUNK_SECONDS
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
-        if edge_at is not None:
-            answer = outcome.answers[edge_at]
-            self._edged(answer)
-            self._catching_up = not (isinstance(answer, Passed) and answer.caught_up)
+        if boundary_index is not None:
+            result = outcome.answers[boundary_index]
+            self._edged(result)
+            self._catching_up = not (isinstance(result, Passed) and result.caught_up)
             if not self._catching_up:
-                for one in told:
-                    if not one.answer.done():
-                        one.answer.set_result(answer.left)
-            else:  # they belong to slots that have not ended yet; what was taken in is known
-                self._queue.extendleft(reversed(told))
+                for entry in report_batch:
+                    if not entry.answer.done():
+                        entry.answer.set_result(result.left)
+            else:  # some belong to later slots; recorded reports are recognized
+                self._queue.extendleft(reversed(report_batch))
 
     def _taken(self) -> list[Waiting]:
-        """Take what is asked from the queue, so much as fits into a batch."""
+        """Remove the next batch from the queue; quotes above the limit stay in it."""
         batch: list[Waiting] = []
         later: list[Waiting] = []
         quotes = 0
@@ -345,45 +342,49 @@ class Driver(Writer):
             if waiting.answer.cancelled():
                 continue
             quotes += isinstance(waiting.operation, AskQuote)
-            enough = quotes > QUOTES and isinstance(waiting.operation, AskQuote)
-            (later if enough else batch).append(waiting)
+            exceeds_quotes = quotes > QUOTES and isinstance(waiting.operation, AskQuote)
+            (later if exceeds_quotes else batch).append(waiting)
         self._queue.extendleft(reversed(later))
         return batch
 
-    # ---------------------------------------------------------------- slots that are over
+    # ---------------------------------------------------------------- slot boundaries
 
     def _edge(self, told: Sequence[Waiting]) -> Edge:
-        """Return what time does to the truth now, and what happened meanwhile."""
-        unheard = self.unheard() if self.unheard is not None else frozenset()
-        known = (one.operation for one in told)
-        reports = [one for some in known if isinstance(some, TakeReports) for one in some.reports]
-        return Edge(self.virtual, unheard, reports, self._since, dict(self._heard))
+        """Build the operation that advances to the current slot, with the pending reports."""
+        stale_jobs = self.unheard() if self.unheard is not None else frozenset()
+        operations = (entry.operation for entry in told)
+        reports = [
+            entry
+            for operation in operations
+            if isinstance(operation, TakeReports)
+            for entry in operation.reports
+        ]
+        return Edge(self.virtual, stale_jobs, reports, self._since, dict(self._heard))
 
     async def _listen(self) -> None:
-        """Let word come in of what happened while nobody listened.
+        """Collect reports after downtime, before the missed slots are accounted.
 
-        The service was not there, or stood still: how far jobs are, and which of them are over, is
-        told in a moment. Counted before, they would seem to have done nothing, and ends to come
-        late.
+        Executors report the progress and the ends of that time within moments. If slots were
+        accounted earlier, jobs would seem to have made no progress and to have ended late.
         """
         if self.virtual or not self.published.running:
             return
         servers, now = self.published.servers, self.clock.now()
         running = servers.slot_running
         late = running is not None and now - servers.calendar.ends(running) > servers.calendar.slot
-        if late and not self._catching_up:  # else it was listened for them all before
+        if late and not self._catching_up:  # while catching up, the reports are already collected
             self._begin_listening()
-        left = self._listening + self.listen_seconds - monotonic()
-        if left > 0.0 and self.fresh is not None:
-            await asyncio.sleep(left)
+        remaining = self._listening + self.listen_seconds - monotonic()
+        if remaining > 0.0 and self.fresh is not None:
+            await asyncio.sleep(remaining)
 
     def _begin_listening(self) -> None:
         self._since, self._listening = self.clock.now(), monotonic()
 
     async def _freshen(self) -> None:
-        """Let reports of this moment come in; the slot is counted whether they can or not.
+        """Fetch current progress; on timeout or error, the slot is accounted without it.
 
-        What was done since the last look would seem not done, and plans to fall short.
+        Without it, progress since the last poll would be missing, and plans would seem to fail.
         """
         if self.fresh is None:
             return
@@ -391,8 +392,8 @@ class Driver(Writer):
             async with asyncio.timeout(FRESH_SECONDS):
                 await self.fresh()
         except TimeoutError:
-            pass  # what comes later is of the next slot
-        except Exception:  # whatever an executor gets wrong, slots go on
+            pass  # later reports count for the next slot
+        except Exception:  # an executor's fault must not stop the slots
             self.metrics.failures.labels("progress").inc()
             log.exception("jobs could not be asked how far they are before a slot was counted")
 
@@ -406,16 +407,14 @@ class Driver(Writer):
         self._edge_failed = 0.0
         running = servers.slot_running
         if running is not None:
-            begins = servers.calendar.begins(running)
-            self.metrics.slot_lag.set((self.clock.now() - begins) / SECOND)
-            ends = servers.calendar.ends(running)
-            self.hub.mention(
-                "slot", {"slot": running, "begins": stamp(begins), "ends": stamp(ends)}
-            )
+            start = servers.calendar.begins(running)
+            self.metrics.slot_lag.set((self.clock.now() - start) / SECOND)
+            end = servers.calendar.ends(running)
+            self.hub.mention("slot", {"slot": running, "begins": stamp(start), "ends": stamp(end)})
 
     @property
     def stuck(self) -> str | None:
-        """What is wrong where slots do not begin, or a task fails; None where all is well."""
+        """Why slots don't begin or a background task fails; None if neither is the case."""
         if self._edge_failed:
             return "a slot could not begin; the log tells why"
         return self._background.health_error

@@ -1,7 +1,7 @@
-"""The event stream: what happened, numbered, to be followed live and resumed where one left off.
+"""The event stream: numbered events, which subscribers receive live and can resume from a number.
 
-What is new is encoded once and sent to all who may see it together, ten times a second at most, and
-less often the more they are, so that a hundred viewers cost little more than one.
+New events are encoded once for all subscribers. Deliveries happen at most ten times a second, and
+less often with more subscribers, so that a hundred of them cost little more than one.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from shadowprice.service.clock import to_datetime
 from shadowprice.service.truth.outcome import Told
 
 INTERVAL: Final = 0.1
-"""Seconds between two deliveries, at least."""
+"""Minimum seconds between two deliveries."""
 
 A_VIEWER: Final = 0.0025
-"""Seconds that each viewer adds to that, up to a second: 400 deliveries a second at most."""
+"""Seconds that each subscriber adds to the interval, up to 1 s: at most 400 deliveries a second."""
 
 CHECK: Final = 1.0
-"""Seconds between two looks at whether a quiet viewer may still look on."""
+"""Seconds between two permission checks of a subscriber without events."""
 
 HEARTBEAT: Final = 15.0
-"""Seconds after which a quiet stream says that it is alive."""
+"""Seconds without events after which a stream sends a keep-alive."""
 
 ALIVE: Final = b": alive\n\n"
-"""What says so."""
+"""The keep-alive: a comment of the stream."""
 
 WAITING: Final = 256
-"""Deliveries that may wait for a slow viewer; one more ends the stream, to be resumed."""
+"""Maximum deliveries queued for a slow subscriber; above it, the stream ends and can be resumed."""
 
 PAGE: Final = 500
-"""Entries read from the store at once."""
+"""Events read from the store at once."""
 
 VIEWERS: Final = 1_000
-"""Viewers at once, at most."""
+"""Maximum number of concurrent subscribers."""
 
 
 def visible(event: Told | StoredEvent, tenant: str | None) -> bool:
@@ -83,13 +83,7 @@ def _always() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Viewer:
-    """One who follows the stream.
-
-    Parameters
-    ----------
-    tenant : str or None
-        Whose entries it sees, None for all.
-    """
+    """A subscriber, who sees one tenant's events; those of all tenants if ``tenant`` is None."""
 
     tenant: str | None
     waiting: asyncio.Queue[tuple[int, bytes] | None] = field(
@@ -99,12 +93,12 @@ class Viewer:
 
 
 class Hub:
-    """Distributes what happens to viewers.
+    """Broadcasts events to subscribers.
 
     Parameters
     ----------
     read : callable
-        Returns entries after a number, of a tenant (None: all), in order; blocks.
+        Return stored events after a number in order, for a tenant (None: all). Blocks.
     """
 
     def __init__(self, read: Callable[[int, str | None], list[StoredEvent]]) -> None:
@@ -118,32 +112,32 @@ class Hub:
 
     @property
     def viewers(self) -> int:
-        """How many follow."""
+        """Number of subscribers."""
         return len(self._viewers)
 
     def publish(self, told: Iterable[Told]) -> None:
-        """Take in what is new."""
+        """Queue new events for the next delivery."""
         if not self._viewers:
-            self.last = max((one.id for one in told), default=self.last)
+            self.last = max((event.id for event in told), default=self.last)
             return
         self._fresh.extend(told)
         if self._fresh:
             self._wake.set()
 
     def mention(self, kind: str, data: Any) -> None:
-        """Tell those who look on now, and nobody later."""
+        """Broadcast an event that isn't stored, to current subscribers only."""
         if self._viewers:
             self._fleeting.append(transient_message(kind, data))
             self._wake.set()
 
     async def step(self) -> None:
-        """Deliver once there is something new."""
+        """Wait for new events, deliver them, and sleep for the interval."""
         await self._wake.wait()
         self._wake.clear()
         try:
             self.deliver()
         except BaseException:
-            # What was to be delivered is not in their streams: they read it when they resume.
+            # The streams lack these events: end them, so that subscribers resume from the store.
             for viewer in self._viewers:
                 viewer.behind = True
             self._viewers.clear()
@@ -151,7 +145,7 @@ class Hub:
         await asyncio.sleep(min(1.0, max(INTERVAL, A_VIEWER * self.viewers)))
 
     def deliver(self) -> None:
-        """Hand what is new to every viewer."""
+        """Put the new events into every subscriber's queue."""
         fresh = list(self._fresh)
         fleeting = b"".join(self._fleeting)
         self._fresh.clear()
@@ -159,11 +153,11 @@ class Hub:
         if fresh:
             self.last = max(self.last, fresh[-1].id)
         chunks: dict[str | None, bytes] = {}
-        texts = [(told, encoded(told)) for told in fresh] if self._viewers else []
+        encoded_events = [(event, encoded(event)) for event in fresh] if self._viewers else []
         for viewer in list(self._viewers):
             chunk = chunks.get(viewer.tenant)
             if chunk is None:
-                seen = (text for told, text in texts if visible(told, viewer.tenant))
+                seen = (text for event, text in encoded_events if visible(event, viewer.tenant))
                 chunk = chunks[viewer.tenant] = b"".join(seen) + fleeting
             if not chunk:
                 continue
@@ -176,22 +170,13 @@ class Hub:
     async def follow(
         self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = _always
     ) -> AsyncIterator[bytes]:
-        """Yield the stream from after a number on, or from now on.
+        """Yield the stream of a tenant's events (None: all), after a number or from now on.
 
-        It ends where the viewer reads too slowly, is not allowed any more, or the service stops;
-        clients resume, or are told why they cannot.
-
-        Parameters
-        ----------
-        tenant : str or None
-            Whose entries, None for all.
-        after : int or None
-            The number.
-        allowed : callable
-            Whether the viewer still may; asked before everything that is sent, and every second.
+        The stream ends if the subscriber reads too slowly or loses permission, or if the service
+        stops. ``allowed`` is called before every delivery, and every second without one.
         """
         viewer = Viewer(tenant)
-        self.deliver()  # what is known already does not come twice
+        self.deliver()  # pending events are in the store by now, and would be sent twice
         self._viewers.add(viewer)
         try:
             yield b"retry: 2000\n\n"
@@ -202,7 +187,7 @@ class Hub:
                         return
                     last = max(last, number)
                     yield chunk
-            spoke = time.monotonic()
+            last_sent = time.monotonic()
             while not self.closed and not (viewer.behind and viewer.waiting.empty()):
                 try:
                     async with asyncio.timeout(CHECK):  # `wait_for` would begin a task each time
@@ -210,31 +195,31 @@ class Hub:
                 except TimeoutError:
                     if not allowed():
                         return
-                    if time.monotonic() - spoke >= HEARTBEAT:
-                        spoke = time.monotonic()
+                    if time.monotonic() - last_sent >= HEARTBEAT:
+                        last_sent = time.monotonic()
                         yield ALIVE
                     continue
                 if item is None or not allowed():
                     return
-                spoke = time.monotonic()
+                last_sent = time.monotonic()
                 yield item[1]
         finally:
             self._viewers.discard(viewer)
 
     async def _missed(self, tenant: str | None, after: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield what the store has from after a number up to what the viewer is handed live."""
+        """Yield stored events after a number, up to the first one that is delivered live."""
         until = self.last
         while after < until:
-            entries = await asyncio.to_thread(self._read, after, tenant)
-            if not entries:
+            events = await asyncio.to_thread(self._read, after, tenant)
+            if not events:
                 return
             texts = []
-            for entry in entries:
-                after = entry.id
-                if after <= until and visible(entry, tenant):
-                    texts.append(message(entry))
-            # Where nothing of it is theirs, too: long silence is taken for a broken connection, and
-            # whoever resumes from the same number again would never come to its end.
+            for event in events:
+                after = event.id
+                if after <= until and visible(event, tenant):
+                    texts.append(message(event))
+            # Also if no event is visible: a silent connection looks broken, and the client would
+            # resume from the same number again and again.
             yield after, b"".join(texts) or ALIVE
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One service: everything that `serve` starts, in order, and stops, in the other."""
+"""The service: owns all components, starts them in order and stops them in reverse."""
 
 from __future__ import annotations
 
@@ -63,30 +63,33 @@ log = logging.getLogger("shadowprice.service")
 Result = TypeVar("Result")
 
 POLL: Final = 2.0
-"""Seconds between two tries of a standby to become the writer."""
+"""Seconds between two attempts of a standby to become the writer."""
 
 AFTER_OTHERS: Final = 10.0
-"""Seconds for which one that is elected, and may not write, lets others be elected."""
+"""Seconds for which a leader that can't open the store yields, so that others can be elected."""
 
 READERS: Final = 2
-"""Threads that read the store: as many pages as four, but four leave the others little of the
-interpreter; two, so that one slow question holds up no other."""
+"""Threads that read the store.
+
+Two, so that a slow query doesn't block the others. Four serve no more pages and contend for the
+interpreter.
+"""
 
 DAY: Final = 86_400 * SECOND
 
 
 class Service:
-    """A scheduler that runs.
+    """A running scheduler: the writer, or a standby until it becomes the writer.
 
     Parameters
     ----------
     settings : Settings
-        What it was started with.
+        Startup options.
     clock : Clock, optional
-        Where time comes from; by default the machine.
+        Source of time; by default the system's clock.
     executor : Executor, optional
-        What runs jobs, in place of the one that the settings name; in a service that only observes,
-        what sees them run.
+        Replaces the executor that the settings name. If the service only observes, it reports what
+        runs.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Service:
         self.tokens = Tokens(self.store)
         cluster = read_cluster(settings.cluster, starts_cost=True)
         self.families: Families = read_families(settings.families) if settings.families else {}
-        # Accounts keep budgets; the engine and its policies know of none.
+        # Accounts enforce budgets, so the engine and its policies get tenants without them.
         self.budgets = {one.name: one.budget for one in cluster.tenants if one.budget is not None}
         tenants = tuple(replace(tenant, budget=None) for tenant in cluster.tenants)
         self.cluster: Cluster = replace(cluster, tenants=tenants)
@@ -139,39 +142,36 @@ class Service:
     # ---------------------------------------------------------------- starting
 
     def open(self) -> bool:
-        """Open the store, and read everything back; before any event loop runs.
+        """Validate the startup options and open the store, before an event loop runs.
 
-        Returns
-        -------
-        bool
-            Whether this instance writes; False where it stands by.
+        Return whether this instance writes; False if it is a standby.
 
         Raises
         ------
         InputError
-            If what it was started with is wrong.
+            If the startup options are invalid.
         ExecutorError
-            If the executor cannot be reached; nothing is kept then.
+            If the executor is unreachable. The store isn't opened then.
         """
         self._check_token_file()
         if self._resident is not None:
             asyncio.run(self._resident.check())
         rehearse(self.cluster, self.choice)
         if self.settings.lease is not None:
-            return False  # who writes is decided by the lease first
+            return False  # the lease decides which instance writes
         if isinstance(self._executor, Reaching):
             asyncio.run(self._executor.reach())
         return self.store.open()
 
     async def start(self) -> None:
-        """Begin to write: recover, follow the cluster file, find again what runs.
+        """Become the writer: recover, apply the cluster file, resync with the executor.
 
         Raises
         ------
         InputError
-            If the data do not fit what the service was started with.
+            If the stored data contradict the startup options.
         ExecutorError
-            If the executor cannot be reached.
+            If the executor is unreachable.
         """
         loop = asyncio.get_running_loop()
         clock = SteadyClock(self._clock)
@@ -213,15 +213,15 @@ class Service:
             self.fail()
 
     def fail(self) -> None:
-        """End, and say that it had to."""
+        """End the process with a failure status."""
         self.failed = True
         self.end()
 
     async def stand_by(self) -> None:
-        """Wait until this instance may write, and then begin."""
+        """Wait until this instance may write, then start."""
         loop = asyncio.get_running_loop()
         self.metrics.writer.set(0)
-        refused = ""
+        last_error = ""
         while not self.stopping:
             try:
                 epoch = 0 if self._resident is None else await self._resident.elected()
@@ -232,10 +232,10 @@ class Service:
                     log.warning("this instance writes from now on")
                     return
             except (InputError, StoreError) as error:
-                if str(error) != refused:  # it may be the same for days
-                    refused = str(error)
+                if str(error) != last_error:  # a standby may get the same error for days
+                    last_error = str(error)
                     log.warning("standing by: %s", error)
-                self.store.close()  # another may be able to
+                self.store.close()  # another instance may be able to open it
                 if self._resident is not None:
                     await self._resident.step_back(AFTER_OTHERS)
             except Exception:
@@ -245,11 +245,11 @@ class Service:
             await asyncio.sleep(POLL)
 
     def wait_for_turn(self) -> None:
-        """Stand by in the background."""
+        """Run `stand_by` in the background."""
         self._tasks.append(asyncio.create_task(self.stand_by()))
 
     async def stop(self) -> None:
-        """End in order: nothing new, what waits is written, what runs goes on."""
+        """Stop all components in order: commit pending operations, let running jobs continue."""
         self.stopping = True
         try:
             await all_of(
@@ -283,9 +283,8 @@ class Service:
                 await task
             except asyncio.CancelledError:
                 pass
-            except (
-                Exception
-            ):  # told to end while it took over, of whose connections some are closed
+            except Exception:
+                # The service may stop during a takeover, when some connections are already closed.
                 log.exception("taking over was cut off")
 
     async def _finish(self) -> None:
@@ -325,28 +324,28 @@ class Service:
         return truth
 
     def _secret(self) -> bytes:
-        found = self.store.get("key")
-        if found is None:
-            found = secrets.token_hex(32)
+        key = self.store.get("key")
+        if key is None:
+            key = secrets.token_hex(32)
             with self.store.transaction() as connection:
-                self.store.put(connection, "key", found)
-        return bytes.fromhex(found)
+                self.store.put(connection, "key", key)
+        return bytes.fromhex(key)
 
     @property
     def token_file(self) -> Path:
-        """Where the operator's token is."""
+        """Path of the operator's token file."""
         if self.settings.token_file is not None:
             return self.settings.token_file
         return (self.store.folder or Path.cwd()) / TOKEN_FILE
 
     def _check_token_file(self) -> None:
         folder = self.token_file.parent
-        makes = folder == self.store.folder and not folder.exists()
-        if read_token_file(self.token_file) is None and not makes:
+        will_create_folder = folder == self.store.folder and not folder.exists()
+        if read_token_file(self.token_file) is None and not will_create_folder:
             check_token_place(self.token_file)
 
     def _operator_token(self, truth: Truth) -> None:
-        """Let the token in the file be valid; write one where there is none."""
+        """Register the token in the operator's file; create the file if it doesn't exist."""
         token = read_token_file(self.token_file)
         table = tables.tokens
         if token is None:
@@ -356,23 +355,23 @@ class Service:
             except OSError as error:
                 raise InputError(f"{self.token_file}: cannot be written: {error}") from error
         with self.store.reading() as connection:
-            known = connection.execute(
+            row = connection.execute(
                 select(table.c.id).where(table.c.hash == hashed(token))
             ).first()
-        if known is None:
+        if row is None:
             note = f"first start, {escaped(str(self.token_file))}"
             _only(truth, CreateToken(token, Role.OPERATOR, None, note, None))
 
-    # ---------------------------------------------------------------- answering
+    # ---------------------------------------------------------------- requests
 
     @property
     def writing(self) -> Driver:
-        """The driver, where this instance writes.
+        """The driver.
 
         Raises
         ------
         ProblemError
-            If it stands by, or is about to end.
+            If this instance is a standby or is stopping.
         """
         if self.driver is None:
             code = "stopping" if self.stopping else "standby"
@@ -381,7 +380,7 @@ class Service:
         return self.driver
 
     async def read(self, question: Callable[[Connection], Result]) -> Result:
-        """Return what the store answers, on a connection and a thread of its own."""
+        """Run a query of the store in a reader thread, on its own connection."""
 
         def ask() -> Result:
             try:
@@ -394,7 +393,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
 
     def ready(self) -> str | None:
-        """Return why the service cannot do its work, None where it can."""
+        """Return why the service isn't ready; None if it is."""
         if self.driver is None:
             return "this instance stands by"
         if self.driver.health_error is not None:
@@ -402,48 +401,48 @@ class Service:
         if self.driver.stuck is not None:
             return self.driver.stuck
         parts = (self.runner, self.follower, self._resident)
-        told = (part.health_error for part in parts if part is not None)
-        return next((health_error for health_error in told if health_error is not None), None)
+        errors = (part.health_error for part in parts if part is not None)
+        return next((health_error for health_error in errors if health_error is not None), None)
 
 
 class _FollowFile:
-    """The cluster file was edited since the last start: what it changed, changes."""
+    """Operation that applies edits of the cluster file since the last start."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def perform(self, batch: Batch) -> None:
-        """Let the engine follow."""
+        """Change the engine's cluster by what differs between the stored and the new file."""
         table = tables.meta
-        text = batch.connection.execute(
+        stored_text = batch.connection.execute(
             select(table.c.value).where(table.c.key == "cluster")
         ).scalar_one()
-        before = cluster_of(json.loads(text))
-        event = file_change(before, self._cluster, batch.engine.cluster, batch.truth.coming)
+        previous = cluster_of(json.loads(stored_text))
+        event = file_change(previous, self._cluster, batch.engine.cluster, batch.truth.coming)
         if event is None:
             return
         batch.take(event)
-        record = json.dumps(cluster_record(self._cluster))
-        batch.put("cluster", record)
+        new_text = json.dumps(cluster_record(self._cluster))
+        batch.put("cluster", new_text)
         for name in event.servers:
             batch.tell("server", server=name, what="the cluster file was edited")
 
 
 def _only(truth: Truth, operation: Any) -> Any:
-    """Let one operation happen, and return its answer or raise its error."""
-    [answer] = truth.commit([operation]).answers
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    """Commit one operation, and return its result or raise its error."""
+    [result] = truth.commit([operation]).answers
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def rehearse(cluster: Cluster, choice: PolicyChoice) -> None:
-    """Decide on a made-up job, so that all that the policy needs is compiled and loaded.
+    """Schedule an artificial job, so that the policy's kernels are compiled and loaded.
 
     Raises
     ------
     InputError
-        If there is no such policy or parameter.
+        If the policy or a parameter is unknown.
     """
     engine = Engine(cluster, live_policy(choice, cluster))
     worker = {

@@ -1,4 +1,4 @@
-"""The only one who touches the truth: commits what is asked, and publishes what came of it."""
+"""Single writer of the durable state: commits operations, and publishes the results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ log = logging.getLogger("shadowprice.service")
 Result = TypeVar("Result")
 
 WAITING: Final = 20_000
-"""Operations that may wait; further ones are refused."""
+"""Maximum number of queued operations; more are refused."""
 
 RECENT: Final = 1_000
-"""Closed jobs that are remembered beside the open ones."""
+"""Closed jobs that are cached in addition to the open ones."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """An operation that waits, and who waits for its answer."""
+    """A queued operation, and the future of its result."""
 
     operation: Operation
     answer: asyncio.Future[Any]
@@ -43,16 +43,14 @@ class Waiting:
 
 
 class Writer:
-    """Lets operations happen in a thread of its own, and readers see what they came to.
+    """Runs operations in a thread of its own, and publishes their results to readers.
 
-    A store that cannot be written is told as `health_error`, and tried again.
+    If the store can't be written, `health_error` says so, and the writer retries.
 
     Parameters
     ----------
     truth : Truth
-        Engine and store; from now on only this touches them.
-    metrics : Metrics
-        Where it is counted.
+        Engine and store. From now on, only the writer's thread accesses them.
     """
 
     def __init__(self, truth: Truth, metrics: Metrics) -> None:
@@ -82,15 +80,15 @@ class Writer:
         )
         self.hub.last = truth.next_told - 1
 
-    # ---------------------------------------------------------------- asking
+    # ---------------------------------------------------------------- requests
 
     async def do(self, operation: Operation) -> Any:
-        """Let an operation happen, and return its answer once it is written.
+        """Queue an operation, and return its result after the commit.
 
         Raises
         ------
         ShadowpriceError
-            If it cannot be done, or the store cannot be written.
+            If the operation fails, the queue is full, or the store can't be written.
         """
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
@@ -104,9 +102,9 @@ class Writer:
         return await waiting.answer
 
     async def ask(self, question: Callable[[Truth], Result]) -> Result:
-        """Return what a question that changes nothing is answered, between two batches.
+        """Run a read-only query in the writer's thread, between two batches.
 
-        One is asked at a time: all that were asked already would come before the next batch.
+        Queries run one at a time, so that a batch waits for one query at most.
         """
         loop = asyncio.get_running_loop()
         async with self._asking:
@@ -115,12 +113,12 @@ class Writer:
     async def ordered(
         self, generations: Sequence[tuple[str, int]]
     ) -> Mapping[tuple[str, int], int]:
-        """Return when generations were ordered, in nanoseconds; those that never were have none.
+        """Return when generations were commanded, in nanoseconds; orphans are absent.
 
         Raises
         ------
         ProblemError
-            If the store cannot be read.
+            If the store can't be read.
         """
         if not generations:
             return {}
@@ -135,7 +133,7 @@ class Writer:
             raise ProblemError("storage", f"the store cannot be read: {error}") from error
 
     def specification(self, name: str) -> Mapping[str, Any] | None:
-        """Return what was submitted of an open job, None where there is none."""
+        """Return the submitted specification of an open job; None if it isn't open."""
         return self.published.specs.get(name)
 
     @property
@@ -144,14 +142,14 @@ class Writer:
         return self._truth.choice.name
 
     def _missed(self, after: int, tenant: str | None) -> list[StoredEvent]:
-        del tenant  # what is everybody's is in no tenant's index; it is told apart beside
+        del tenant  # events without a tenant are visible too, so the caller filters
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)
 
     # ---------------------------------------------------------------- writing
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result | None:
-        """Return what is answered there, None where the store failed."""
+        """Run a call in the writer's thread; return None if the store failed."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except StoreError as error:
@@ -165,10 +163,10 @@ class Writer:
         first: int = 0,
         others: Sequence[asyncio.Future[Any]] = (),
     ) -> Outcome | None:
-        """Commit in the thread, publish, and answer those asked from the ``first`` operation on.
+        """Commit a batch in the writer's thread, publish it, and resolve the futures.
 
-        Returns None where the store failed; others wait for no answer of their own, but are told
-        of that.
+        The futures in ``answers`` get the results from the ``first`` operation on. Return None if
+        the commit failed; then the futures in ``others`` get the error too.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -178,18 +176,18 @@ class Writer:
                 log.exception("a batch failed")
             self._failed(error)
             problem = ProblemError("storage", "it may not have been written; ask again")
-            for answer in (*answers, *others):
-                if not answer.done():
-                    answer.set_exception(problem)
+            for future in (*answers, *others):
+                if not future.done():
+                    future.set_exception(problem)
             return None
         self._publish(outcome)
-        for answer, result in zip(answers, outcome.answers[first:], strict=False):
-            if answer.done():
+        for future, result in zip(answers, outcome.answers[first:], strict=False):
+            if future.done():
                 continue
             if isinstance(result, BaseException):
-                answer.set_exception(result)
+                future.set_exception(result)
             else:
-                answer.set_result(result)
+                future.set_result(result)
         return outcome
 
     def _publish(self, outcome: Outcome) -> None:
@@ -222,7 +220,7 @@ class Writer:
             listener(outcome)
 
     async def finish(self) -> None:
-        """Write the state down for a quick start, after `run` ended, and let the thread go."""
+        """Write a final snapshot for a fast start, and stop the thread; called after `run`."""
         await all_of(self._last_snapshot, lambda: self._thread.shutdown(wait=True))
 
     async def _last_snapshot(self) -> None:
@@ -236,22 +234,22 @@ class Writer:
     # ---------------------------------------------------------------- health
 
     def _failed(self, error: Exception) -> None:
-        """Take note that the store cannot be written; from now on it is tried again."""
+        """Mark the store as unwritable, which starts retries, and refuse queued operations."""
         self.metrics.failures.labels("store").inc()
         self.health_error = f"the store cannot be written: {error}"
         log.error("%s", self.health_error)
         problem = ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
         while self._queue:
-            answer = self._queue.popleft().answer
-            if not answer.done():
-                answer.set_exception(problem)
+            future = self._queue.popleft().answer
+            if not future.done():
+                future.set_exception(problem)
 
     async def _mend(self) -> None:
-        """Try the store again, and read everything back once it can be written."""
+        """Reopen the store; if that succeeds, recover the durable state from it."""
         loop = asyncio.get_running_loop()
         try:
-            mine = await loop.run_in_executor(self._thread, self._store.reopen)
-            if not mine:
+            is_writer = await loop.run_in_executor(self._thread, self._store.reopen)
+            if not is_writer:
                 self.health_error = "another instance writes now; restart this one to stand by"
                 self.metrics.writer.set(0)
                 return

@@ -1,4 +1,4 @@
-"""Between the truth and an executor: carries orders out, and reports what became of them."""
+"""Controller loop: makes the executor match the desired state and records its reports."""
 
 from __future__ import annotations
 
@@ -50,40 +50,34 @@ log = logging.getLogger("shadowprice.service")
 Asked = TypeVar("Asked")
 
 AT_ONCE: Final = 16
-"""Orders given, and ends told to be recorded, at the same time."""
+"""Calls to the executor in flight at the same time."""
 
 A_ROUND: Final = 4 * AT_ONCE
-"""Orders that are given before it is asked again which are still wanted."""
+"""Commands sent before the next comparison with the desired state."""
 
 POLL_SECONDS: Final = 5.0
-"""Longest wait before orders and reports are compared again, though nothing was reported."""
+"""Maximum seconds between two comparisons of desired and actual state without a report."""
 
 RETRY: Final = 1.0
-"""Seconds before an executor that could not be reached is tried again."""
+"""Backoff in seconds after a failed step, for example if the executor is unreachable."""
 
 
 class Runner:
-    """Keeps what runs equal to what the engine wants to run.
+    """Reconciles the executor's generations with the engine's desired state.
 
     Parameters
     ----------
-    driver : Driver
-        Who knows what is wanted.
-    executor : Executor
-        What runs jobs.
     key : bytes
-        What jobs' own tokens are made with.
+        The store's secret: signs progress tokens and command identities.
     stated : collection of str
-        Servers of the cluster file: they have what it says, not what an executor finds there.
+        Servers of the cluster file. Their capacity is the file's, not what the executor discovers.
 
     Attributes
     ----------
     settings : Settings or None
-        Which users jobs may run as; None checks none.
+        Define which users jobs may run as; None skips the check.
     inbox : Inbox
-        What was told, and is not recorded.
-    poll_seconds : float
-        Longest wait before orders and reports are compared again.
+        Reports that are not recorded yet.
     """
 
     poll_seconds = POLL_SECONDS
@@ -117,71 +111,71 @@ class Runner:
 
     @property
     def health_error(self) -> str | None:
-        """Why not all orders and reports are carried just now; None where they are."""
+        """Why commands or reports are delayed; None if they aren't."""
         executor = self.executor.health_error if isinstance(self.executor, ReportsHealth) else None
         return self._health_error or self._background.health_error or self.inbox.fault or executor
 
     # ---------------------------------------------------------------- life
 
     async def open(self) -> None:
-        """Begin, and find again what runs; what ended meanwhile is taken in first.
+        """Open the executor and resync with the generations that it holds.
 
         Raises
         ------
         ExecutorError
-            If the executor cannot be reached.
+            If the executor is unreachable.
         """
         await self.executor.open()
         await self._configure()
         await self._find()
 
     async def _find(self) -> None:
-        """Find again what runs, and tell what of it the store never ordered.
+        """Resync with the generations that the executor holds, and detect orphans.
 
-        Of what is over, that it is comes with it, whoever was told before.
+        An ended generation includes its end, even if the executor has already reported it.
         """
-        held = await self.executor.list()
-        ordered = await self._driver.ordered([(one.job, one.generation) for one in held])
-        foreign = [one for one in held if not self._is_ours(one, ordered)]
-        for one in foreign:
-            new = not self._outbox.is_foreign(one.job, one.generation)
-            if new and one.end is None:
+        generations = await self.executor.list()
+        ordered = await self._driver.ordered([(item.job, item.generation) for item in generations])
+        orphans = [item for item in generations if not self._is_ours(item, ordered)]
+        for item in orphans:
+            new = not self._outbox.is_foreign(item.job, item.generation)
+            if new and item.end is None:
                 log.warning(
                     "generation %d of %r runs on %s, but these data never ordered it (was a backup "
                     "restored?): it is stopped",
-                    one.generation,
-                    one.job,
-                    ", ".join(share.server for share in one.placement),
+                    item.generation,
+                    item.job,
+                    ", ".join(share.server for share in item.placement),
                 )
-                self._untold.append(one)
-        self._outbox.found(held, foreign)
-        self.inbox.told += [one.end for one in held if one.end is not None]
+                self._untold.append(item)
+        self._outbox.found(generations, orphans)
+        self.inbox.told += [item.end for item in generations if item.end is not None]
 
     def _is_ours(self, held: Held, ordered: Mapping[tuple[str, int], int]) -> bool:
         key = held.job, held.generation
         if key not in ordered:
             return False
-        # A stop that overtook its start leaves a generation without an identity.
+        # If a stop overtakes its start, the generation has no identity.
         return held.identity in {"", order_identity(self._key, *key, ordered[key])}
 
     def lose_all(self, reason: str) -> None:
-        """Take every generation that should run, and is not held, for lost."""
-        at = self._driver.clock.now() / SECOND
+        """Report as lost every generation that should run and that the executor doesn't hold."""
+        timestamp = self._driver.clock.now() / SECOND
         self.inbox.told += [
-            Ended(0, job, order.generation, at, Ending.LOST, None, reason)
-            for job, order in self._driver.published.running.items()
-            if order.generation not in self._outbox.held.get(job, {})
+            Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
+            for job, command in self._driver.published.running.items()
+            if command.generation not in self._outbox.held.get(job, {})
         ]
 
     def begin(self) -> None:
-        """Start carrying orders out."""
+        """Start the background tasks."""
         self._background.again("watch", self._watch, "following what the executor tells")
         self._background.again("runner", self._listen, "taking reports in")
         self._background.again("runner", self._give, "giving orders")
         self._wake.set()
 
     async def close(self) -> None:
-        """Let go; what runs goes on."""
+        """Stop the tasks and close the executor; running generations continue."""
         await all_of(self._background.end, self.executor.close)
 
     def _published(self, outcome: Outcome) -> None:
@@ -204,60 +198,57 @@ class Runner:
         return True  # the executor was closed
 
     async def fresh(self) -> None:
-        """Take in what jobs report at this moment: a slot is about to be counted."""
+        """Fetch the jobs' current progress, before a slot is accounted."""
         if not isinstance(self.executor, Fresh):
             return
-        with suppress(ExecutorError):  # whoever orders next will see what is wrong
+        with suppress(ExecutorError):  # the next command reports the error
             for report in await self.executor.progress():
                 self._driver.report(report)
 
     def unheard(self) -> frozenset[str]:
-        """Return the jobs of which it is not known how far they are at this moment."""
+        """Return the jobs whose current progress is unknown (stale jobs)."""
         return self.executor.unheard() if isinstance(self.executor, Fresh) else frozenset()
 
     async def settle(self) -> None:
-        """Take in what was reported so far; what cannot be recorded waits in the inbox.
+        """Record pending reports; a report that fails stays in the inbox and is retried.
 
         Raises
         ------
         ProblemError
-            If the store cannot be written.
+            If the store isn't writable.
         ExecutorError
-            If the executor cannot be told what was recorded; it is once it is reached again.
+            If the executor is unreachable, so that it can't forget recorded generations yet.
         """
         if self._untold:
-            untold = tuple(self._untold)
-            await self._driver.do(TellForeign(untold))
-            del self._untold[: len(untold)]
+            orphans = tuple(self._untold)
+            await self._driver.do(TellForeign(orphans))
+            del self._untold[: len(orphans)]
         await _each(self._forget, self._hear())
         due = self.inbox.due
-        for one in due:
-            if isinstance(one.report, ServerSeen | ServerGone):
-                await self._recorded_server(one, one.report)
-        lasting = [one for one in due if not isinstance(one.report, ServerSeen | ServerGone)]
+        for entry in due:
+            if isinstance(entry.report, ServerSeen | ServerGone):
+                await self._recorded_server(entry, entry.report)
+        lasting = [entry for entry in due if not isinstance(entry.report, ServerSeen | ServerGone)]
         if lasting:
             await _each(self._forget, await self._recorded(lasting))
 
     def _hear(self) -> Sequence[Ended]:
-        """Keep what was told until it is recorded; how far jobs are is told again by them.
+        """Move new reports to the inbox, and return the ends of orphans.
 
-        Returns
-        -------
-        sequence of Ended
-            Ends of what the store never ordered: they need not be recorded.
+        Progress bypasses the inbox because jobs report it again. Ends of orphans aren't recorded.
         """
-        now, foreign = self._driver.clock.now(), list[Ended]()
+        now, orphan_ends = self._driver.clock.now(), list[Ended]()
         for report in self.inbox.told:
             self._outbox.heard(report, now)
             if self._outbox.says_nothing(report):
-                foreign += [report] if isinstance(report, Ended) else []
+                orphan_ends += [report] if isinstance(report, Ended) else []
                 continue
             if isinstance(report, Progressed):
                 self._driver.report(report)
             else:
                 self.inbox.keep(report)
         self.inbox.told.clear()
-        return foreign
+        return orphan_ends
 
     async def _recorded_server(self, one: Kept, report: ServerSeen | ServerGone) -> None:
         try:
@@ -270,30 +261,30 @@ class Runner:
             self.inbox.drop(one)
 
     async def _recorded(self, kept: Sequence[Kept]) -> list[Ended | Refused]:
-        """Have reports recorded; return the ends among those that were."""
+        """Record reports, and return the recorded ends; bisect a batch that fails."""
         try:
-            left = await self._take(kept)
+            deferred = await self._take(kept)
         except ProblemError:
-            raise  # the store is out; they wait
+            raise  # the store is unavailable; the reports stay in the inbox
         except Exception as error:
             if len(kept) == 1:
                 self._put_off(kept[0], error)
                 return []
-            half = len(kept) // 2  # one of them is at fault; the others are recorded without it
+            half = len(kept) // 2  # isolates the bad report, so that the others are recorded
             return [*await self._recorded(kept[:half]), *await self._recorded(kept[half:])]
-        over: list[Ended | Refused] = []
-        for one in kept:
-            if one.report in left:
-                self._put_off(one, None)
+        ends: list[Ended | Refused] = []
+        for entry in kept:
+            if entry.report in deferred:
+                self._put_off(entry, None)
                 continue
-            self.inbox.drop(one)
-            if isinstance(one.report, Ended | Refused):
-                over.append(one.report)
-        return over
+            self.inbox.drop(entry)
+            if isinstance(entry.report, Ended | Refused):
+                ends.append(entry.report)
+        return ends
 
     async def _take(self, kept: Sequence[Kept]) -> Collection[Report]:
-        """Have reports recorded, all or none; return those that the truth left out."""
-        reports = [one.report for one in kept if isinstance(one.report, Lasting)]
+        """Record reports atomically; return those that have to be recorded later."""
+        reports = [entry.report for entry in kept if isinstance(entry.report, Lasting)]
         return await self._driver.do(TakeReports(reports)) or ()
 
     def _put_off(self, one: Kept, error: Exception | None) -> None:
@@ -304,23 +295,23 @@ class Runner:
         await self.executor.forget(report.job, report.generation)
         self._outbox.recorded(report.job, report.generation)
 
-    # ---------------------------------------------------------------- orders
+    # ---------------------------------------------------------------- commands
 
     async def _listen(self) -> None:
-        """Take in what is told; orders that were given may wait for their answers meanwhile."""
+        """Record reports; runs concurrently with `_give`, so slow commands don't delay it."""
         await self._sleep()
         if await self._tried(self.take_in):
             self._due.set()
 
     async def _give(self) -> None:
-        """Give orders; what ends meanwhile is recorded beside."""
+        """Send commands whenever the desired state may have changed."""
         await self._due.wait()
         self._due.clear()
         if await self._tried(self.order):
             self._health_error = None
 
     async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
-        """Make a step; whether it could be made. Both are tried again in a moment if not."""
+        """Run a step; if it fails, schedule a retry of both loops and return False."""
         try:
             await step()
         except ExecutorError as error:
@@ -360,20 +351,20 @@ class Runner:
         self._wake.clear()
 
     async def take_in(self) -> None:
-        """Take in what was reported, and acknowledge what was done."""
+        """Record pending reports and acknowledge completed commands."""
         if self._resync:
-            async with self._ordering:  # an order that is on its way is in no list
+            async with self._ordering:  # the executor doesn't list a start in flight
                 await self._find()
                 self._resync = False
         await self._configure()
         await self.settle()
         published = self._driver.published
-        done = self._outbox.acknowledged(published.running, published.unacknowledged)
-        if done:
-            await self._driver.do(Acknowledge(done))
+        completed = self._outbox.acknowledged(published.running, published.unacknowledged)
+        if completed:
+            await self._driver.do(Acknowledge(completed))
 
     async def order(self) -> None:
-        """Order what is missing."""
+        """Send the commands that make the actual state match the desired state."""
         async with self._ordering:
             published = self._driver.published
             now = self._driver.clock.now()
@@ -381,51 +372,55 @@ class Runner:
             if len(actions) > A_ROUND:
                 self._due.set()
             del actions[A_ROUND:]
-            orders = [one.order for one in actions if isinstance(one, Begin)]
-            ordered = await self._driver.ordered([(one.job, one.generation) for one in orders])
-            await _each(partial(self._act, ordered), actions)
+            starts = [item.order for item in actions if isinstance(item, Begin)]
+            command_times = await self._driver.ordered(
+                [(item.job, item.generation) for item in starts]
+            )
+            await _each(partial(self._act, command_times), actions)
 
     async def _act(self, ordered: Mapping[tuple[str, int], int], action: Begin | End) -> None:
         if isinstance(action, End):
             await self.executor.stop(action.command, action.job, action.generation)
             self._outbox.stopping(action.job, action.generation)
             return
-        order = action.order
+        command = action.order
         try:
-            spec = self._spec(order, ordered[order.job, order.generation])
+            spec = self._spec(command, ordered[command.job, command.generation])
         except InputError as error:
-            self._refuse(order, str(error))
+            self._refuse(command, str(error))
             return
-        self._outbox.accepted(order.job, order.generation)
+        self._outbox.accepted(command.job, command.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
-            self._outbox.held.get(order.job, {}).pop(order.generation, None)
+            self._outbox.held.get(command.job, {}).pop(command.generation, None)
             self._resync = True
             self._again()
         elif receipt is Receipt.STALE or (
-            receipt is Receipt.DUPLICATE and not await self._is_held(order)
+            receipt is Receipt.DUPLICATE and not await self._is_held(command)
         ):
-            # Its records are newer than ours (a backup was restored): this number is used up.
-            self._outbox.used_up(order.job, order.generation)
-            why = "the executor knows a newer generation of the job, or another of this number"
-            self._refuse(order, why)
+            # The executor's records are newer (a backup was restored): the number is taken.
+            self._outbox.used_up(command.job, command.generation)
+            reason = "the executor knows a newer generation of the job, or another of this number"
+            self._refuse(command, reason)
 
     async def _is_held(self, order: Run) -> bool:
-        held = await self.executor.list()
-        return any((one.job, one.generation) == (order.job, order.generation) for one in held)
+        generations = await self.executor.list()
+        return any(
+            (item.job, item.generation) == (order.job, order.generation) for item in generations
+        )
 
     def _refuse(self, order: Run, reason: str) -> None:
-        at = self._driver.clock.now() / SECOND
-        self.inbox.told.append(Refused(order.id, order.job, order.generation, at, reason))
+        timestamp = self._driver.clock.now() / SECOND
+        self.inbox.told.append(Refused(order.id, order.job, order.generation, timestamp, reason))
         self._wake.set()
 
     def _spec(self, order: Run, ordered: int) -> GenerationSpec:
-        """Return what an executor has to be told of an order, which was given at that moment."""
+        """Build the executor's specification of a generation; ``ordered`` is in nanoseconds."""
         servers = self._driver.published.servers
         spec = self.job_spec(order.job)
         if spec.run is None:
             raise InputError("the job does not say what it runs")
-        if self.settings is not None:  # what is allowed may be other than when it was submitted
+        if self.settings is not None:  # allowed users may have changed since submission
             fault = user_fault(self.settings, spec, "")
             if fault is not None:
                 raise InputError(fault)
@@ -450,33 +445,33 @@ class Runner:
         )
 
     def job_spec(self, name: str) -> JobSpec:
-        """Return what was submitted of an open job."""
+        """Return the submitted specification of an open job."""
         record: Mapping[str, Any] | None = self._driver.specification(name)
         if record is None:
             raise InputError(f"job {name!r} is not open")
         return JobSpec.model_validate(record)
 
     def holds(self, job: str) -> bool:
-        """Whether anything of a job runs, or ran and its end is not written down."""
+        """Return whether a job has a generation that runs or whose end isn't recorded."""
         return bool(self._outbox.held.get(job))
 
-    # ---------------------------------------------------------------- afterwards
+    # ---------------------------------------------------------------- retention
 
     async def discard(self, jobs: Sequence[str]) -> list[str]:
-        """Remove what the executor keeps of jobs that are over; return those that are rid of it.
+        """Delete the executor's data of closed jobs, and return the jobs that have none left.
 
-        One of which anything is still held waits: its end was not recorded yet.
+        A job with a generation that the executor still holds is skipped: its end isn't recorded.
         """
-        gone: list[str] = []
+        discarded: list[str] = []
         try:
-            held = {one.job for one in await self.executor.list()}
+            retained = {item.job for item in await self.executor.list()}
             for job in jobs:
-                if job not in held:
+                if job not in retained:
                     await self.executor.discard(job)
-                    gone.append(job)
+                    discarded.append(job)
         except ExecutorError as error:
             self._unreachable(error)
-        return gone
+        return discarded
 
     # ---------------------------------------------------------------- servers
 
@@ -489,18 +484,14 @@ class Runner:
 
 
 async def _each(ask: Callable[[Asked], Awaitable[None]], items: Iterable[Asked]) -> None:
-    """Ask an executor for each of several things, `AT_ONCE` at a time; raise the first error.
-
-    A thousand jobs that end together would wait for a thousand answers, were they told of one after
-    the other.
-    """
+    """Run a call for every item, `AT_ONCE` at a time, and raise the first error at the end."""
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: Asked) -> None:
         async with limit:
             await ask(item)
 
-    told = await asyncio.gather(*map(one, items), return_exceptions=True)
-    for error in told:
-        if isinstance(error, BaseException):
-            raise error
+    results = await asyncio.gather(*map(one, items), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,8 +1,8 @@
-"""Keeps jobs equal to the `TrainingJob` resources of a cluster, and their status to the jobs.
+"""Controller that reconciles `TrainingJob` resources with the service's jobs.
 
-By level, not by edge: whatever is named is compared with what the service knows, and the next step
-towards agreement is made; every step may be made again. A resource gets its finalizer before its
-job is submitted, and loses it after nothing of the job runs, so no job outlives its resource.
+Reconciliation is level-triggered. Each pass compares a resource with its job and takes the next
+step. Every step is idempotent. A resource gets its finalizer before its job is submitted, and loses
+it after the job's last process has ended, so no job outlives its resource.
 """
 
 from __future__ import annotations
@@ -48,53 +48,53 @@ from shadowprice.service.truth.views import JobView
 log = logging.getLogger("shadowprice.service")
 
 WORKERS: Final = IN_FLIGHT
-"""Resources looked at at the same time: more would only wait for each other's requests."""
+"""Resources reconciled concurrently; more would only wait for free API requests."""
 
 AGAIN: Final = 1.0
-"""Seconds before what another leader wrote is looked at again."""
+"""Seconds before a resource that a newer leader wrote is reconciled again."""
 
 GOING: Final = 5.0
-"""Seconds before a resource that goes is looked at again where nothing says that its job is quiet,
-and its status says what keeps it; thousands may go at once, so it is no way to wait, and with more
-than `GOING_A_SECOND` times so many it is later."""
+"""Minimum seconds before a deleted resource is reconciled again while its job still runs.
+
+This is a fallback: `_published` requeues the resource as soon as its job is idle. The delay grows
+with the number of such resources, so that they stay below `GOING_A_SECOND`.
+"""
 
 GOING_A_SECOND: Final = 10.0
-"""Such looks a second, of all resources together: they are to hold up nothing that ends a job."""
+"""Maximum rate of these passes, over all resources, so that they don't delay cancellations."""
 
 FIGURES: Final = 10.0
-"""Seconds between two writes of a status in which only figures changed, at least."""
+"""Minimum seconds between two writes of a status in which only figures changed."""
 
 FIGURES_A_SECOND: Final = 10.0
-"""Such writes a second, of all resources together: a slot may change the figures of thousands."""
+"""Maximum rate of these writes, over all resources: a slot may change thousands of statuses."""
 
 UNTOLD: Final = 30.0
-"""Seconds that a resource whose status tells nothing yet goes before others: as if it had been due
-that long. What begins with a slot would have it wait for longer than people do."""
+"""Head start in the queue, in seconds, of a resource without a status.
+
+Otherwise a new resource would wait behind the many status writes that a slot boundary causes.
+"""
 
 RETRY: Final = 5.0
-"""Seconds before an API server without the definition is asked again."""
+"""Seconds before the controller starts again, for example if the definition is missing."""
 
 
 class Controller:
-    """The operator's side of a service in Kubernetes.
+    """Kubernetes controller of a service that holds the lease.
 
     Parameters
     ----------
-    service : Service
-        Whose jobs they become; it writes.
-    connection : Connection
-        To the API server.
     epoch : int
-        Number of this leader: higher than that of all before it.
+        Fencing token of this leader: higher than that of every earlier leader.
     leads : callable
-        Whether this instance still leads, asked before every write.
+        Return whether this instance still leads; called before every write.
 
     Attributes
     ----------
     fault : callable
-        Told the name of every step before it is made, where tests let it fail.
+        Fault injection for tests: called with the name of each step and the resource's key.
     health_error : str or None
-        Why resources are not followed.
+        Why the controller doesn't watch resources; None if it does.
     """
 
     def __init__(
@@ -135,20 +135,20 @@ class Controller:
 
     @property
     def failing(self) -> str | None:
-        """Which of its tasks fails just now; None where none does."""
+        """Why a background task is failing; None if all are healthy."""
         return self._background.health_error
 
     def begin(self) -> None:
-        """Follow resources until `close`."""
+        """Start reconciling in the background, until `close`."""
         self._background.again("trainingjobs", self._begun, "following TrainingJobs")
 
     async def _begun(self) -> bool:
-        """Begin; whether that could be."""
+        """Start the informers and workers; return False to be called again if that failed."""
         try:
             await self._tenancy.start()
             await self._resources.start()
             self.health_error = None
-            await self._tenancy.follow()  # before the first job: tenants that are known are let in
+            await self._tenancy.follow()  # jobs of unknown tenants would be refused
         except ApiError as error:
             missing = f"there is no {DEFINITION}; apply deploy/kubernetes/crd.yaml"
             self.health_error = missing if error.not_found else str(error)
@@ -173,7 +173,7 @@ class Controller:
         return True
 
     async def close(self) -> None:
-        """Follow them no longer."""
+        """Stop all tasks and close the connection."""
         if self._published in self._driver.listeners:
             self._driver.listeners.remove(self._published)
         await all_of(
@@ -183,12 +183,12 @@ class Controller:
             self._connection.close,
         )
 
-    # ---------------------------------------------------------------- what is named
+    # ---------------------------------------------------------------- changes
 
     def _changed(self, key: str, old: Resource | None, new: Resource | None) -> None:
         del old
-        untold = new is not None and not new.status
-        self._queue.add(key, -UNTOLD if untold else None)
+        is_new = new is not None and not new.status
+        self._queue.add(key, -UNTOLD if is_new else None)
 
     def _namespace_changed(self, name: str) -> None:
         for key in self._resources.items:
@@ -200,23 +200,23 @@ class Controller:
             owner = self._know(name)
             if owner is not None:
                 self._queue.add(_key(owner))
-        for told in outcome.told:
-            owner = None if told.job is None else self._owner(told.job)
+        for event in outcome.told:
+            owner = None if event.job is None else self._owner(event.job)
             if owner is not None:
-                self._teller.tell(owner, told)
+                self._teller.tell(owner, event)
         if self._going:
             ordered = self._ordered()
-            for job in [one for one in self._going if self._quiet(one, ordered)]:
+            for job in [candidate for candidate in self._going if self._quiet(candidate, ordered)]:
                 self._queue.add(self._going.pop(job))
 
     def _owner(self, job: str) -> Owner | None:
         return self._jobs.get(_key_of_job(job), {}).get(job)
 
     def _know(self, job: str) -> Owner | None:
-        """Take note of whose an open job is."""
-        known = self._owner(job)
-        if known is not None:
-            return known
+        """Return the owner of an open job, and cache it; None if no resource owns it."""
+        cached = self._owner(job)
+        if cached is not None:
+            return cached
         record = self._driver.specification(job)
         owner = None if record is None else Owner.of_labels(record.get("labels") or {})
         if owner is not None and owner.job == job:
@@ -224,7 +224,7 @@ class Controller:
             return owner
         return None
 
-    # ---------------------------------------------------------------- one resource
+    # ---------------------------------------------------------------- reconciliation
 
     async def _look(self, key: str) -> None:
         try:
@@ -260,11 +260,11 @@ class Controller:
         if not resource.held:
             resource = await self._hold(key, resource)
         tenant = self._tenancy.of(resource.owner.namespace)
-        found, edited = await self._job_for(resource, tenant)
-        await self._write_status(key, resource, found, tenant, edited)
+        result, edited = await self._job_for(resource, tenant)
+        await self._write_status(key, resource, result, tenant, edited)
 
     async def _cancel_forsaken(self, key: str, resource: Resource | None) -> None:
-        """Withdraw jobs whose resource is not there any more, whatever took its finalizer away."""
+        """Cancel jobs whose resource is gone, even if something else removed its finalizer."""
         for job, owner in list(self._jobs.get(key, {}).items()):
             if resource is not None and resource.owner == owner:
                 continue
@@ -281,7 +281,7 @@ class Controller:
             del self._jobs[key]
 
     async def _hold(self, key: str, resource: Resource) -> Resource:
-        """Let a resource not go before its job is over."""
+        """Add the finalizer, which keeps the resource until its job has ended."""
         return await self._write(
             key,
             "hold",
@@ -295,26 +295,26 @@ class Controller:
         )
 
     async def _release(self, key: str, resource: Resource) -> None:
-        """Withdraw the job of a resource that was deleted; let it go once nothing of it runs."""
+        """Cancel a deleted resource's job; remove the finalizer once none of its processes run."""
         if not resource.held:
             return
         job = resource.owner.job
         view = await self._view(job)
-        asked = view is not None and view.state.open
-        if asked:
+        cancelled = view is not None and view.state.open
+        if cancelled:
             self._may_write("cancel", key)
             view = await self._driver.do(Cancel(job))
         if view is not None and (view.state.open or not self._quiet(job, self._ordered())):
             if not view.state.open:
                 self._going[job] = key
-            if not asked:  # most are gone by then, and nobody has to be told of what goes at once
+            if not cancelled:  # most jobs end before the next pass, which saves a status write
                 tenant = view.tenant or resource.owner.namespace
                 await self._write_status(key, resource, view, tenant, None)
             self._queue.add(key, max(GOING, len(self._going) / GOING_A_SECOND))
             return
         self._going.pop(job, None)
-        left = [one for one in resource.finalizers if one != FINALIZER]
-        body = {"metadata": {"resourceVersion": resource.version, "finalizers": left or None}}
+        remaining = [finalizer for finalizer in resource.finalizers if finalizer != FINALIZER]
+        body = {"metadata": {"resourceVersion": resource.version, "finalizers": remaining or None}}
         try:
             await self._write(key, "release", resource.path, body)
         except ApiError as error:
@@ -324,17 +324,17 @@ class Controller:
         self._told.pop(resource.owner.uid, None)
 
     def _ordered(self) -> set[str]:
-        """Return the jobs of which orders were not carried out yet."""
-        return {order.job for order in self._driver.published.unacknowledged.values()}
+        """Return the jobs with commands that are not acknowledged yet."""
+        return {command.job for command in self._driver.published.unacknowledged.values()}
 
     def _quiet(self, job: str, ordered: Collection[str]) -> bool:
-        """Whether nothing of a job that is over runs, or is about to."""
+        """Return whether a closed job has no processes and no pending commands."""
         runner = self._service.runner
         if job in self._driver.published.running or job in ordered:
             return False
         return runner is None or not runner.holds(job)
 
-    # ---------------------------------------------------------------- its job
+    # ---------------------------------------------------------------- jobs
 
     async def _view(self, job: str) -> JobView | None:
         published = self._driver.published
@@ -347,7 +347,10 @@ class Controller:
     async def _job_for(
         self, resource: Resource, tenant: str
     ) -> tuple[JobView | Refused, Verdict | None]:
-        """Return the job of a resource, submitted or revised where it has to be."""
+        """Submit or revise the resource's job as needed, and return it.
+
+        The verdict is the result of an edit of the resource; None if there was no edit.
+        """
         job = resource.owner.job
         view = await self._view(job)
         if view is not None:
@@ -356,11 +359,11 @@ class Controller:
         record = resource.record(tenant)
         cluster = self._driver.published.servers.cluster
         if cluster.tenants and tenant not in cluster.tenant_index:
-            # Others have shares: whoever comes without one is known from now on, and owns nothing.
+            # If any tenant has a share, all have to be known: this one gets an empty share.
             await self._tenancy.follow()
             cluster = self._driver.published.servers.cluster
         try:
-            [one] = read_submissions(
+            [submission] = read_submissions(
                 [record],
                 cluster,
                 tenant=None,
@@ -369,15 +372,15 @@ class Controller:
                 owned=True,
                 families=self._service.families,
             )
-            fault = user_fault(self._service.settings, one.spec, "spec")
+            fault = user_fault(self._service.settings, submission.spec, "spec")
             if fault is not None:
                 raise InputError(fault)
         except InputError as error:
             return Refused(Reason.INVALID, _in_spec(error)), None
         self._may_write("submit", _key(resource.owner))
-        # Known before it is there: one that is refused at once is told of as well.
+        # Before the job exists, so that events of an immediate refusal reach the resource too.
         self._jobs.setdefault(_key(resource.owner), {})[job] = resource.owner
-        [(_, problem)] = await self._driver.do(Submit([one], at_once=True))
+        [(_, problem)] = await self._driver.do(Submit([submission], at_once=True))
         if problem is not None:
             return Refused(Reason.NAME_TAKEN, str(problem)), None
         self.fault("submitted", _key(resource.owner))
@@ -386,11 +389,11 @@ class Controller:
         return view, None
 
     async def _revised(self, resource: Resource, tenant: str) -> Verdict | None:
-        """Let an edited resource change its job, as far as can be; None where all is as it was."""
+        """Apply the resource's edits to its open job; return None if nothing was edited."""
         uid, job = resource.owner.uid, resource.owner.job
-        known = self._edits.get(uid)
-        if known is not None and known[0] == resource.generation:
-            return known[1]
+        cached = self._edits.get(uid)
+        if cached is not None and cached[0] == resource.generation:
+            return cached[1]
         before = self._driver.specification(job)
         if before is None:
             return None
@@ -408,35 +411,35 @@ class Controller:
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
                 if isinstance(error, ProblemError) and error.status >= 429:
-                    raise  # it is not the edit's fault
+                    raise  # the service is overloaded or unavailable: retry later
                 verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
         if fixed:
-            rest = "the job goes on as it was" if verdict is None else verdict[2]
+            outcome = "the job goes on as it was" if verdict is None else verdict[2]
             message = (
-                f"{', '.join(fixed)} cannot be changed: {rest}; "
+                f"{', '.join(fixed)} cannot be changed: {outcome}; "
                 "delete the resource and apply it anew"
             )
             verdict = (False, Reason.IMMUTABLE, message)
         if verdict is None and any(
-            one.get("type") == "Edited" and one.get("status") == "False"
-            for one in resource.status.get("conditions") or ()
+            condition.get("type") == "Edited" and condition.get("status") == "False"
+            for condition in resource.status.get("conditions") or ()
         ):
             verdict = (True, Reason.APPLIED, "it is as the job is")
         self._edits[uid] = (resource.generation, verdict)
         return verdict
 
     def _with_curve(self, record: dict[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a resource's record with the curve of its family: the one that its job has.
+        """Return a resource's record with the throughput curve of its family.
 
-        A job keeps the curve that it was admitted with when the library changes.
+        A job keeps the curve that it was admitted with if the library changes.
         """
         if record.get("family") is not None and record.get("family") == before.get("family"):
-            taken = {key: before[key] for key in ("throughput", "restart") if key in before}
-            return {**taken, **record}
-        found: Mapping[str, Any] = with_family(
+            admitted = {key: before[key] for key in ("throughput", "restart") if key in before}
+            return {**admitted, **record}
+        completed: Mapping[str, Any] = with_family(
             record, self._service.families, "spec", without=NO_LIBRARY
         )
-        return found
+        return completed
 
     # ---------------------------------------------------------------- writing
 
@@ -467,35 +470,23 @@ class Controller:
                 self._teller.refused(resource, found)
 
     def _may_write(self, step: str, key: str) -> None:
-        """Refuse to write where another instance leads.
-
-        Raises
-        ------
-        DeposedError
-            If it does.
-        """
+        """Raise `DeposedError` if this instance no longer leads."""
         self.fault(step, key)
         if not self._leads():
             raise DeposedError("this instance leads no more")
 
     async def _write(self, key: str, step: str, path: str, body: Mapping[str, Any]) -> Resource:
-        """Write something of a resource, if it is as it was seen."""
+        """Patch a resource, and update the informer's copy."""
         self._may_write(step, key)
-        found = Resource.of(await self._connection.patch(path, body))
-        if key in self._resources.items and self._resources.items[key].owner == found.owner:
-            self._resources.items[key] = found
+        updated = Resource.of(await self._connection.patch(path, body))
+        if key in self._resources.items and self._resources.items[key].owner == updated.owner:
+            self._resources.items[key] = updated
         self.fault(f"{step} done", key)
-        return found
+        return updated
 
 
 def between_figures(jobs: int) -> float:
-    """Return the seconds between two writes of a status in which only figures changed.
-
-    Parameters
-    ----------
-    jobs : int
-        How many are open: each may have figures that change.
-    """
+    """Return the seconds between two figure-only status writes, for a number of open jobs."""
     return max(FIGURES, jobs / FIGURES_A_SECOND)
 
 
@@ -504,16 +495,16 @@ def _key(owner: Owner) -> str:
 
 
 def _key_of_job(job: str) -> str:
-    """Return the key that a job's name stands for, were it one of a resource's."""
+    """Return the resource key that a job name encodes; meaningless if no resource owns it."""
     namespace, _, rest = job.partition(".")
     return f"{namespace}/{rest.rpartition('.')[0]}"
 
 
 def _in_spec(error: ShadowpriceError) -> str:
-    """Return what is wrong with a job, by its place in the resource."""
-    faults = getattr(error, "faults", ())
-    told = "; ".join(str(fault) for fault in faults[:5]) or str(error)
-    return told.replace("job.", "spec.")
+    """Return the error's message, with locations relative to the resource's spec."""
+    diagnostics = getattr(error, "faults", ())
+    message = "; ".join(str(diagnostic) for diagnostic in diagnostics[:5]) or str(error)
+    return message.replace("job.", "spec.")
 
 
 def _no_fault(step: str, key: str) -> None:
