@@ -1,1 +1,1 @@
-"""The driver on real time: takes jobs, has them decided and run, and loses nothing."""
+"""The live service: schedules jobs in real time, with durable state and crash recovery."""

@@ -1,4 +1,7 @@
-"""Tokens: who asks, and what they may. Kept as hashes; the tokens themselves are shown once."""
+"""Authentication and authorization by bearer tokens.
+
+The store keeps hashes. A token itself is shown once, when it is created.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.batch import Batch
 
 TOKEN_FILE: Final = "operator.token"
-"""The operator's token in a data directory."""
+"""File of the operator's token in the data directory."""
 
 _BEGINNING: Final = "sp_"
 
 
 class Role(StrEnum):
-    """What a token is for."""
+    """Role of a token."""
 
     OPERATOR = "operator"
     TENANT = "tenant"
@@ -36,17 +39,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks.
-
-    Parameters
-    ----------
-    id : int
-        Number of the token.
-    role : Role
-        What it is for.
-    tenant : str or None
-        Whose it is, where it is a tenant's.
-    """
+    """The sender of a request: a token's number and role, and the tenant of a tenant's token."""
 
     id: int
     role: Role
@@ -54,22 +47,16 @@ class Caller:
 
     @property
     def operates(self) -> bool:
-        """Whether it may do everything."""
+        """Whether the caller is an operator, who may do everything."""
         return self.role is Role.OPERATOR
 
     @property
     def scope(self) -> str | None:
-        """The tenant that it is confined to, None for none."""
+        """The tenant that the caller is confined to; None for an operator."""
         return None if self.operates else self.tenant
 
     def check_operator(self) -> None:
-        """Refuse everyone but the operator.
-
-        Raises
-        ------
-        ProblemError
-            If it is a tenant's token.
-        """
+        """Raise `ProblemError` if the caller isn't an operator."""
         if not self.operates:
             raise ProblemError("forbidden", "only an operator's token allows this")
 
@@ -81,13 +68,7 @@ class _Known:
 
 
 class Tokens:
-    """All tokens that are valid, by hash.
-
-    Parameters
-    ----------
-    store : Store
-        Where they are kept.
-    """
+    """In-memory index of the tokens that are not revoked, by hash."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -95,7 +76,7 @@ class Tokens:
         self._hashes: dict[int, str] = {}
 
     def load(self) -> None:
-        """Read them: once, before anybody asks."""
+        """Load the index from the store; call once, before the first request."""
         table = tables.tokens
         with self._store.reading() as connection:
             rows = connection.execute(select(table).where(table.c.revoked.is_(None))).all()
@@ -108,66 +89,52 @@ class Tokens:
         self._hashes[caller.id] = key
 
     def made(self, number: int, one: CreateToken) -> None:
-        """Take note of a token that is in the store now."""
+        """Add a token to the index, after it was stored."""
         self._add(hashed(one.token), Caller(number, one.role, one.tenant), one.expires)
 
     def revoked(self, number: int) -> None:
-        """Take note that a token is valid no more; the store says so."""
+        """Remove a token from the index, after it was revoked in the store."""
         self._known.pop(self._hashes.pop(number, ""), None)
 
     def holds(self, caller: Caller, now: int) -> bool:
-        """Whether a token that was shown once is valid still."""
-        known = self._known.get(self._hashes.get(caller.id, ""))
-        return known is not None and (known.expires is None or known.expires > now)
+        """Return whether an authenticated caller's token is still valid."""
+        token = self._known.get(self._hashes.get(caller.id, ""))
+        return token is not None and (token.expires is None or token.expires > now)
 
     def caller(self, header: str | None, now: int) -> Caller:
-        """Return who sent an ``Authorization`` header.
+        """Return the caller that an ``Authorization`` header identifies.
 
         Raises
         ------
         ProblemError
-            If it holds no token that is valid now.
+            If the header has no valid token.
         """
         kind, _, token = (header or "").partition(" ")
-        known = self._known.get(hashed(token.strip())) if kind.lower() == "bearer" else None
-        if known is None or (known.expires is not None and known.expires <= now):
+        entry = self._known.get(hashed(token.strip())) if kind.lower() == "bearer" else None
+        if entry is None or (entry.expires is not None and entry.expires <= now):
             detail = "send `Authorization: Bearer TOKEN`"
-            if known is not None:
+            if entry is not None:
                 detail = "the token has expired; ask the operator for another"
             elif header:
                 detail = "the token is not known here"
             challenge = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
             raise ProblemError("unauthenticated", detail, headers=challenge)
-        return known.caller
+        return entry.caller
 
 
 def hashed(token: str) -> str:
-    """Return what is kept of a token: it holds 256 random bits, and needs no salt."""
+    """Return the stored hash of a token; 256 random bits need no salt."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def new_token() -> str:
-    """Return a new token."""
+    """Return a new random token."""
     return _BEGINNING + secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True)
 class CreateToken:
-    """A token is handed out.
-
-    Parameters
-    ----------
-    token : str
-        The token.
-    role : Role
-        What it is for.
-    tenant : str or None
-        Whose.
-    note : str
-        For people.
-    expires : int or None
-        Until when.
-    """
+    """Operation that stores a new token; ``expires`` is in nanoseconds since 1970."""
 
     token: str
     role: Role
@@ -176,7 +143,7 @@ class CreateToken:
     expires: int | None
 
     def perform(self, batch: Batch) -> int:
-        """Keep it, and return its number."""
+        """Store the token's hash, and return the token's number."""
         row: Mapping[str, Any] = {
             "hash": hashed(self.token),
             "role": self.role.value,
@@ -188,19 +155,19 @@ class CreateToken:
         }
         table = tables.tokens
         batch.truth.store.fault("write")
-        made = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
-        assert made is not None
-        return int(made[0])
+        primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
+        assert primary_key is not None
+        return int(primary_key[0])
 
 
 @dataclass(frozen=True, slots=True)
 class RevokeToken:
-    """A token is taken back."""
+    """Operation that revokes a token."""
 
     number: int
 
     def perform(self, batch: Batch) -> None:
-        """Let it be valid no more."""
+        """Mark the token as revoked; raise `ProblemError` if none is valid."""
         table = tables.tokens
         batch.truth.store.fault("write")
         changed = batch.connection.execute(
@@ -213,7 +180,7 @@ class RevokeToken:
 
 
 def valid_first(now: int) -> Select[Any]:
-    """Return the query of tokens, those that are valid before all others, each the newest first."""
+    """Return a query of all tokens: valid ones first, then newest first."""
     table = tables.tokens
     valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
     return select(table).order_by(case((valid, 0), else_=1), table.c.id.desc())
@@ -223,12 +190,12 @@ def valid_first(now: int) -> Select[Any]:
 
 
 def read_token_file(path: Path) -> str | None:
-    """Return the token in a file, None where there is no file.
+    """Return the token in a file; None if the file doesn't exist.
 
     Raises
     ------
     InputError
-        If others may read it, or it holds no token.
+        If the file is unreadable, readable by other users, or has no token.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -249,24 +216,18 @@ def read_token_file(path: Path) -> str | None:
 
 
 def check_token_place(path: Path) -> None:
-    """Make sure that a token can be written where none is yet, and leave nothing there.
-
-    Raises
-    ------
-    InputError
-        If it cannot.
-    """
-    tried = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    """Raise `InputError` if a token file can't be created at a path; create nothing."""
+    probe = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        tried.touch(0o600, exist_ok=False)
-        tried.unlink()
+        probe.touch(0o600, exist_ok=False)
+        probe.unlink()
     except OSError as error:
-        mend = "name a file in a folder that is there and can be written"
-        raise InputError(Fault(str(path), f"cannot be written: {error.strerror}", mend)) from error
+        hint = "name a file in a folder that is there and can be written"
+        raise InputError(Fault(str(path), f"cannot be written: {error.strerror}", hint)) from error
 
 
 def write_token_file(path: Path, token: str) -> None:
-    """Write a token into a file that only its owner reads; it appears as a whole."""
+    """Write a token atomically into a file that only its owner can read."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -277,43 +238,33 @@ def write_token_file(path: Path, token: str) -> None:
     partial.replace(path)
 
 
-# ------------------------------------------------------------------ jobs' own tokens
+# ------------------------------------------------------------------ progress tokens
 
 
 def progress_token(key: bytes, job: str, generation: int) -> str:
-    """Return what lets one generation of a job report its progress, and nothing else."""
+    """Return the token with which a generation of a job may report progress, and nothing else."""
     text = f"{generation}\0{job}".encode("utf-8", "surrogateescape")
     digest = hmac.new(key, text, hashlib.sha256).digest()
     return f"spp_{generation}_" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def order_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
-    """Return what tells an order of this store from any other, also of a copy that went on.
+    """Return the identity of a command, which detects commands of other stores and of copies.
 
-    A copy has the same key, and gives a number out again; but at another moment.
-
-    Parameters
-    ----------
-    key : bytes
-        The store's own.
-    job : str
-        The job.
-    generation : int
-        The generation that is ordered.
-    ordered : int
-        When it was, in nanoseconds since 1970.
+    A copy of the store has the same key, and may reuse a generation number, but at another time.
+    ``ordered`` is the time of the command, in nanoseconds since 1970.
     """
     text = f"order\0{generation}\0{ordered}\0{job}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
 
 
 def generation_of(key: bytes, job: str, header: str | None) -> int:
-    """Return the generation that a token of a job's own was made for.
+    """Return the generation that a progress token belongs to.
 
     Raises
     ------
     ProblemError
-        If it is none of this job.
+        If the header has no valid progress token of this job.
     """
     kind, _, token = (header or "").partition(" ")
     parts = token.strip().split("_", 2)

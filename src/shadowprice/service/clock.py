@@ -1,6 +1,7 @@
-"""Slots on real time: physical time moves them, the wall clock only names them.
+"""Clocks and the calendar of slots.
 
-Times are whole nanoseconds: since 1970 on the wall, since an unknown moment in physical time.
+Physical (monotonic) time drives the slots, and the wall clock only labels them. Times are integer
+nanoseconds: wall times since 1970, physical times since an arbitrary moment.
 """
 
 from __future__ import annotations
@@ -15,42 +16,42 @@ SECOND: Final = 1_000_000_000
 """Nanoseconds in a second."""
 
 TOLERANCE: Final = SECOND
-"""A wall clock that differs by more from what physical time makes of it was set."""
+"""Difference between wall and physical time, in nanoseconds, above which the clock was set."""
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """Source of time."""
 
     def wall(self) -> int:
         """Return the wall clock, in nanoseconds since 1970."""
         ...
 
     def physical(self) -> int:
-        """Return nanoseconds since some moment, a suspended machine's too; never set."""
+        """Return monotonic nanoseconds, including time in which the machine was suspended."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The operating system's clocks."""
 
     def wall(self) -> int:
         """Return the wall clock, in nanoseconds since 1970."""
         return time.time_ns()
 
     def physical(self) -> int:
-        """Return the time since the machine was started, suspension included."""
+        """Return nanoseconds since boot, including suspension."""
         kind = getattr(time, "CLOCK_BOOTTIME", None)
         return time.monotonic_ns() if kind is None else time.clock_gettime_ns(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Slots by their beginnings on the wall clock.
+    """Start and end times of slots, in nanoseconds since 1970.
 
     Parameters
     ----------
     origin : int
-        When slot 0 begins, in nanoseconds since 1970.
+        Start of slot 0, in nanoseconds since 1970.
     slot : Fraction
         Length of a slot in nanoseconds.
     """
@@ -60,50 +61,39 @@ class Calendar:
 
     @classmethod
     def starting(cls, now: int, slot_seconds: Fraction) -> Calendar:
-        """Return a calendar in which a slot begins on every whole multiple of its length.
+        """Return a calendar whose slot 0 contains ``now``.
 
-        Parameters
-        ----------
-        now : int
-            A moment in slot 0.
-        slot_seconds : Fraction
-            Length of a slot.
+        Slots start at multiples of their length since 1970.
         """
         slot = slot_seconds * SECOND
         return cls(int(now // slot * slot), slot)
 
     def begins(self, slot: int) -> int:
-        """Return when a slot begins."""
+        """Return the start of a slot."""
         return self.origin + int(slot * self.slot)
 
     def ends(self, slot: int) -> int:
-        """Return when a slot ends."""
+        """Return the end of a slot, which is the start of the next one."""
         return self.begins(slot + 1)
 
     def slot_at(self, moment: int) -> int:
-        """Return the slot that runs at a moment; a slot includes its beginning."""
+        """Return the slot that contains a moment; a slot includes its start."""
         slot = int((moment - self.origin) // self.slot)
         return slot + 1 if self.begins(slot + 1) <= moment else slot
 
     def in_slots(self, moment: int) -> Fraction:
-        """Return a moment in slots after the beginning of slot 0."""
+        """Return a moment as the number of slots since the start of slot 0."""
         return Fraction(moment - self.origin) / self.slot
 
     def moved(self, by: int) -> Calendar:
-        """Return the calendar with every slot later by so many nanoseconds."""
+        """Return the calendar with every slot later by ``by`` nanoseconds."""
         return Calendar(self.origin + by, self.slot)
 
 
 class SteadyClock:
-    """The time of the service: physical time since it started, told as wall time.
+    """The service's time: wall time at the start plus physical time since then.
 
-    It never goes back, and a wall clock that is set does not move it until somebody says so
-    (`follow`).
-
-    Parameters
-    ----------
-    clock : Clock
-        Where time comes from.
+    It never goes back, except in `follow`, which applies a step of the wall clock.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -117,16 +107,16 @@ class SteadyClock:
         return self._last
 
     def stepped(self) -> int:
-        """Return by how much the wall clock was set forward (below 0: back), 0 within tolerance."""
-        before = self.clock.physical()
-        step = self.clock.wall() - before - self._offset
-        # A process that was held between the two readings sees a step that is none.
-        if self.clock.physical() - before > TOLERANCE // 10:
+        """Return the nanoseconds by which the wall clock was set; 0 within the tolerance."""
+        physical = self.clock.physical()
+        step = self.clock.wall() - physical - self._offset
+        # If the process was descheduled between the two readings, the step is an artifact.
+        if self.clock.physical() - physical > TOLERANCE // 10:
             return 0
         return step if abs(step) > TOLERANCE else 0
 
     def follow(self, step: int) -> None:
-        """Name moments from now on as the wall clock does that was set by ``step``."""
+        """Apply a step of the wall clock, in nanoseconds, to the service's time."""
         self._offset += step
         self._last = self.clock.physical() + self._offset
 

@@ -1,8 +1,8 @@
-"""Connections, held within bounds before anybody is known: in number, in size and in time.
+"""Limits on connections that apply before authentication: number, head size and head time.
 
-Whoever reaches the port can open one, and needs no token to send on it. Neither httptools nor
-uvicorn bounds a request's head, or how long it may take; and each connection takes a descriptor
-that the store and the executor need as well.
+Any client that reaches the port can open connections without a token. Neither httptools nor
+uvicorn limits the size or the duration of a request's head. Each connection also takes a file
+descriptor, which the store and the executor need too.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD: Final = 64 << 10
-"""Bytes of a request beside its body, at most."""
+"""Maximum bytes of a request's head."""
 
 HEAD_SECONDS: Final = 30.0
-"""Time that a request's head may take, from the beginning of its connection or of the head."""
+"""Timeout of a request's head, from the start of the connection or of the head."""
 
 FILES: Final = 4_096
-"""Open files that the service asks for where its limit is lower, and deals with connections by."""
+"""Open files that the service requests if its soft limit is lower; limits the connections."""
 
 OWN_FILES: Final = 256
-"""Open files that are left to everything but connections: the store, the executor, records."""
+"""Open files reserved for the store, the executor and records."""
 
 _ERRORS: Final = logging.getLogger("shadowprice.service.connections")
-"""What is wrong with requests is answered; a line for each would let anybody fill the log."""
+"""Logger without warnings of malformed requests, with which clients could fill the log."""
 _ERRORS.setLevel(logging.ERROR)
 
 _TOO_LARGE: Final = (
@@ -37,7 +37,7 @@ _TOO_LARGE: Final = (
 
 
 def most_connections() -> int:
-    """Return how many connections there may be at once; the limit of open files may be raised."""
+    """Return the maximum number of connections; raise the soft limit of open files if possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
@@ -46,28 +46,28 @@ def most_connections() -> int:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that ends where a request's head is too large or too long in coming.
+    """HTTP connection that is closed if a request's head is too large or too slow.
 
     Parameters
     ----------
     most : int
-        Connections at once; one more is closed unheard.
+        Maximum number of connections; more are closed at once.
     head_seconds : float
-        Time that a request's head may take.
+        Timeout of a request's head.
     **named
-        What uvicorn makes a connection with.
+        uvicorn's arguments of a protocol.
     """
 
     def __init__(self, *, most: int, head_seconds: float = HEAD_SECONDS, **named: Any) -> None:
         super().__init__(**named)
         self.logger = _ERRORS
         self._most, self._head_seconds = most, head_seconds
-        # Bytes since a piece of a body, or the end of a head or a request.
+        # Bytes received since the last body chunk, end of a head, or end of a request.
         self._beside = 0
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, where there may be one more."""
+        """Accept a connection, or abort it above the limit."""
         super().connection_made(transport)
         if len(self.connections) > self._most:
             transport.abort()
@@ -75,12 +75,12 @@ class Connection(HttpToolsProtocol):
             self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Cancel the head's timeout."""
         self._have_head()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes; too much that is no body ends the connection."""
+        """Parse data; close the connection if the head is too large."""
         self._beside += len(data)
         super().data_received(data)
         if self._beside > HEAD and not self.transport.is_closing():
@@ -89,24 +89,24 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Start the timeout of a request's head."""
         super().on_message_begin()
         if self._late is None:
             self._wait_for_head()
 
     def on_headers_complete(self) -> None:
-        """Know what is asked."""
+        """Cancel the head's timeout, because the head is complete."""
         self._beside = 0
         self._have_head()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body: how much of it there may be is for who asked for it to say."""
+        """Pass a body chunk on; the handler limits the body's size."""
         self._beside = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request."""
+        """Reset the count of bytes at the end of a request."""
         self._beside = 0
         super().on_message_complete()
 

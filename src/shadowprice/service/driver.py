@@ -63,7 +63,7 @@ POINTS: Final = SECOND // 2
 """Minimum nanoseconds between two points of a job's progress curve."""
 
 MOST_APART: Final = 3_600 * SECOND
-"""Maximum of that spacing, because a step of the clock by years would make it useless."""
+"""Maximum of that spacing, because a step of the clock by years would stop the curve."""
 
 POINTS_SHARE: Final = 2_000
 """The spacing is a job's running time divided by this: a month has some 18,000 points."""

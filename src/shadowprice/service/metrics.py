@@ -1,4 +1,4 @@
-"""What Prometheus is told; names as its conventions ask."""
+"""Prometheus metrics of the service, named by Prometheus' conventions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLOW: Final = (0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)
 
 
 class Metrics:
-    """The measures of one service."""
+    """The metrics of one service, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -131,28 +131,28 @@ class Metrics:
         )
 
     def failed(self, what: str) -> None:
-        """Count that something failed in the service itself."""
+        """Count an internal failure of a component."""
         self.failures.labels(what).inc()
 
     def took(self, told: Iterable[Told], views: dict[str, JobView]) -> None:
-        """Count what happened."""
-        for one in told:
-            self.events.labels(one.kind).inc()
-            match one.kind:
+        """Count the events of a commit."""
+        for event in told:
+            self.events.labels(event.kind).inc()
+            match event.kind:
                 case "moved" | "broken":
-                    self.promises.labels(one.kind).inc()
-                case "finished" if one.data.get("kept") is not None:
-                    self.promises.labels("kept" if one.data["kept"] else "missed").inc()
+                    self.promises.labels(event.kind).inc()
+                case "finished" if event.data.get("kept") is not None:
+                    self.promises.labels("kept" if event.data["kept"] else "missed").inc()
                 case "started" | "stopped":
-                    self.orders.labels(one.kind, "plan").inc()
+                    self.orders.labels(event.kind, "plan").inc()
                 case "resized":
-                    cause = "displaced" if self._displaced(one.job) else "plan"
-                    self.orders.labels(one.kind, cause).inc()
-                case "displaced" if one.job is not None:
-                    self._moved[one.job] = None
+                    cause = "displaced" if self._displaced(event.job) else "plan"
+                    self.orders.labels(event.kind, cause).inc()
+                case "displaced" if event.job is not None:
+                    self._moved[event.job] = None
                     while len(self._moved) > 10_000:
                         del self._moved[next(iter(self._moved))]
-                case "submitted" if (view := views.get(one.job or "")) is not None:
+                case "submitted" if (view := views.get(event.job or "")) is not None:
                     if view.decided is not None:
                         self.admission.observe((view.decided - view.submitted) / 1e9)
                 case _:
@@ -167,9 +167,9 @@ class Metrics:
         accounts: Iterable[Account],
         prices: Mapping[tuple[str, str], float],
     ) -> bytes:
-        """Return the measures as text; gauges of jobs, accounts and prices are set now.
+        """Return the metrics as text, after setting the gauges of jobs, accounts and prices.
 
-        Prices are by kind of server and resource; what is gone has none any more.
+        ``prices`` is keyed by kind of server and resource. Gauges of absent keys are removed.
         """
         self.price.clear()
         for (kind, resource), price in prices.items():
@@ -185,14 +185,14 @@ class Metrics:
             tenant = view.tenant or ""
             states[view.state.value, tenant] += 1
             if view.state in {State.PENDING, State.STANDBY}:
-                why = "undecided" if view.state is State.PENDING else "standby"
-                waiting[tenant, why] += 1
+                reason = "undecided" if view.state is State.PENDING else "standby"
+                waiting[tenant, reason] += 1
             elif view.state is State.ADMITTED:
                 waiting[tenant, "planned"] += 1
         self.jobs.clear()
         self.pending.clear()
         for (state, tenant), count in states.items():
             self.jobs.labels(state, tenant).set(count)
-        for (tenant, why), count in waiting.items():
-            self.pending.labels(tenant, why).set(count)
+        for (tenant, reason), count in waiting.items():
+            self.pending.labels(tenant, reason).set(count)
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""What readers see of the truth, without asking whoever owns it."""
+"""In-memory copy of the durable state for readers on the event loop."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from shadowprice.service.truth.views import JobView
 
 @dataclass(slots=True)
 class Published:
-    """What readers see: replaced entry by entry on the loop, after every commit.
+    """The state that readers see; the writer updates it on the event loop after every commit.
 
     Parameters
     ----------
     jobs : dict of str to JobView
         Open jobs, in order of submission.
     recent : ordered dict of str to JobView
-        Jobs that were closed not long ago.
+        Recently closed jobs.
     running : mapping of str to Start or Resize
-        The newest order of every job that is to run.
+        Desired state: the newest command of every job that should run.
     unacknowledged : mapping of int to Order
-        Orders not acknowledged yet.
+        Commands that are not acknowledged yet, by number.
     servers : Servers
-        What the servers are.
+        The cluster, and the current slot.
     sequence : int
-        Number of the last event.
+        Number of the last journaled event.
     accounts : mapping of str to Account
-        What tenants with a budget hold.
+        Accounts of the tenants with a budget.
     specs : dict of str to mapping
-        What was submitted of open jobs, as it was revised last.
+        Specifications of open jobs, with their revisions.
     """
 
     jobs: dict[str, JobView]

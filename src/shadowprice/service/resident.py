@@ -1,4 +1,4 @@
-"""What a service does as a resident of a Kubernetes cluster: it is elected, follows resources."""
+"""The service's integration with a Kubernetes cluster: leader election and `TrainingJob`s."""
 
 from __future__ import annotations
 
@@ -22,20 +22,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("shadowprice.service")
 
 POD, NAMESPACE = "POD_NAME", "POD_NAMESPACE"
-"""Variables that tell a pod who it is."""
+"""Environment variables with the pod's name and namespace."""
 
 MARKING: Final = 5.0
-"""Seconds between two tries to mark the pod that writes."""
+"""Seconds between two attempts to label the leader's pod."""
 
 
 class Resident:
-    """A service's ties to a cluster beside what runs its jobs; for that, its `contract.Election`.
-
-    Parameters
-    ----------
-    service : Service
-        The service.
-    """
+    """Lease, pod label and controller of a service; the executor's `contract.Election`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -46,30 +40,32 @@ class Resident:
 
     @property
     def health_error(self) -> str | None:
-        """Which of its tasks fails just now; None where none does."""
+        """Why a background task is failing; None if all are healthy."""
         controller = None if self.controller is None else self.controller.failing
         return self._background.health_error or controller
 
     async def check(self) -> None:
-        """Make sure that what it was started with leads to a cluster; nothing is asked there.
+        """Validate the connection settings, without a request.
 
         Raises
         ------
         ConnectError
-            If it does not.
+            If the settings name no cluster.
         MissingLibraryError
-            If what speaks to clusters is not installed.
+            If the Kubernetes client isn't installed.
         """
         connection = await Connection.open(self._service.settings.cluster_address)
         await connection.close()
 
     async def elected(self) -> int | None:
-        """Return the number of this leader, None where another leads; 0 where nobody is elected.
+        """Try to acquire the lease; return the epoch, or None if another instance leads.
+
+        The epoch is 0 without a lease: then the store alone elects the writer.
 
         Raises
         ------
         ConnectError
-            If what it was started with leads to no cluster.
+            If the settings name no cluster.
         """
         settings = self._service.settings
         if settings.lease is None:
@@ -94,7 +90,7 @@ class Resident:
         return lease.epoch
 
     async def step_back(self, seconds: float) -> None:
-        """Let another be elected, since this instance may not write, and wait until it may be."""
+        """Release the lease, because this instance can't open the store, and wait."""
         lease, self._lease = self._lease, None
         if lease is not None:
             log.info("this instance leads no more: it may not write, and another may be able to")
@@ -108,12 +104,12 @@ class Resident:
             self._service.fail()
 
     async def begin(self) -> None:
-        """Follow resources, now that this instance writes.
+        """Label the pod and start the controller, after this instance became the writer.
 
         Raises
         ------
         ConnectError
-            If what it was started with leads to no cluster.
+            If the settings name no cluster.
         """
         settings, lease = self._service.settings, self._lease
         if lease is not None:
@@ -134,13 +130,13 @@ class Resident:
         self.controller.begin()
 
     async def close(self) -> None:
-        """Follow nothing any longer."""
+        """Stop the controller."""
         if self.controller is not None:
             await self.controller.close()
             self.controller = None
 
     async def leave(self) -> None:
-        """Let another be elected, once this one writes no more."""
+        """Release the lease; call after the last write."""
         steps = [] if self._lease is None else [self._lease.release]
         steps += [self._background.end]
         steps += [] if self._connection is None else [self._connection.close]
@@ -150,37 +146,37 @@ class Resident:
 
     @property
     def name(self) -> str:
-        """Which election it is."""
+        """Namespace and name of the lease."""
         return "/".join(self._service.settings.lease or ())
 
     @property
     def number(self) -> int:
-        """Number of this leader; 0 before it is elected."""
+        """Epoch of this leader; 0 before it is elected."""
         return 0 if self._lease is None else self._lease.epoch
 
     def holds(self) -> bool:
-        """Whether nobody else can lead at this moment."""
+        """Return whether this instance holds the lease, so that no other can lead."""
         return self._lease is not None and self._lease.holds()
 
-    # ---------------------------------------------------------------- the pod that writes
+    # ---------------------------------------------------------------- the leader's pod
 
     async def _marked(self) -> bool:
-        """Mark this pod as the one that writes; whether it is."""
+        """Label this pod as active; return False after a delay if that failed."""
         if await self._mark(active=True):
             return True
         await asyncio.sleep(MARKING)
         return False
 
     async def _mark(self, *, active: bool) -> bool:
-        """Say of this pod whether it writes, and of no other that it does; whether it was said."""
+        """Label this pod as active or not, and all others as inactive; return success."""
         pod, namespace = os.environ.get(POD), os.environ.get(NAMESPACE)
         if not pod or not namespace or self._connection is None:
             return True
         pods = f"/api/v1/namespaces/{namespace}/pods"
         try:
             if active:
-                found = await self._connection.get(pods, labelSelector=f"{ACTIVE_LABEL}=true")
-                for item in found.get("items") or ():
+                active_pods = await self._connection.get(pods, labelSelector=f"{ACTIVE_LABEL}=true")
+                for item in active_pods.get("items") or ():
                     if item["metadata"]["name"] != pod:
                         await self._label(f"{pods}/{item['metadata']['name']}", active=False)
             await self._label(f"{pods}/{pod}", active=active)

@@ -1,4 +1,4 @@
-"""Serving: a socket, uvicorn on it, and the service behind."""
+"""The server process: listening socket, uvicorn, and the service's lifetime."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ log = logging.getLogger("shadowprice.service")
 
 
 def bind(settings: Settings) -> socket.socket:
-    """Return a socket on the address of the settings; nobody is answered yet.
+    """Return a listening socket for the settings' address.
 
     Raises
     ------
     InputError
-        If it cannot be had.
+        If the address can't be bound.
     """
     place = f"--listen {settings.host}:{settings.port}"
     made: socket.socket | None = None
@@ -41,7 +41,7 @@ def bind(settings: Settings) -> socket.socket:
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        # Bound alone, two could share the address until one of them listens.
+        # Two processes can bind one address with SO_REUSEADDR until one of them listens.
         made.listen(2048)
     except OSError as error:
         if made is not None:
@@ -51,30 +51,30 @@ def bind(settings: Settings) -> socket.socket:
             errno.EACCES: ("the port is not allowed", "give one from 1024 on"),
             errno.EADDRNOTAVAIL: ("this machine has no such address", "give 127.0.0.1"),
         }
-        message, mend = messages.get(error.errno or 0, (f"cannot listen: {error.strerror}", ""))
+        message, hint = messages.get(error.errno or 0, (f"cannot listen: {error.strerror}", ""))
         if isinstance(error, socket.gaierror):
-            message, mend = "there is no such address", "give 127.0.0.1"
-        raise InputError(Fault(place, message, mend)) from error
+            message, hint = "there is no such address", "give 127.0.0.1"
+        raise InputError(Fault(place, message, hint)) from error
     return made
 
 
 def address_of(made: socket.socket) -> str:
-    """Return the address of a socket as a URL."""
+    """Return the URL of a listening socket."""
     host, port = made.getsockname()[:2]
-    if host in {"0.0.0.0", "::"}:  # told, not listened on
+    if host in {"0.0.0.0", "::"}:  # wildcards aren't valid in a URL
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, whose open streams end when it is told to."""
+    """uvicorn server that ends the event streams at shutdown."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End streams, which nobody else would, then everything else in order."""
+        """End the event streams, which uvicorn would wait for, then shut down."""
         driver = self._service.driver
         if driver is not None:
             driver.hub.close()
@@ -86,19 +86,17 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
 
     Parameters
     ----------
-    settings : Settings
-        What to serve.
     told : callable
-        Told the address once requests are answered.
+        Called with the service's URL once requests are answered.
     service : Service, optional
-        In place of one made from the settings.
+        Replaces the one built from the settings.
 
     Raises
     ------
     InputError
-        If what it was started with is wrong; nothing was changed.
+        If the startup options are invalid; nothing was changed.
     ShadowpriceError
-        If it had to end.
+        If the service failed.
     """
     if not settings.loopback:
         log.warning(
@@ -145,26 +143,26 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
 
 
 COLLECTED: Final = 600.0
-"""Seconds between two collections of all garbage that reference counts do not find."""
+"""Seconds between two full garbage collections."""
 
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Let the collector look at young objects only, and at few at once: nobody is answered then.
+    """Disable automatic collections of the oldest generation, which would block requests.
 
-    All are gone through every `COLLECTED` seconds, by `_collect`: with all open jobs that takes
-    long. What a program around the service has set aside already stays so.
+    A full collection takes long with many open jobs. `_collect` runs it every `COLLECTED` seconds.
+    Objects that an embedding program has frozen stay frozen.
     """
-    known, around = gc.get_threshold(), gc.get_freeze_count()
-    if not around:
+    thresholds, frozen_before = gc.get_threshold(), gc.get_freeze_count()
+    if not frozen_before:
         gc.collect()
         gc.freeze()
     gc.set_threshold(3_000, 10, 1_000_000)
     try:
         yield
     finally:
-        gc.set_threshold(*known)
-        if not around:
+        gc.set_threshold(*thresholds)
+        if not frozen_before:
             gc.unfreeze()
 
 
@@ -183,14 +181,14 @@ def _lifespan(
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
-        collecting = asyncio.create_task(_collect())
+        collector = asyncio.create_task(_collect())
         try:
             if writes:
                 await service.start()
             else:
                 log.warning("another instance writes; this one stands by")
                 service.wait_for_turn()
-            # The socket listens already: whoever connects from here on is answered.
+            # The socket already listens, so connections from now on are answered.
             loop.call_later(0, told, service.address)
         except BaseException as error:
             failures.append(error)
@@ -201,7 +199,7 @@ def _lifespan(
         try:
             yield
         finally:
-            collecting.cancel()
+            collector.cancel()
             await service.stop()
 
     return lifespan

@@ -1,4 +1,4 @@
-"""What a service was started with, checked before anything begins."""
+"""Startup options of the service, validated before it starts."""
 
 from __future__ import annotations
 
@@ -16,63 +16,64 @@ from shadowprice.policies.choice import PolicyChoice
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
 
 NOTHING: Final = "none"
-"""Name of no executor: a service that observes then plays its own decisions alone."""
+"""Executor name for none: an observing service then only simulates its own decisions."""
 
 ANYBODY: Final = "*"
-"""Stands for all tenants, and for jobs of none."""
+"""Matches all tenants, and jobs without a tenant."""
 
 BODY: Final = 8 << 20
-"""Bytes of a request's body, at most."""
+"""Maximum bytes of a request's body."""
 
 BATCH_JOBS: Final = 1_000
-"""Jobs of one request, at most."""
+"""Maximum number of jobs in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a service was started with.
+    """Startup options of a service.
 
     Parameters
     ----------
     cluster : Path
-        The cluster file.
+        Cluster file.
     data : str
-        Data directory, or the address of a database.
+        Data directory, or URL of a database.
     host : str
         Address to listen on.
     port : int
-        Port, 0 for any.
+        Port; 0 for any.
     policy : PolicyChoice
-        The policy with its parameters.
+        Policy and its parameters.
     executor : str
-        What runs jobs, or sees others run; ``none`` for nothing, in a service that observes.
+        Executor that runs jobs, or observes jobs of another scheduler. ``none`` is valid only for
+        an observing service.
     executor_settings : mapping of str to str
-        What only that executor understands.
+        Options of that executor.
     address : str
-        Where what runs jobs is, for an executor of another place.
+        Address of the executor's cluster, if it is remote.
     observe : bool
-        Whether nothing is commanded: the service follows what really runs, and says what it would
-        have done.
+        Whether the service sends no commands, and only records what really runs and what it would
+        have decided.
     keep_days : float
-        Days that closed jobs are kept.
+        Retention of closed jobs, in days.
     token_file : Path or None
-        Where the operator's token is, in place of the data directory.
+        File of the operator's token; None for the one in the data directory.
     families : Path or None
-        The library of measured curves for jobs that name their family (`inputs.families`).
+        Library of measured throughput curves, for jobs that name a family (`inputs.families`).
     users : mapping of str to tuple of str
-        Users as whom each tenant's jobs may run; ``*`` for all tenants and jobs of none. Where
-        there are any, every job has to name one; else all run as the service's own user.
+        Users as whom each tenant's jobs may run; ``*`` for all tenants and jobs without a tenant.
+        If there are any, every job has to name one. Otherwise jobs run as the service's user.
     trainingjobs : str or None
-        Where the API server is whose `TrainingJob` resources become jobs: as
-        `kubernetes.connection` reads it; None follows none.
+        Address of the API server whose `TrainingJob` resources become jobs, as
+        `kubernetes.connection` parses it; None for no controller.
     lease : tuple of str or None
-        Namespace and name of the Lease by which one of several instances is elected; None elects by
-        the store alone.
+        Namespace and name of the Lease that elects the leader; None elects by the store alone.
     until : str or None
-        End of the timespan, as `core.moments` reads it, or ``none``; None keeps what there is.
+        End of the timespan, as `core.moments` parses it; ``none`` removes the stored one, and None
+        keeps it.
     nothing_runs : bool
-        Whether nothing runs any more of what the data ordered, where the executor's records are
-        others than before.
+        Whether an operator asserts that no earlier job of the data still runs, although the
+        executor's records are missing or different.
     """
 
     cluster: Path
@@ -95,17 +96,17 @@ class Settings:
 
     @property
     def cluster_address(self) -> str:
-        """Where the API server is, for what is not the executor's."""
+        """Address of the API server for the lease and the controller."""
         return self.trainingjobs if self.trainingjobs is not None else self.address
 
     def users_of(self, tenant: str | None) -> tuple[str, ...]:
-        """Return the users as whom jobs of a tenant may run."""
+        """Return the users as whom a tenant's jobs may run."""
         own = () if tenant is None or tenant == ANYBODY else self.users.get(tenant, ())
         return tuple(dict.fromkeys((*own, *self.users.get(ANYBODY, ()))))
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether the service listens on this machine's loopback interface only."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -113,30 +114,30 @@ class Settings:
 
 
 def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return what ``--allow-user TENANT:USER`` allows, by tenant.
+    """Parse the values of ``--allow-user TENANT:USER`` into users by tenant.
 
     Raises
     ------
     InputError
-        If one is no such pair.
+        If a value isn't such a pair.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    users: dict[str, tuple[str, ...]] = {}
     for text in texts:
         tenant, colon, user = text.rpartition(":")
         if not colon or not tenant or not user:
-            mend = "write vision:alice, or *:nobody for all tenants"
-            raise InputError(Fault("--allow-user", f"{shown(text)} names no user", mend))
-        found[tenant] = (*found.get(tenant, ()), user)
-    return found
+            hint = "write vision:alice, or *:nobody for all tenants"
+            raise InputError(Fault("--allow-user", f"{shown(text)} names no user", hint))
+        users[tenant] = (*users.get(tenant, ()), user)
+    return users
 
 
 def parse_lease(text: str) -> tuple[str, str] | None:
-    """Return namespace and name of ``NAMESPACE/NAME``, None for nothing.
+    """Parse ``NAMESPACE/NAME``; return None for an empty text.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If the text has another form.
     """
     if not text:
         return None
@@ -148,18 +149,18 @@ def parse_lease(text: str) -> tuple[str, str] | None:
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return address and port of ``HOST:PORT``, ``[V6]:PORT``, ``:PORT`` or ``PORT``.
+    """Parse ``HOST:PORT``, ``[V6]:PORT``, ``:PORT``, ``PORT`` or ``HOST``.
 
     Raises
     ------
     InputError
-        If it is none of them.
+        If the text has another form.
     """
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = ("", text) if text.isdigit() else (text, "8642")
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        mend = f"write {DEFAULT_LISTEN}"
-        raise InputError(Fault("--listen", f"{text!r} is no address and port", mend))
+        hint = f"write {DEFAULT_LISTEN}"
+        raise InputError(Fault("--listen", f"{text!r} is no address and port", hint))
     return host or "127.0.0.1", int(port)

@@ -101,17 +101,19 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods of all routes at a path; FastAPI's error names those of one route."""
-    found: set[str] = set()
+    allowed: set[str] = set()
     for template, methods in request.app.openapi()["paths"].items():
         pattern = re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(template))
         if re.fullmatch(pattern, request.url.path):
-            found |= {method.upper() for method in methods}
-    return sorted(found or {"GET"})  # the dashboard's files are not in the document
+            allowed |= {method.upper() for method in methods}
+    return sorted(allowed or {"GET"})  # the dashboard's files are not in the document
 
 
 async def _invalid_parameters(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return problem_response(problem_of(InputError([_fault(one) for one in error.errors()[:50]])))
+    return problem_response(
+        problem_of(InputError([_fault(issue) for issue in error.errors()[:50]]))
+    )
 
 
 def _fault(issue: Any) -> Fault:

@@ -52,14 +52,14 @@ async def comparison(
         published, now = driver.published, driver.clock.now()
         last = published.servers.coming + 1
         plans = await driver.ask(lambda truth: timelines.planned(truth, last))
-        found = await service.read(
+        result = await service.read(
             lambda connection: comparisons.comparison(
                 connection, published, plans, now=now, days=days, scope=caller.scope
             )
         )
         if len(cache) >= MAX_CACHED_COMPARISONS:
             cache.clear()
-        cached = cache[key] = (time.monotonic() + COMPARISON_CACHE_SECONDS, found)
+        cached = cache[key] = (time.monotonic() + COMPARISON_CACHE_SECONDS, result)
     return cached[1]
 
 
@@ -70,10 +70,10 @@ async def compared_jobs(
     """List submitted jobs with both of their histories, newest first."""
     require_observe_mode(service)
     published = service.writing.published
-    found = await service.read(
+    page = await service.read(
         lambda connection: comparisons.pairs(
             connection, published, before=cursor, tenant=caller.scope, limit=limit
         )
     )
-    following = found[-1].view.id if len(found) == limit else None
-    return ComparedJobPage(jobs=[pair.to_resource() for pair in found], next=following)
+    following = page[-1].view.id if len(page) == limit else None
+    return ComparedJobPage(jobs=[pair.to_resource() for pair in page], next=following)

@@ -171,8 +171,8 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
         With every fault.
     """
     faults = [
-        user_fault(service.settings, one.spec, "job" if single else f"jobs[{index}]")
-        for index, one in enumerate(submissions)
+        user_fault(service.settings, submission.spec, "job" if single else f"jobs[{index}]")
+        for index, submission in enumerate(submissions)
     ]
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
@@ -202,10 +202,10 @@ async def get_view(service: Service, name: str) -> JobView:
     view = published.jobs.get(name) or published.recent.get(name)
     if view is not None:
         return view
-    found = await service.read(lambda connection: reading.job(connection, name))
-    if found is None:
+    stored = await service.read(lambda connection: reading.job(connection, name))
+    if stored is None:
         raise ProblemError("not-found", f"unknown job {shown(name)}")
-    return found[0]
+    return stored[0]
 
 
 async def get_visible_job(service: Service, caller: Caller, name: str) -> JobView:
@@ -262,16 +262,16 @@ async def list_jobs(
         )
         return [view.to_resource() for view in views]
 
-    found = await service.read(read)
-    return JobPage(jobs=found, next=found[-1].id if len(found) == limit else None)
+    page = await service.read(read)
+    return JobPage(jobs=page, next=page[-1].id if len(page) == limit else None)
 
 
 @router.get("/jobs/{name:name}", responses=problems(404))
 async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetail:
     """Return a job with its submission in `spec`."""
     view = await get_visible_job(service, caller, name)
-    found = await service.read(lambda connection: reading.job(connection, name))
-    spec = {} if found is None else redact_environment(found[1])
+    stored = await service.read(lambda connection: reading.job(connection, name))
+    spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
     return JobDetail(**dict(view.to_resource()), broken_promise=broken, spec=spec)
 
@@ -364,8 +364,8 @@ async def generations(
 ) -> GenerationList:
     """List a job's generations, newest first."""
     await get_visible_job(service, caller, name)
-    found = await service.read(lambda connection: reading.generations(connection, name, limit))
-    return GenerationList(generations=found)
+    page = await service.read(lambda connection: reading.generations(connection, name, limit))
+    return GenerationList(generations=page)
 
 
 @router.get("/jobs/{name:name}/progress", responses=problems(404))
@@ -377,8 +377,8 @@ async def progress_points(
 ) -> ProgressCurve:
     """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
     await get_visible_job(service, caller, name)
-    found = await service.read(lambda connection: reading.curve(connection, name, limit))
-    return ProgressCurve(points=found)
+    points = await service.read(lambda connection: reading.curve(connection, name, limit))
+    return ProgressCurve(points=points)
 
 
 _progress_token = HTTPBearer(scheme_name="progress", auto_error=False)

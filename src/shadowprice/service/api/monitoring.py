@@ -65,8 +65,8 @@ async def prices(
         if cache.prices is None or cache.sequence != sequence or cache.slots < slots:
             cache.prices = await driver.ask(lambda truth: prices_of(truth, slots))
             cache.sequence, cache.slots = sequence, slots
-        found = cache.prices
-    return found.model_copy(update={"slots": found.slots[:slots]})
+        cached = cache.prices
+    return cached.model_copy(update={"slots": cached.slots[:slots]})
 
 
 @dataclass(slots=True)
@@ -90,8 +90,8 @@ async def price_history(
     del caller
     calendar = service.writing.published.servers.calendar
     since = max(0, service.writing.clock.now() - int(past_slots * calendar.slot))
-    found = await service.read(lambda connection: history(connection, calendar, since, limit))
-    return PriceHistory(slots=found)
+    page = await service.read(lambda connection: history(connection, calendar, since, limit))
+    return PriceHistory(slots=page)
 
 
 # ------------------------------------------------------------------ timeline
@@ -146,7 +146,7 @@ async def timeline(
         servers = published.servers
         last = max(servers.calendar.slot_at(now) + 1, servers.coming) + future_slots
         plans = await driver.ask(lambda truth: timelines.planned(truth, last))
-        found = await service.read(
+        result = await service.read(
             lambda connection: timelines.timeline(
                 connection,
                 published,
@@ -163,7 +163,7 @@ async def timeline(
         )
         if len(cache) >= MAX_CACHED_TIMELINES:
             cache.clear()
-        content = found.model_dump_json().encode()
+        content = result.model_dump_json().encode()
         ended = time.monotonic()
         cached = cache[key] = _CachedTimeline(
             content,
@@ -189,12 +189,12 @@ async def decisions(
 ) -> DecisionPage:
     """List the policy's decisions, newest first."""
     tenant = scope_of(caller, tenant)
-    found = await service.read(
+    page = await service.read(
         lambda connection: reading.list_events(
             connection, before=cursor, job=job, tenant=tenant, decisions=True, limit=limit
         )
     )
-    return DecisionPage(decisions=found, next=found[-1].id if len(found) == limit else None)
+    return DecisionPage(decisions=page, next=page[-1].id if len(page) == limit else None)
 
 
 @router.get(
@@ -285,6 +285,6 @@ async def get_whatif(run: int, service: ServiceDep, caller: OperatorDep) -> What
 async def cancel_whatif(run: int, service: ServiceDep, caller: OperatorDep) -> WhatIf:
     """Cancel a what-if run."""
     del caller
-    found = service.whatifs.get(run)
-    await service.whatifs.cancel(found)
-    return found.to_resource()
+    whatif = service.whatifs.get(run)
+    await service.whatifs.cancel(whatif)
+    return whatif.to_resource()

@@ -41,14 +41,14 @@ def _problem(status: int) -> dict[str, Any]:
 
 def document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
     """Return the OpenAPI document of an application with these routers."""
-    found = get_openapi(
+    result = get_openapi(
         title=app.title,
         version=app.version,
         summary=app.summary,
         description=app.description,
         routes=app.routes,
     )
-    schemas = found["components"]["schemas"]
+    schemas = result["components"]["schemas"]
     # FastAPI's own error model, which no route answers with.
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
@@ -57,8 +57,8 @@ def document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
     for route in (route for router in routers for route in router.routes):
         if isinstance(route, APIRoute):
             for method in route.methods or ():
-                _complete(found["paths"][route.path_format][method.lower()], route, schemas)
-    return found
+                _complete(result["paths"][route.path_format][method.lower()], route, schemas)
+    return result
 
 
 def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any]) -> None:
@@ -84,6 +84,6 @@ def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:
-    for one in dependant.dependencies:
-        yield one.call
-        yield from _calls(one)
+    for dependency in dependant.dependencies:
+        yield dependency.call
+        yield from _calls(dependency)

@@ -70,8 +70,8 @@ def split_path(path: bytes) -> str:
 
 def service_of(request: Request) -> Service:
     """Return the service of the application."""
-    found: Service = request.app.state.service
-    return found
+    service: Service = request.app.state.service
+    return service
 
 
 # Async, because FastAPI runs other dependencies in a thread.
@@ -193,7 +193,7 @@ class JsonBody:
             return value
         spec, faults = validate(self.model, value, "body")
         if spec is None:
-            raise InputError([replace(one, place=_path(one.place)) for one in faults])
+            raise InputError([replace(fault, place=_path(fault.place)) for fault in faults])
         return spec
 
     def schema(self) -> dict[str, Any]:
@@ -249,20 +249,20 @@ def parse_json(text: bytes) -> Any:
         raise ProblemError("malformed", "not JSON: nested too deeply") from error
     except ValueError as error:
         raise ProblemError("malformed", f"not JSON: {error}") from error
-    found = _invalid_part(value, 0)
-    if found is not None:
-        inside, message, hint = found
+    invalid = _invalid_part(value, 0)
+    if invalid is not None:
+        inside, message, hint = invalid
         fault = Fault("body" + "".join(reversed(inside)), message, hint)
         raise ProblemError("malformed", str(fault), faults=(fault,))
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {shown(repeated)} is given twice")
-    return found
+    return unique
 
 
 _InvalidPart = tuple[list[str], str, str]
@@ -286,16 +286,16 @@ def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
             reason = no_text(key)
             if reason is not None:
                 return [], f"the key {shown(key)} {reason[0]}", reason[1]
-            found = _invalid_part(inner, depth + 1)
-            if found is not None:
-                found[0].append(f".{key if _PLAIN_KEY.fullmatch(key) else shown(key)}")
-                return found
+            invalid = _invalid_part(inner, depth + 1)
+            if invalid is not None:
+                invalid[0].append(f".{key if _PLAIN_KEY.fullmatch(key) else shown(key)}")
+                return invalid
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            found = _invalid_part(inner, depth + 1)
-            if found is not None:
-                found[0].append(f"[{index}]")
-                return found
+            invalid = _invalid_part(inner, depth + 1)
+            if invalid is not None:
+                invalid[0].append(f"[{index}]")
+                return invalid
     return None
 
 

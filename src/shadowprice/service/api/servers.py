@@ -116,7 +116,7 @@ async def add_servers(
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
     await service.writing.do(ChangeServers(dict.fromkeys(spec.names(), state), "added"))
     names = set(spec.names())
-    return ServerList(servers=[one for one in _servers(service) if one.name in names])
+    return ServerList(servers=[server for server in _servers(service) if server.name in names])
 
 
 def checked_amounts(

@@ -65,8 +65,10 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
         reserved[view.tenant] = reserved.get(view.tenant, 0) + (view.price or 0) - view.used
     shares = {tenant.name: dict(tenant.share) for tenant in cluster.tenants}
     names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
-    found = []
-    for name in names if only is None else (one for one in (only,) if one in names):
+    tenants = []
+    for name in (
+        names if only is None else (tenant_name for tenant_name in (only,) if tenant_name in names)
+    ):
         account = accounts.get(name)
         budget = resource = None
         if account is not None:
@@ -77,8 +79,8 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
             for resource_name, amount in shares.get(name, {}).items()
         }
         jobs = states.get(name, {})
-        found.append(Tenant(name=name, share=share, jobs=jobs, budget=budget, account=resource))
-    return found
+        tenants.append(Tenant(name=name, share=share, jobs=jobs, budget=budget, account=resource))
+    return tenants
 
 
 @router.get("/tenants")
@@ -164,11 +166,11 @@ async def statement(
         if not exists:
             raise _unknown(name)
     first, last = _span(service, name, since, until, back)
-    asked = statements.Asked(name, first, last, _kinds(kind), cursor, limit)
-    found, totals = await service.read(
+    query = statements.Asked(name, first, last, _kinds(kind), cursor, limit)
+    page, totals = await service.read(
         lambda connection: (
-            statements.entries(connection, asked),
-            statements.totals(connection, asked),
+            statements.entries(connection, query),
+            statements.totals(connection, query),
         )
     )
     jobs = published.jobs.values()
@@ -180,8 +182,8 @@ async def statement(
         opening=totals.opening,
         closing=totals.closing,
         sums=totals.sums,
-        entries=found,
-        next=found[-1].id if len(found) == limit else None,
+        entries=page,
+        next=page[-1].id if len(page) == limit else None,
     )
 
 

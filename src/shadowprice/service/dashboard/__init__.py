@@ -1,7 +1,7 @@
-"""The dashboard: a page and its modules, served as they are, that ask the API like everybody else.
+"""The dashboard: a static page and its modules, which use the REST API like any other client.
 
-The page holds no data and needs no token; what it shows it asks the API for, with the token that
-was typed into it. Charts are drawn by the modules of the report's pages.
+Serving the page needs no token, because it has no data. The page queries the API with the token
+that the user types in. Charts are drawn by the modules of the report's pages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The page's content security policy: its own files, its own service, nothing else."""
+"""The page's content security policy: its own files and its own service only."""
 
 CHARTS: Final = (
     "axes.mjs",
@@ -53,21 +53,14 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 
 _SMALL: Final = 1_000
-"""Bytes below which packing is not worth it."""
+"""Maximum bytes of a file that is sent uncompressed only."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it is sent.
+    """A served file: media type, content plain and gzipped, and entity tag.
 
-    Parameters
-    ----------
-    kind : str
-        Media type.
-    body, packed : bytes
-        As it is, and as gzip has it.
-    tag : str
-        Entity tag: changes with the content.
+    ``packed`` is empty for small files.
     """
 
     kind: str
@@ -78,17 +71,17 @@ class File:
 
 @cache
 def files() -> Mapping[str, File]:
-    """Return every file that is served, by path; there are no others."""
-    found: dict[str, bytes] = {}
+    """Return all served files, by path."""
+    contents: dict[str, bytes] = {}
     folder = resources.files("shadowprice.service.dashboard").joinpath("static")
-    for one in folder.iterdir():
-        name = "" if one.name == "index.html" else f"assets/{one.name}"
-        if one.name.rpartition(".")[2] in _TYPES:
-            found[name] = one.read_bytes()
+    for file in folder.iterdir():
+        name = "" if file.name == "index.html" else f"assets/{file.name}"
+        if file.name.rpartition(".")[2] in _TYPES:
+            contents[name] = file.read_bytes()
     for name in CHARTS:
-        found[f"assets/charts/{name}"] = asset(name).encode()
-    found["assets/themes.css"] = themes().encode()
-    return {path: _file(path or "index.html", body) for path, body in found.items()}
+        contents[f"assets/charts/{name}"] = asset(name).encode()
+    contents["assets/themes.css"] = themes().encode()
+    return {path: _file(path or "index.html", body) for path, body in contents.items()}
 
 
 def _file(path: str, body: bytes) -> File:
@@ -98,9 +91,10 @@ def _file(path: str, body: bytes) -> File:
 
 
 def themes() -> str:
-    """Return a style sheet for those who choose a theme: the report's colours, under its name.
+    """Return a style sheet with the report's colours for explicitly chosen themes.
 
-    The report's pages follow the screen alone. Its style sheet is the only place where colours are.
+    The report's own style sheet only follows the browser's preference, and is the only source of
+    colours.
     """
     blocks = re.findall(r":root \{(.*?)\}", asset("page.css"), re.DOTALL)
     light, dark = blocks[0], blocks[1]
@@ -119,24 +113,24 @@ async def page(request: Request) -> Response:
 @router.get("/assets/{path:path}")
 async def assets(path: str, request: Request) -> Response:
     """Send one of the page's files."""
-    found = files().get(f"assets/{path}")
-    if found is None:
+    file = files().get(f"assets/{path}")
+    if file is None:
         raise ProblemError("not-found", "the page has no such file")
-    return _sent(request, found)
+    return _sent(request, file)
 
 
 def _sent(request: Request, file: File) -> Response:
-    """Return a file, or that the browser has it already."""
+    """Return a file, or 304 if the browser has the current version."""
     headers = {
-        "Cache-Control": "no-cache",  # kept, and asked after: an upgrade shows at once
+        "Cache-Control": "no-cache",  # cached but revalidated, so that an upgrade shows at once
         "Content-Security-Policy": POLICY,
         "Cross-Origin-Opener-Policy": "same-origin",
         "ETag": file.tag,
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
         "Vary": "Accept-Encoding",
     }
-    known = request.headers.get("if-none-match", "")
-    if file.tag in {tag.strip().removeprefix("W/") for tag in known.split(",")}:
+    cached_tags = request.headers.get("if-none-match", "")
+    if file.tag in {tag.strip().removeprefix("W/") for tag in cached_tags.split(",")}:
         return Response(status_code=304, headers=headers)
     body = file.body
     if file.packed and "gzip" in request.headers.get("accept-encoding", ""):

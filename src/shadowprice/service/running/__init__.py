@@ -1,1 +1,1 @@
-"""Between the truth and what really runs: orders to an executor, and what is heard of it."""
+"""Reconciliation of the durable state with an executor, and observation of other schedulers."""

@@ -1,4 +1,4 @@
-"""What an executor told, kept until it is recorded. No I/O."""
+"""Buffer of the executor's reports until they are recorded. No I/O."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from shadowprice.service.truth.reports import Lasting
 log = logging.getLogger("shadowprice.service")
 
 FIRST_PAUSE: Final = 1.0
-"""Seconds before a report that could not be recorded is tried again."""
+"""Initial backoff, in seconds, of a report that could not be recorded."""
 
 LAST_PAUSE: Final = 60.0
-"""The longest of the growing pauses between such tries."""
+"""Maximum backoff, in seconds."""
 
 
 @dataclass(slots=True)
@@ -35,13 +35,13 @@ class Kept:
     Parameters
     ----------
     report : Report
-        What was told last.
+        The newest report of its subject.
     fault : str
-        Why it could not be recorded; empty where that was not tried.
+        Why the last attempt failed; empty before the first one.
     due : float
-        When that is tried, on the monotonic clock.
+        Monotonic time of the next attempt.
     pause : float
-        Seconds from then to the next try.
+        Backoff in seconds after the next failure.
     """
 
     report: Lasting | ServerSeen | ServerGone
@@ -51,17 +51,17 @@ class Kept:
 
 
 class Inbox:
-    """Reports that are not recorded.
+    """Reports that are not recorded yet.
 
-    Executors tell nothing twice to who goes on listening, so a report stays until it is recorded.
-    What cannot be is tried again, after longer and longer pauses, and holds up nothing else.
+    Executors send each report once on a stream, so the inbox keeps it until it is recorded. A
+    report that can't be recorded is retried with backoff, and doesn't delay other reports.
 
     Attributes
     ----------
     told : list of Report
-        Those that nobody looked at yet.
+        New reports, not processed yet.
     kept : dict of Kept
-        Those to be recorded, by what they are of.
+        Reports to be recorded, by subject.
     """
 
     def __init__(self) -> None:
@@ -70,53 +70,55 @@ class Inbox:
 
     @property
     def fault(self) -> str | None:
-        """Why a report cannot be recorded just now; None where all can."""
-        return next((one.fault for one in self.kept.values() if one.fault), None)
+        """Why a report can't be recorded; None if no attempt failed."""
+        return next((entry.fault for entry in self.kept.values() if entry.fault), None)
 
     @property
     def due(self) -> list[Kept]:
-        """What is to be recorded now."""
+        """Reports to record now."""
         now = monotonic()
-        return [one for one in self.kept.values() if one.due <= now]
+        return [entry for entry in self.kept.values() if entry.due <= now]
 
     def next_try(self, otherwise: float) -> float:
-        """Return in how many seconds something that was put off is due, at most ``otherwise``."""
+        """Return the seconds until the next retry; ``otherwise`` if there is none."""
         now = monotonic()
-        return min((one.due - now for one in self.kept.values() if one.fault), default=otherwise)
+        return min(
+            (entry.due - now for entry in self.kept.values() if entry.fault), default=otherwise
+        )
 
     def keep(self, report: Lasting | ServerSeen | ServerGone) -> None:
-        """Keep a report until it is recorded, in place of an earlier one of the same."""
-        before = self.kept.pop(_subject(report), None)
+        """Add a report, which replaces an earlier one of the same subject."""
+        previous = self.kept.pop(_subject(report), None)
         if isinstance(report, ServerSeen | ServerGone):
-            before = None
+            previous = None
             self._overtake(_server_of(report))
-        kept = Kept(report) if before is None else replace(before, report=report)
-        self.kept[_subject(report)] = kept
+        entry = Kept(report) if previous is None else replace(previous, report=report)
+        self.kept[_subject(report)] = entry
 
     def _overtake(self, server: str) -> None:
-        """Let go of what could not be recorded of a server, since something newer was told."""
+        """Drop failed reports of a server, because a newer report supersedes them."""
         for kind in (ServerSeen, ServerGone):
-            one = self.kept.get((kind, server))
-            if one is not None and one.fault:
+            entry = self.kept.get((kind, server))
+            if entry is not None and entry.fault:
                 del self.kept[kind, server]
 
     def drop(self, one: Kept) -> None:
-        """Let go of what was recorded; a start is of no use after the end."""
-        if self.kept.get(_subject(one.report)) is one:  # else it was told again meanwhile
+        """Remove a recorded report; an end also removes the generation's start."""
+        if self.kept.get(_subject(one.report)) is one:  # a newer report may have replaced it
             del self.kept[_subject(one.report)]
         if isinstance(one.report, Ended | Refused):
             self.kept.pop((Started, one.report.job, one.report.generation, ""), None)
 
     def put_off(self, one: Kept, error: Exception | None) -> None:
-        """Let a report be recorded in a while, and say why not now."""
-        why = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
-        one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {why}"
+        """Schedule a retry of a report, with backoff, and log the error."""
+        reason = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
+        one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {reason}"
         one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, LAST_PAUSE)
         log.error("%s; it is tried again", one.fault, exc_info=error)
 
 
 def _subject(report: Lasting | ServerSeen | ServerGone) -> Hashable:
-    """Return what a report is of; a later one of the same takes its place."""
+    """Return the key by which a newer report replaces an older one."""
     if isinstance(report, ServerSeen | ServerGone):
         return type(report), _server_of(report)
     reason = report.reason if isinstance(report, Misreported) else ""
@@ -129,7 +131,7 @@ def _server_of(report: ServerSeen | ServerGone) -> str:
 
 
 def _about(report: Lasting | ServerSeen | ServerGone) -> str:
-    """Return what a report is of, for people."""
+    """Describe a report's subject for a log line."""
     if isinstance(report, ServerSeen | ServerGone):
         return f"server {_server_of(report)!r}"
     return f"generation {report.generation} of {report.job!r}"

@@ -1,4 +1,4 @@
-"""What jobs post that is no progress: told in their stories, each once, and few of a generation."""
+"""Events about invalid progress reports: each reason once per generation, up to a limit."""
 
 from __future__ import annotations
 
@@ -15,49 +15,40 @@ from shadowprice.service.truth.reports import MOST_FAULTS, TakeReports
 log = logging.getLogger("shadowprice.service")
 
 SWEPT: Final = 1_000
-"""Jobs after which those that are over are forgotten."""
+"""Number of remembered jobs above which closed ones are forgotten."""
 
 
 class Misreports:
-    """Remembers what was told, so that a job which posts without end costs no more than a look.
+    """Cache of emitted reasons, so that repeated invalid reports need no transaction.
 
-    The story itself is what counts: after a restart nothing that it tells is told again.
+    The job's stored events are authoritative: after a restart, they prevent duplicates too.
     """
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[int, set[str]]] = {}
 
     async def tell(self, driver: Driver, job: str, generation: int, error: Exception) -> None:
-        """Let a job's story tell what is wrong with what its running generation posts.
+        """Emit an event about an invalid report of a job's running generation.
 
-        Parameters
-        ----------
-        driver : Driver
-            Who writes the story.
-        job : str
-            The job.
-        generation : int
-            The generation whose token came with it.
-        error : Exception
-            What is wrong.
+        ``generation`` is the one of the report's token; reports of older ones are ignored.
         """
         view = driver.published.jobs.get(job)
         if view is None or view.generation != generation:
             return
-        known, told = self._told.get(job, (generation, set()))
-        if known != generation:
-            told = set()
+        known_generation, reasons = self._told.get(job, (generation, set()))
+        if known_generation != generation:
+            reasons = set()
         reason = told_fault(str(error))
-        if reason in told or len(told) >= MOST_FAULTS:
+        if reason in reasons or len(reasons) >= MOST_FAULTS:
             return
         if job not in self._told and len(self._told) >= SWEPT:
             open_jobs = driver.published.jobs
-            self._told = {name: one for name, one in self._told.items() if name in open_jobs}
-        told.add(reason)  # before anything is waited for: the next ones may be here already
-        self._told[job] = generation, told
-        at = driver.clock.now() / SECOND
+            self._told = {name: entry for name, entry in self._told.items() if name in open_jobs}
+        reasons.add(reason)  # before the await, because concurrent reports may have the same reason
+        self._told[job] = generation, reasons
+        timestamp = driver.clock.now() / SECOND
         try:
-            await driver.do(TakeReports([Misreported(job, generation, at, reason)]))
+            await driver.do(TakeReports([Misreported(job, generation, timestamp, reason)]))
         except ShadowpriceError as failure:
-            told.discard(reason)
+            reasons.discard(reason)
             log.info("what job %r posts is not told yet: %s", job, failure)

@@ -1,4 +1,4 @@
-"""Commanding what runs, or only observing it: the two are not mixed."""
+"""Checks of the two modes of a service: it commands an executor, or only observes jobs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shadowprice.service.store import Store
 
 
 def check_executor(settings: Settings, executor: Executor | None) -> None:
-    """Refuse an executor that cannot do what the service is for.
+    """Refuse an executor that doesn't support the service's mode.
 
     Raises
     ------
     InputError
-        If there is none to run jobs, or one that cannot see what others run.
+        If no executor would run jobs, or if an observing service's executor can't observe.
     """
     if executor is None and not settings.observe:
         raise InputError(Fault("--executor", "nothing would run", "add --observe"))
@@ -33,18 +33,18 @@ def check_executor(settings: Settings, executor: Executor | None) -> None:
 
 
 def check_users(settings: Settings, executor: Executor | None) -> None:
-    """Refuse to let jobs run as users that they cannot become.
+    """Refuse ``--allow-user`` if the executor can't run jobs as these users.
 
     Raises
     ------
     InputError
-        If the executor runs all jobs as one user, or a user is none of this machine, or root.
+        If the executor runs all jobs as one user, or if a user is unknown here or is root.
     """
     if not settings.users or executor is None or settings.observe:
         return
     if not executor.capabilities.isolates_users:
-        mend = "leave it out, or start the service as root with --executor local"
-        raise InputError(Fault("--allow-user", "here all jobs run as the service's user", mend))
+        hint = "leave it out, or start the service as root with --executor local"
+        raise InputError(Fault("--allow-user", "here all jobs run as the service's user", hint))
     for name in {user for users in settings.users.values() for user in users}:
         try:
             number = pwd.getpwnam(name).pw_uid
@@ -56,46 +56,46 @@ def check_users(settings: Settings, executor: Executor | None) -> None:
 
 
 def user_fault(settings: Settings, spec: JobSpec, place: str) -> Fault | None:
-    """Return what is wrong with the user that a job asks for, None where it is allowed."""
+    """Return the problem with the user that a job requests; None if the user is allowed."""
     if spec.run is None:
         return None
     allowed = settings.users_of(spec.tenant)
     if spec.run.user in allowed or (spec.run.user is None and not settings.users):
         return None
-    where = f"{place}.run.user" if place else "run.user"
-    known = f"one of: {', '.join(allowed)}" if allowed else "ask the operator (--allow-user)"
+    location = f"{place}.run.user" if place else "run.user"
+    choices = f"one of: {', '.join(allowed)}" if allowed else "ask the operator (--allow-user)"
     if spec.run.user is None:
-        return Fault(where, "is missing: here every job has to name its user", known)
+        return Fault(location, "is missing: here every job has to name its user", choices)
     if not settings.users:
-        mend = "leave it out: here jobs run as the service's user"
-        return Fault(where, f"{shown(spec.run.user)} is not allowed", mend)
-    return Fault(where, f"{shown(spec.run.user)} is not allowed to this tenant", known)
+        hint = "leave it out: here jobs run as the service's user"
+        return Fault(location, f"{shown(spec.run.user)} is not allowed", hint)
+    return Fault(location, f"{shown(spec.run.user)} is not allowed to this tenant", choices)
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
-    """Refuse to command what was only observed, or the other way, while jobs are open.
+    """Refuse a change between observing and commanding while jobs are open.
 
-    What runs on paper does not run: a service that went on from there would start jobs a second
-    time, beside those that another scheduler runs.
+    Jobs that a service only observed run under another scheduler. If the service commanded them
+    next, they would run twice.
 
     Raises
     ------
     InputError
-        If jobs are open that were taken in the other way.
+        If there are open jobs from the other mode.
     """
-    mode, known = ("observe" if observe else "command"), store.get("mode")
-    if known is not None and known != mode and open_jobs:
+    mode, stored = ("observe" if observe else "command"), store.get("mode")
+    if stored is not None and stored != mode and open_jobs:
         if observe:
-            was, mend = "really run", "leave --observe out"
+            status, hint = "really run", "leave --observe out"
         else:
-            was, mend = "only observed", "add --observe"
+            status, hint = "only observed", "add --observe"
         raise InputError(
             Fault(
                 f"--data {store.shown}",
-                f"holds {open_jobs} open jobs that were {was}",
-                f"{mend}, cancel them first, or begin with other data",
+                f"holds {open_jobs} open jobs that were {status}",
+                f"{hint}, cancel them first, or begin with other data",
             )
         )
-    if known != mode:
+    if stored != mode:
         with store.transaction() as connection:
             store.put(connection, "mode", mode)

@@ -1,7 +1,7 @@
-"""What really runs where another scheduler commands: looked at again and again, and written down.
+"""Observation of jobs that another scheduler runs, for a service that only observes.
 
-A service that observes decides as ever, and runs what it decides on paper. Beside that it keeps
-what an executor sees: where a job really was, from when to when. Nothing here can order anything.
+Such a service decides as usual, and simulates its decisions. In addition, it polls an executor and
+records where each job really ran, from when to when. Nothing here can send commands.
 """
 
 from __future__ import annotations
@@ -33,138 +33,137 @@ from shadowprice.service.truth.submission import resolved
 log = logging.getLogger("shadowprice.service")
 
 LOOK: Final = 5.0
-"""Seconds between two looks, at most; half a slot where that is less."""
+"""Maximum seconds between two polls; half a slot if that is less."""
 
 LEAST: Final = 1.0
-"""Seconds between two looks, at least."""
+"""Minimum seconds between two polls."""
 
 MOST: Final = 10_000
-"""Jobs taken in of one look, at most."""
+"""Maximum number of jobs recorded of one poll."""
 
 JITTER: Final = 2 * SECOND
-"""What two looks may differ by in when a job began, and mean the same beginning."""
+"""Tolerance in nanoseconds: start times this close in two polls mean the same start."""
 
 LAST_LOOK: Final = "observed_at"
-"""Key under which the moment of the last look is kept."""
+"""Key of the time of the last poll in the store."""
 
 
 class Observing(Protocol):
-    """The part of an executor that a service may use which only looks on."""
+    """The part of an executor that an observing service may use."""
 
     async def open(self) -> None:
-        """Begin."""
+        """Connect."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Disconnect."""
 
     async def configure(self, servers: Sequence[ServerSlice]) -> None:
-        """Tell the servers' names."""
+        """Set the servers."""
 
     async def observe(self) -> tuple[Observed, ...]:
-        """Return what really runs."""
+        """Return the jobs that really run."""
 
 
-# ------------------------------------------------------------------ one look
+# ------------------------------------------------------------------ one poll
 
 
 @dataclass(slots=True)
 class _Rows:
-    """What a look changes."""
+    """Changes of a poll to the table of observed runs: inserts, ends, reopened rows."""
 
     began: list[dict[str, Any]] = field(default_factory=list)
     ended: list[dict[str, Any]] = field(default_factory=list)
     again: list[dict[str, Any]] = field(default_factory=list)
 
     def end(self, row: Row[Any], at: int) -> None:
-        """Note that what a row tells of ended."""
+        """End a row's run."""
         self.ended.append({"key": row.id, "at": max(at, row.since)})
 
 
 @dataclass(frozen=True, slots=True)
 class TakeLook:
-    """What an executor saw to run, all of it.
+    """Operation that records a complete poll: jobs that run, and jobs that are known to have ended.
 
-    A job that is not there any more ended when it was last seen: what really happened is never made
-    to look slower than it was. What moved did so now.
-
-    Parameters
-    ----------
-    seen : sequence of Observed
-        What runs, and what is known to have ended.
+    A job that disappeared ended at the previous poll, so that observed completion times are never
+    too late. A job whose placement changed moved now.
     """
 
     seen: Sequence[Observed]
 
     def perform(self, batch: Batch) -> None:
-        """Write down what is other than at the last look."""
+        """Record the differences from the previous poll."""
         connection, now = batch.connection, batch.now
-        before = last_look(connection)
-        going = {row.job: row for row in _open(connection)}
-        seen = {one.job: one for one in self.seen[:MOST] if 0 < len(one.job) <= bounds.NAME.most}
+        previous_poll = last_look(connection)
+        open_rows = {row.job: row for row in _open(connection)}
+        seen = {
+            observed.job: observed
+            for observed in self.seen[:MOST]
+            if 0 < len(observed.job) <= bounds.NAME.most
+        }
         rows = _Rows()
         changed: dict[str, Observed | None] = {}
-        fresh = [one for one in seen.values() if one.job not in going]
-        earlier = _newest(connection, [one.job for one in fresh])
-        for one in fresh:
-            if self._came(one, earlier.get(one.job), now, rows):
-                changed[one.job] = one
-        for name, row in going.items():
-            told = seen.get(name)
-            if told is None:
-                at = now if before is None else min(before, now)
-                rows.end(row, at)
-            elif told.ended is not None:
-                rows.end(row, min(int(told.ended * SECOND), now))
-            elif self._began_anew(row, told, before):
-                rows.end(row, now if before is None else min(before, now))
-                rows.began.append(_row(told, min(int(told.since * SECOND), now)))
-            elif row.placement != _placed(told.placement):
+        new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
+        last_rows = _newest(connection, [observed.job for observed in new_jobs])
+        for observed in new_jobs:
+            if self._came(observed, last_rows.get(observed.job), now, rows):
+                changed[observed.job] = observed
+        for name, row in open_rows.items():
+            current = seen.get(name)
+            if current is None:
+                end = now if previous_poll is None else min(previous_poll, now)
+                rows.end(row, end)
+            elif current.ended is not None:
+                rows.end(row, min(int(current.ended * SECOND), now))
+            elif self._began_anew(row, current, previous_poll):
+                rows.end(row, now if previous_poll is None else min(previous_poll, now))
+                rows.began.append(_row(current, min(int(current.since * SECOND), now)))
+            elif row.placement != _placed(current.placement):
                 rows.end(row, now)
-                rows.began.append(_row(told, now))
+                rows.began.append(_row(current, now))
             else:
                 continue
-            changed[name] = told
+            changed[name] = current
         self._write(batch, rows)
-        _settle(batch, changed, rows, going)
+        _settle(batch, changed, rows, open_rows)
         batch.put(LAST_LOOK, str(now))
 
     @staticmethod
     def _came(one: Observed, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
-        """Note a job that did not run at the last look; return whether that is new."""
+        """Record a job that didn't run at the previous poll; return whether that is a change."""
         since = min(int(one.since * SECOND), now)
         if one.ended is not None:
             if last is not None and since <= max(last.since + JITTER, last.ended):
-                return False  # that is known
+                return False  # already recorded
             row = _row(one, since)
             rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
         elif last is None:
             rows.began.append(_row(one, since))
         elif since > last.ended or last.placement != _placed(one.placement):
             rows.began.append(_row(one, max(since, last.ended)))
-        else:  # it was overlooked once
+        else:  # the previous poll missed the job: reopen the row
             rows.again.append({"key": last.id})
         return True
 
     @staticmethod
     def _began_anew(row: Row[Any], told: Observed, before: int | None) -> bool:
-        """Whether a job ended and began again between two looks."""
+        """Return whether a job ended and started again between two polls."""
         since = int(told.since * SECOND)
         return before is not None and since > max(before, row.since + JITTER)
 
     @staticmethod
     def _write(batch: Batch, rows: _Rows) -> None:
         table = tables.observed
-        one = table.update().where(table.c.id == bindparam("key"))
+        update = table.update().where(table.c.id == bindparam("key"))
         if rows.ended:
-            batch.also(one.values(ended=bindparam("at")), rows.ended)
+            batch.also(update.values(ended=bindparam("at")), rows.ended)
         if rows.again:
-            batch.also(one.values(ended=None), rows.again)
+            batch.also(update.values(ended=None), rows.again)
         if rows.began:
             batch.also(table.insert(), rows.began)
 
 
 def _placed(placement: Iterable[Share]) -> str:
-    return json.dumps([[one.server, one.workers, one.ps] for one in placement])
+    return json.dumps([[share.server, share.workers, share.ps] for share in placement])
 
 
 def _row(one: Observed, since: int) -> dict[str, Any]:
@@ -177,24 +176,24 @@ def _open(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the last time that each job was seen to run."""
+    """Return the newest observed run of each job."""
     table = tables.observed
-    found: dict[str, Row[Any]] = {}
-    for at in range(0, len(names), 500):
-        mine = table.c.job.in_(names[at : at + 500])
-        for row in connection.execute(select(table).where(mine).order_by(table.c.id)):
-            found[row.job] = row
-    return found
+    rows: dict[str, Row[Any]] = {}
+    for index in range(0, len(names), 500):
+        in_chunk = table.c.job.in_(names[index : index + 500])
+        for row in connection.execute(select(table).where(in_chunk).order_by(table.c.id)):
+            rows[row.job] = row
+    return rows
 
 
 def last_look(connection: Connection) -> int | None:
-    """Return when it was looked last, None where it never was."""
+    """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
     table = tables.meta
-    found = connection.execute(select(table.c.value).where(table.c.key == LAST_LOOK)).scalar()
-    return None if found is None else int(found)
+    value = connection.execute(select(table.c.value).where(table.c.key == LAST_LOOK)).scalar()
+    return None if value is None else int(value)
 
 
-# ------------------------------------------------------------------ what came of it
+# ------------------------------------------------------------------ outcomes
 
 
 def _settle(
@@ -203,21 +202,21 @@ def _settle(
     rows: _Rows,
     going: Mapping[str, Row[Any]],
 ) -> None:
-    """Bring what is told of whole jobs to where they are now."""
+    """Update the outcomes of changed jobs, and emit an event for each."""
     if not changed:
         return
     names = list(changed)
-    known = _outcomes(batch.connection, names)
+    stored = _outcomes(batch.connection, names)
     jobs = _jobs(batch, names)
     began = {row["job"]: row for row in rows.began}
     ended = {row["key"]: row["at"] for row in rows.ended}
-    fresh, old, now = [], [], batch.now
-    for name, told in changed.items():
-        tenant, submitted = jobs.get(name, (told.tenant if told else None, None))[:2]
-        before = known.get(name)
-        first, runs = (None, 0) if before is None else (before.started, before.runs)
-        if name in began and before is not None and (before.ended or now) < (submitted or 0):
-            first, runs = None, 0  # what was over before it was submitted was another one
+    inserts, updates, now = [], [], batch.now
+    for name, current in changed.items():
+        tenant, submitted = jobs.get(name, (current.tenant if current else None, None))[:2]
+        outcome = stored.get(name)
+        first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
+        if name in began and outcome is not None and (outcome.ended or now) < (submitted or 0):
+            first, runs = None, 0  # a run before the submission was another job of this name
         record: dict[str, Any] = {
             "started": began[name]["since"] if first is None else first,
             "runs": runs + (name in began),
@@ -226,51 +225,51 @@ def _settle(
             "done": None,
             "utility": None,
         }
-        over = told is None or told.ended is not None
-        if over:
-            at = ended[going[name].id] if name in going else began[name]["ended"]
-            record |= {"ended": at, "slot": batch.calendar.slot_at(at)}
-            record["done"] = None if told is None or told.done is None else int(told.done)
-            if submitted is not None and at >= submitted:
-                record["utility"] = 0.0 if record["done"] == 0 else _worth(batch, jobs[name], at)
-        if before is None:
-            fresh.append(record | {"job": name, "tenant": tenant})
+        is_over = current is None or current.ended is not None
+        if is_over:
+            end = ended[going[name].id] if name in going else began[name]["ended"]
+            record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
+            record["done"] = None if current is None or current.done is None else int(current.done)
+            if submitted is not None and end >= submitted:
+                record["utility"] = 0.0 if record["done"] == 0 else _worth(batch, jobs[name], end)
+        if outcome is None:
+            inserts.append(record | {"job": name, "tenant": tenant})
         else:
-            old.append(record | {"key": name})
-        kind = "real-ended" if over else "real-moved" if name in going else "real-started"
+            updates.append(record | {"key": name})
+        kind = "real-ended" if is_over else "real-moved" if name in going else "real-started"
         owner = tenant[:200] if tenant else None
-        data: dict[str, Any] = {"utility": record["utility"]} if over else {}
+        data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
         if name in batch.truth.views:
             batch.tell(kind, name, **data)
         else:
             batch.tell(kind, name, tenant=owner, **data)
     table = tables.outcomes
-    if fresh:
-        batch.also(table.insert(), fresh)
-    if old:
-        values: dict[str, Any] = {key: bindparam(key) for key in old[0] if key != "key"}
-        batch.also(table.update().where(table.c.job == bindparam("key")).values(**values), old)
+    if inserts:
+        batch.also(table.insert(), inserts)
+    if updates:
+        values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
+        batch.also(table.update().where(table.c.job == bindparam("key")).values(**values), updates)
 
 
 def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
     table = tables.outcomes
-    found: dict[str, Row[Any]] = {}
-    for at in range(0, len(names), 500):
-        mine = table.c.job.in_(names[at : at + 500])
-        found |= {row.job: row for row in connection.execute(select(table).where(mine))}
-    return found
+    outcomes: dict[str, Row[Any]] = {}
+    for index in range(0, len(names), 500):
+        in_chunk = table.c.job.in_(names[index : index + 500])
+        outcomes |= {row.job: row for row in connection.execute(select(table).where(in_chunk))}
+    return outcomes
 
 
 _Job = tuple[str | None, int, Mapping[str, Any], int]
-"""A job's owner, when it was submitted, what was, and the moment that its utility counts from."""
+"""A job's tenant, submission time, specification, and the time from which its utility counts."""
 
 
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
     table = tables.jobs
     specs: dict[str, Mapping[str, Any]] = {}
-    for at in range(0, len(names), 500):
-        mine = table.c.name.in_(names[at : at + 500])
-        for row in batch.connection.execute(select(table.c.name, table.c.spec).where(mine)):
+    for index in range(0, len(names), 500):
+        in_chunk = table.c.name.in_(names[index : index + 500])
+        for row in batch.connection.execute(select(table.c.name, table.c.spec).where(in_chunk)):
             specs[row.name] = json.loads(row.spec)
     return {
         name: (
@@ -285,29 +284,23 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
 
 
 def _worth(batch: Batch, job: _Job, ended: int) -> float | None:
-    """Return what a submitted job earned by having ended at a moment."""
+    """Return a submitted job's utility at its completion time; None if it can't be resolved."""
     _, _, spec, arrived = job
     cluster: Cluster = batch.engine.cluster
     try:
-        found = resolved(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)
-    except (InputError, ValueError):  # the servers are others than when it was submitted
+        resolved_job = resolved(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)
+    except (InputError, ValueError):  # the servers changed since the submission
         return None
-    return utility_value(found.utility, max(0, batch.calendar.slot_at(ended) - found.arrival))
+    return utility_value(
+        resolved_job.utility, max(0, batch.calendar.slot_at(ended) - resolved_job.arrival)
+    )
 
 
-# ------------------------------------------------------------------ looking on and on
+# ------------------------------------------------------------------ polling
 
 
 class Follower:
-    """Looks at what really runs, as long as the service does.
-
-    Parameters
-    ----------
-    driver : Driver
-        Who writes it down.
-    executor : Observing
-        Who sees it.
-    """
+    """Polls the executor while the service runs, and records the results."""
 
     def __init__(self, driver: Driver, executor: Observing) -> None:
         self._health_error: str | None = None
@@ -320,36 +313,36 @@ class Follower:
 
     @property
     def health_error(self) -> str | None:
-        """Why what runs is not seen, or not written down, just now; None where it is."""
+        """Why polls fail or can't be recorded; None if neither is the case."""
         return self._health_error or self._background.health_error
 
     async def open(self) -> None:
-        """Begin.
+        """Open the executor.
 
         Raises
         ------
         ExecutorError
-            If what runs cannot be seen.
+            If the executor is unreachable.
         """
         await self._executor.open()
 
     def begin(self) -> None:
-        """Start looking."""
+        """Start polling in the background."""
         self._background.again("observer", self._step, "looking at what runs")
 
     async def close(self) -> None:
-        """Let go."""
+        """Stop polling, and close the executor."""
         await all_of(self._background.end, self._executor.close)
 
     async def look(self) -> None:
-        """Look once, and write down what is new.
+        """Poll once, and record the changes.
 
         Raises
         ------
         ExecutorError
-            If what runs cannot be seen.
+            If the executor is unreachable.
         ProblemError
-            If it cannot be written.
+            If the store can't be written.
         """
         cluster = self._driver.published.servers.cluster
         if cluster is not self._cluster:

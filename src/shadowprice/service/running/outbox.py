@@ -1,7 +1,6 @@
-"""What should run against what runs: which orders to give next, and which were carried out.
+"""Reconciler: compares desired with actual generations, and derives commands. No I/O.
 
-Pure bookkeeping, by level and not by edge: whatever was lost on the way, the next comparison tells
-what is to be done.
+It is level-triggered: after a lost command or report, the next comparison yields the missing step.
 """
 
 from __future__ import annotations
@@ -29,32 +28,22 @@ Run = Start | Resize
 Order = Start | Resize | Stop
 
 FIRST_DELAY: Final = 5 * SECOND
-"""Delay before a job starts again after a failure; it doubles with each further one."""
+"""Initial backoff of a failed job's restart, in nanoseconds; each further failure doubles it."""
 
 LONGEST_DELAY: Final = 600 * SECOND
-"""The longest such delay."""
+"""Maximum backoff, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A generation is to be started."""
+    """Action: start a generation."""
 
     order: Run
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A generation is to be stopped.
-
-    Parameters
-    ----------
-    command : int
-        The order that asks for it, `UNASKED` where none does any more.
-    job : str
-        The job.
-    generation : int
-        The generation.
-    """
+    """Action: stop a generation, for a stop command or, with `UNASKED`, without one."""
 
     command: int
     job: str
@@ -63,66 +52,65 @@ class End:
 
 @dataclass(slots=True)
 class Outbox:
-    """Generations that an executor holds, by job and number.
+    """Actual state of the executor: its generations, by job and number.
 
-    One that the store never ordered is *foreign*: its number is used up, it is stopped, nothing
-    that it reports is taken for what the job of its name did, and nothing begins on its servers
-    before its end was seen.
+    A generation without a command in the store is an orphan (``foreign``). The reconciler stops it,
+    ignores its reports, doesn't reuse its number, and starts nothing on its servers until it ends.
 
     Parameters
     ----------
     held : dict of str to dict of int to Phase
-        Those that are not over and recorded.
+        Phases of the generations whose end isn't recorded yet.
     """
 
     held: dict[str, dict[int, Phase]] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
     _counted: dict[str, int] = field(default_factory=dict)
-    """The newest generation of each job whose failure was counted: reports come again."""
+    """The newest generation of each job whose failure was counted, because reports can repeat."""
     _not_before: dict[str, int] = field(default_factory=dict)
     _stopping: set[tuple[str, int]] = field(default_factory=set)
     _foreign: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
-    """Servers of each; kept when it is over, for what it reported may come again."""
+    """Servers of each orphan; kept after its end, because its reports can repeat."""
 
-    # ---------------------------------------------------------------- learning
+    # ---------------------------------------------------------------- actual state
 
     def found(self, held: Collection[Held], foreign: Collection[Held] = ()) -> None:
-        """Take in what an executor holds in place of what was thought, and which is foreign."""
+        """Replace the actual state by the executor's list, and add its orphans."""
         self.held = {}
         self._stopping.clear()
-        for one in held:
-            self.held.setdefault(one.job, {})[one.generation] = one.phase
-        for one in foreign:
-            servers = frozenset(share.server for share in one.placement)
-            self._foreign[one.job, one.generation] = servers
+        for item in held:
+            self.held.setdefault(item.job, {})[item.generation] = item.phase
+        for item in foreign:
+            servers = frozenset(share.server for share in item.placement)
+            self._foreign[item.job, item.generation] = servers
 
     def used_up(self, job: str, generation: int) -> None:
-        """Take in that a number is a foreign generation's, of which nothing is held any more."""
+        """Mark a generation number as used by an orphan that the executor no longer holds."""
         self._foreign.setdefault((job, generation), frozenset())
 
     def is_foreign(self, job: str, generation: int) -> bool:
-        """Whether a generation of this number was not ordered by the store."""
+        """Return whether a generation is an orphan."""
         return (job, generation) in self._foreign
 
     def says_nothing(self, report: Report) -> bool:
-        """Whether a report tells of a foreign generation: what became of a job is not in it.
+        """Return whether a report has to be ignored because it is an orphan's.
 
-        A refusal does: whoever was refused, no generation of that number will be.
+        A refusal isn't ignored: no generation of that number will run.
         """
         return isinstance(report, Started | Ended | Progressed | Misreported) and self.is_foreign(
             report.job, report.generation
         )
 
     def accepted(self, job: str, generation: int) -> None:
-        """Take in that a start was taken."""
+        """Record that the executor accepted a start."""
         self.held.setdefault(job, {}).setdefault(generation, Phase.STARTING)
 
     def stopping(self, job: str, generation: int) -> None:
-        """Take in that a stop was taken."""
+        """Record that the executor accepted a stop."""
         self._stopping.add((job, generation))
 
     def heard(self, report: Report, now: int) -> None:
-        """Take in a report."""
+        """Apply a report to the actual state; a failure delays the job's restart."""
         if isinstance(report, Started):
             phases = self.held.setdefault(report.job, {})
             if phases.get(report.generation) is not Phase.ENDED:
@@ -131,7 +119,7 @@ class Outbox:
             self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
             self._stopping.discard((report.job, report.generation))
             if self.is_foreign(report.job, report.generation):
-                return  # not the fault of the job
+                return  # the job itself didn't fail
             if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:
                 if report.generation > self._counted.get(report.job, 0):
                     self._counted[report.job] = report.generation
@@ -140,13 +128,13 @@ class Outbox:
                 self._failures.pop(report.job, None)
 
     def delay(self, job: str, now: int) -> None:
-        """Let a job wait before it starts again, longer each time."""
+        """Delay a job's restart, with exponential backoff."""
         failures = self._failures[job] = self._failures.get(job, 0) + 1
         wait = min(LONGEST_DELAY, FIRST_DELAY << min(failures - 1, 30))
         self._not_before[job] = now + wait
 
     def recorded(self, job: str, generation: int) -> None:
-        """Forget a generation whose end was written down."""
+        """Remove a generation whose end was recorded."""
         phases = self.held.get(job, {})
         if phases.get(generation) is Phase.ENDED:
             del phases[generation]
@@ -154,21 +142,21 @@ class Outbox:
             self.held.pop(job, None)
 
     def closed(self, job: str) -> None:
-        """Forget the failures of a job that is over."""
+        """Forget the failures of a closed job."""
         self._failures.pop(job, None)
         self._counted.pop(job, None)
         self._not_before.pop(job, None)
 
-    # ---------------------------------------------------------------- telling
+    # ---------------------------------------------------------------- commands
 
     def acknowledged(
         self, running: Mapping[str, Run], unacknowledged: Mapping[int, Order]
     ) -> list[int]:
-        """Return the orders that were carried out, or overtaken before they were."""
+        """Return the numbers of commands that are completed or superseded."""
         return [
             number
-            for number, order in unacknowledged.items()
-            if self._done(order, running.get(order.job))
+            for number, command in unacknowledged.items()
+            if self._done(command, running.get(command.job))
         ]
 
     def _done(self, order: Order, wanted: Run | None) -> bool:
@@ -187,24 +175,24 @@ class Outbox:
         phase = None if foreign else phases.get(order.generation)
         if phase in {Phase.RUNNING, Phase.STOPPING, Phase.ENDED}:
             return True
-        overtaken = wanted is None or wanted.generation > order.generation
-        return overtaken and phase is None
+        superseded = wanted is None or wanted.generation > order.generation
+        return superseded and phase is None
 
     def actions(
         self, running: Mapping[str, Run], unacknowledged: Mapping[int, Order], now: int
     ) -> list[Begin | End]:
-        """Return what an executor is to be told now.
+        """Return the actions that bring the executor closer to the desired state.
 
         Parameters
         ----------
         running : mapping of str to Start or Resize
-            The newest order of every job that is to run.
+            The desired state: the newest command of every job that should run.
         unacknowledged : mapping of int to Order
-            Orders whose end was not seen yet.
+            Commands that are not completed yet, by number.
         now : int
-            The service's time.
+            The service's time in nanoseconds since 1970.
         """
-        found: list[Begin | End] = []
+        actions: list[Begin | End] = []
         stops = {order.job: number for number, order in unacknowledged.items()}
         for job, phases in self.held.items():
             wanted = running.get(job)
@@ -215,7 +203,7 @@ class Outbox:
                 if wanted is not None and wanted.generation == generation and not foreign:
                     continue
                 command = UNASKED if foreign else stops.get(job, UNASKED)
-                found.append(End(command, job, generation))
+                actions.append(End(command, job, generation))
         withheld = self._withheld()
         for job, order in running.items():
             phases = self.held.get(job, {})
@@ -227,19 +215,19 @@ class Outbox:
                 continue
             if not withheld.isdisjoint(order.servers):
                 continue
-            found.append(Begin(order))
-        return found
+            actions.append(Begin(order))
+        return actions
 
     def _withheld(self) -> frozenset[str]:
-        """Return the servers on which a foreign generation still runs: the engine knows of none."""
-        still = [
+        """Return the servers of running orphans, whose use the engine doesn't know."""
+        occupied = [
             servers
             for (job, generation), servers in self._foreign.items()
             if self.held.get(job, {}).get(generation, Phase.ENDED) is not Phase.ENDED
         ]
-        return frozenset().union(*still)
+        return frozenset().union(*occupied)
 
     def next_moment(self, running: Mapping[str, Run]) -> int | None:
-        """Return when a job that waits after a failure may start, None where none does."""
-        times = [at for job, at in self._not_before.items() if job in running]
+        """Return the earliest end of a restart delay; None if no job waits for one."""
+        times = [moment for job, moment in self._not_before.items() if job in running]
         return min(times, default=None)

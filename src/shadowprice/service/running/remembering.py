@@ -1,7 +1,7 @@
-"""Whether an executor's records of what runs are those of the data that it is to run jobs for.
+"""Check that an executor's local records belong to the service's data.
 
-Who runs jobs beside records that do not know them starts what runs already a second time. So data
-and records bear the same mark, and a copy of the data alone is told apart from the data.
+With other records, the executor wouldn't know the running jobs and would start them twice. So data
+and records carry the same random mark, which detects a copy of the data without the records.
 """
 
 from __future__ import annotations
@@ -16,43 +16,40 @@ from shadowprice.executors.generations.disk import sync_directory, write_new
 from shadowprice.service.truth.truth import Truth
 
 MARK: Final = "mark"
-"""File of the records that holds it."""
+"""File of the mark in the executor's directory."""
 
 KEY: Final = "executor"
-"""Key under which the store keeps it."""
+"""Key of the mark in the store."""
 
 
 def check_records(truth: Truth, executor: Executor | None, *, nothing_runs: bool) -> bool:
-    """Refuse records that are not those of the data, unless nothing runs any more by any others.
+    """Refuse an executor's records that don't belong to the data; return whether they are new.
+
+    If they are new, the running jobs are lost. Executors without local records always pass.
 
     Parameters
     ----------
     truth : Truth
-        The data, read back.
+        The recovered data.
     executor : Executor or None
-        What runs jobs; one that keeps its records where jobs run has them everywhere.
+        The executor of jobs.
     nothing_runs : bool
-        Whether an operator knows that nothing runs of what these data ordered, or their copies did.
-
-    Returns
-    -------
-    bool
-        Whether these are other records than before: what was to run is lost.
+        Whether an operator asserts that no job of these data, or of their copies, still runs.
 
     Raises
     ------
     InputError
-        If the records are others, or cannot be kept.
+        If the records are different without that assertion, or the mark can't be written.
     """
     if not isinstance(executor, Remembering):
         return False
     store, directory = truth.store, executor.directory
-    known, here = store.get(KEY), _mark(directory)
-    if known is None:  # no executor with such records has run jobs for these data yet
-        others = bool(truth.engine.running or truth.engine.unacknowledged)
+    stored, present = store.get(KEY), _mark(directory)
+    if stored is None:  # no executor with local records has run jobs of these data
+        differs = bool(truth.engine.running or truth.engine.unacknowledged)
     else:
-        others = known != here
-    if others and not nothing_runs:
+        differs = stored != present
+    if differs and not nothing_runs:
         raise InputError(
             Fault(
                 f"--data {store.shown}",
@@ -62,11 +59,11 @@ def check_records(truth: Truth, executor: Executor | None, *, nothing_runs: bool
                 "once every machine that ran its jobs is surely off, add --nothing-runs",
             )
         )
-    mark = here or _new_mark(directory)
-    if mark != known:
+    mark = present or _new_mark(directory)
+    if mark != stored:
         with store.transaction() as connection:
             store.put(connection, KEY, mark)
-    return others
+    return differs
 
 
 def _mark(directory: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""What an executor finds of servers, and what it is told of them."""
+"""Servers that the executor discovers, and the servers that it is configured with."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ from shadowprice.service.truth.outcome import Servers
 log = logging.getLogger("shadowprice.service")
 
 ROLE_LABEL: Final = "shadowprice.io/role"
-"""Label of a server that says what may run there: worker, ps or any."""
+"""Label with a server's role: worker, ps or any."""
 
 
 class FoundServers:
-    """Lets servers that join, change, leave or come back be such for the engine.
+    """Applies the executor's server reports to the engine's cluster.
 
     Parameters
     ----------
-    driver : Driver
-        Who knows what servers there are.
     stated : collection of str
-        Servers of the cluster file: they have what it says, not what an executor finds there.
+        Servers of the cluster file. Their capacity is the file's, not what the executor discovers.
     discovers : bool
-        Whether the executor finds servers, rather than being told of them.
+        Whether the executor discovers servers itself.
     """
 
     def __init__(self, driver: Driver, stated: Collection[str], *, discovers: bool) -> None:
@@ -42,7 +40,7 @@ class FoundServers:
         self._closed: set[str] = set()
 
     async def take(self, report: ServerSeen | ServerGone) -> None:
-        """Let servers that join, change, leave or come back be such for the engine."""
+        """Add, change, drain, lose or restore a server, as a report implies."""
         servers = self._driver.published.servers
         if isinstance(report, ServerGone):
             if report.server in servers.cluster.index and report.server not in servers.lost:
@@ -66,9 +64,9 @@ class FoundServers:
                 await self._try(ChangeServers({name: state}, "changed"))
 
     async def _opened_or_closed(self, server: ServerSlice) -> Servers:
-        """Drain a server that takes nothing new any more, or take it back; return all servers.
+        """Drain a server that no longer accepts work, or undo that; return all servers.
 
-        What an operator of the service drained stays so.
+        Servers that an operator drained stay drained.
         """
         servers = self._driver.published.servers
         row = servers.cluster.index[server.name]
@@ -87,25 +85,25 @@ class FoundServers:
     async def _try(self, operation: LoseServer | ChangeServers) -> None:
         try:
             await self._driver.do(operation)
-        except (InputError, EventError) as error:  # it never will be; all else is tried again
+        except (InputError, EventError) as error:  # retries can't succeed; other errors are retried
             log.warning("%s was left out: %s", operation, error)
 
 
 def found_state(server: ServerSlice, cluster: Cluster) -> ServerState:
-    """Return what a server that an executor found is to a cluster, in what that counts.
+    """Return the state of a discovered server, with the resources that the cluster counts.
 
-    A cluster that tells kinds of GPUs apart counts a server's by kind, another as GPUs.
+    GPUs count by kind if the cluster has that kind, otherwise as ``gpu``.
     """
     counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
     if any(name.startswith("gpu/") for name in counted):
         counted.pop("gpu", None)
-    told = server.labels.get(ROLE_LABEL, Role.ANY.value)
-    role = Role(told) if told in {one.value for one in Role} else Role.ANY
+    label = server.labels.get(ROLE_LABEL, Role.ANY.value)
+    role = Role(label) if label in {known.value for known in Role} else Role.ANY
     return ServerState(role, counted)
 
 
 def slices(cluster: Cluster) -> Sequence[ServerSlice]:
-    """Return the servers of a cluster as executors are told of them."""
+    """Return a cluster's servers as an executor's configuration, without unlimited resources."""
     return [
         ServerSlice(
             name,

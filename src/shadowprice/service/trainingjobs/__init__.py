@@ -1,1 +1,1 @@
-"""`TrainingJob` resources of a Kubernetes cluster as jobs of the service, and their status."""
+"""Kubernetes controller that runs `TrainingJob` resources as jobs and writes their status."""

@@ -1,4 +1,4 @@
-"""Keys that have to be looked at: each once however often it is named, later where it failed."""
+"""Work queue of keys to reconcile: duplicates merge, and failed keys return with backoff."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import Final
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 60.0
-"""Seconds before a key that failed is looked at again, from the first time to the last."""
+"""Initial and maximum backoff of a failed key, in seconds."""
 
 
 class WorkQueue:
-    """Hands out keys, none to two workers at once.
+    """Delayed queue of keys for several workers; no key is processed twice at the same time.
 
-    A key that is named while it is looked at is looked at once more afterwards.
+    A key that is added while a worker processes it is processed again afterwards.
 
     Parameters
     ----------
     gather : float
-        Seconds that a key waits before it is handed out, so that changes that come together are
-        looked at together.
+        Default delay of a key in seconds, which merges simultaneous changes.
     clock : callable, optional
-        Seconds that only grow.
+        Monotonic time in seconds.
     """
 
     def __init__(self, gather: float = 0.05, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,15 +40,15 @@ class WorkQueue:
         return len(self._due)
 
     def add(self, key: str, after: float | None = None) -> None:
-        """Name a key, to be looked at after so many seconds, or sooner if it is due already."""
-        at = self._clock() + (self._gather if after is None else after)
-        if at < self._due.get(key, float("inf")):
-            self._due[key] = at
-            heapq.heappush(self._heap, (at, key))
+        """Add a key with a delay in seconds (None: ``gather``); an earlier due time stays."""
+        due = self._clock() + (self._gather if after is None else after)
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, key))
             self._wake.set()
 
     def failed(self, key: str) -> float:
-        """Name a key again that failed; return the seconds until then, more each time."""
+        """Add a failed key again with exponential backoff; return the delay in seconds."""
         count = self._failures[key] = self._failures.get(key, 0) + 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(count - 1, 20))
         pause *= random.uniform(0.8, 1.2)
@@ -57,37 +56,37 @@ class WorkQueue:
         return pause
 
     def succeeded(self, key: str) -> None:
-        """Forget that a key ever failed."""
+        """Reset a key's backoff."""
         self._failures.pop(key, None)
 
     def take(self) -> str | None:
-        """Return a key that is due and with no worker, None where there is none."""
+        """Return a due key that no worker processes, and mark it busy; None if there is none."""
         now = self._clock()
         put_off = []
-        found = None
+        result = None
         while self._heap and self._heap[0][0] <= now:
-            at, key = heapq.heappop(self._heap)
-            if self._due.get(key) != at:
-                continue  # it was named anew, for an earlier moment
+            due, key = heapq.heappop(self._heap)
+            if self._due.get(key) != due:
+                continue  # stale entry: the key was added again with an earlier due time
             if key in self._busy:
-                put_off.append((at, key))
+                put_off.append((due, key))
                 continue
             del self._due[key]
             self._busy.add(key)
-            found = key
+            result = key
             break
         for entry in put_off:
             heapq.heappush(self._heap, entry)
-        return found
+        return result
 
     def done(self, key: str) -> None:
-        """Take a key back from a worker."""
+        """Mark a key as not busy."""
         self._busy.discard(key)
         if key in self._due:
             self._wake.set()
 
     async def work(self, look: Callable[[str], Awaitable[None]]) -> None:
-        """Hand keys to ``look`` until cancelled; it lets no error out."""
+        """Process keys with ``look``, which must not raise, until cancelled."""
         while True:
             key = self.take()
             if key is None:
@@ -101,9 +100,9 @@ class WorkQueue:
     async def _pause(self) -> None:
         wait = 1.0
         now = self._clock()
-        for at, key in self._heap[:1]:
+        for due, key in self._heap[:1]:
             if key not in self._busy:
-                wait = min(wait, max(0.0, at - now))
+                wait = min(wait, max(0.0, due - now))
         self._wake.clear()
         try:
             async with asyncio.timeout(max(0.001, wait)):

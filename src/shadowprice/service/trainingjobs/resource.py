@@ -1,4 +1,4 @@
-"""A `TrainingJob` as it was last seen, and the job that it asks for."""
+"""`TrainingJob` resources: last observed state, and the job that it specifies."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ CLOSED: Final = frozenset(str(state) for state in State if not state.open)
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A `TrainingJob` as it was last seen.
+    """Last observed state of a `TrainingJob`.
 
     Parameters
     ----------
     owner : Owner
         Namespace, name and uid.
     version : str
-        ``resourceVersion``: what a write has to be based on.
+        ``resourceVersion``, the precondition of a write.
     generation : int
-        ``metadata.generation``: it grows with every edit of ``spec``.
+        ``metadata.generation``, which grows with every edit of ``spec``. Not a job's generation.
     deleting : bool
-        Whether it was deleted, and waits for its finalizers.
+        Whether the resource is deleted and waits for its finalizers.
     finalizers : tuple of str
-        Those that it has.
+        Present finalizers.
     spec, status : mapping
-        As the server has them.
+        As stored by the API server.
     """
 
     owner: Owner
@@ -48,42 +48,45 @@ class Resource:
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Resource:
-        """Return what an API server tells of one."""
-        told = item["metadata"]
+        """Parse a resource of the API server."""
+        metadata = item["metadata"]
         return cls(
-            owner=Owner(told["namespace"], told["name"], told["uid"]),
-            version=told["resourceVersion"],
-            generation=int(told.get("generation", 0)),
-            deleting="deletionTimestamp" in told,
-            finalizers=tuple(told.get("finalizers") or ()),
+            owner=Owner(metadata["namespace"], metadata["name"], metadata["uid"]),
+            version=metadata["resourceVersion"],
+            generation=int(metadata.get("generation", 0)),
+            deleting="deletionTimestamp" in metadata,
+            finalizers=tuple(metadata.get("finalizers") or ()),
             spec=item.get("spec") or {},
             status=item.get("status") or {},
         )
 
     @property
     def held(self) -> bool:
-        """Whether it has our finalizer: only then a job was, or is, submitted for it."""
+        """Whether the resource has our finalizer, which it gets before its job is submitted."""
         return FINALIZER in self.finalizers
 
     @property
     def epoch(self) -> int:
-        """Number of the leader that wrote its status last."""
+        """Fencing token of the leader that wrote the status last."""
         return int(self.status.get("epoch") or 0)
 
     @property
     def settled(self) -> bool:
-        """Whether its job is over, and its status says so; what is no job may still become one."""
-        told = self.status
-        over = told.get("state") in CLOSED and told.get("reason") != Reason.INVALID
-        return over and told.get("observedGeneration") == self.generation
+        """Whether the status is final: the job is closed, and the spec wasn't edited since.
+
+        An invalid resource isn't final, because it may become valid.
+        """
+        status = self.status
+        is_closed = status.get("state") in CLOSED and status.get("reason") != Reason.INVALID
+        return is_closed and status.get("observedGeneration") == self.generation
 
     @property
     def path(self) -> str:
-        """Path of it on the API server."""
+        """Path on the API server."""
         return f"{ROUTE}/namespaces/{self.owner.namespace}/{PLURAL}/{self.owner.name}"
 
     def reference(self) -> dict[str, Any]:
-        """Return what names it in an event."""
+        """Return the object reference for an event."""
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -94,7 +97,7 @@ class Resource:
         }
 
     def record(self, tenant: str) -> dict[str, Any]:
-        """Return the job that it asks for, as in a job file, and whose it is."""
+        """Return the job that the resource specifies, as a record of a job file."""
         labels = self.spec.get("labels") or {}
         own = labels if isinstance(labels, Mapping) else {"labels": shown(labels)}
         return {
@@ -108,17 +111,9 @@ class Resource:
 def edits(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Compare a job as the service has it with what a resource asks for.
+    """Compare the service's record of a job with its resource's.
 
-    Parameters
-    ----------
-    before, after : mapping
-        Records of jobs.
-
-    Returns
-    -------
-    (dict, tuple of str)
-        What is to be revised, None for what is to go; and the keys that differ but cannot be.
+    Return the revisions by key (None removes the key), and the changed keys that can't be revised.
     """
     changes: dict[str, Any] = {}
     fixed: list[str] = []

@@ -1,9 +1,9 @@
-"""Shares of tenants as a cluster's namespaces state them.
+"""Tenants' shares, as a cluster's namespaces declare them.
 
-A share is what its owner's promises may count on whatever others do; a ceiling is what nobody gets
-beyond. A ResourceQuota is a ceiling, which the API server holds. So a share is stated in words of
-its own: the annotation ``shadowprice.io/share`` of a namespace, written as in a cluster file; or a
-ResourceQuota that the label ``shadowprice.io/share=true`` says to be a share too.
+A share guarantees resources to a tenant's promises. A ResourceQuota is only an upper limit, which
+the API server enforces. So a namespace declares its share with the annotation
+``shadowprice.io/share``, written as in a cluster file. A ResourceQuota with the label
+``shadowprice.io/share=true`` also declares its amounts as a share.
 """
 
 from __future__ import annotations
@@ -30,30 +30,28 @@ from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import ChangeTenants
 
 _KEY: Final = "namespace-shares"
-"""What the store keeps: the shares that namespaces stated when they were last followed."""
+"""Key in the store of the declared shares that were last applied."""
 
 _MOST_TEXT: Final = 10_000
 _REQUESTS: Final = "requests."
 _NO_AMOUNTS: Final = frozenset({"pods", "services", "secrets", "configmaps"})
-"""Quotas of numbers of objects, which no server has."""
+"""Quotas that count objects, not resources of servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What one object says of its tenant's share.
+    """A Namespace or ResourceQuota, with what it declares of its tenant's share.
 
     Parameters
     ----------
-    kind, namespace, name, uid : str
-        The object: a Namespace or a ResourceQuota.
-    version : str
-        Its ``resourceVersion``.
+    kind, namespace, name, uid, version : str
+        The object's reference; ``version`` is its ``resourceVersion``.
     text : str or None
-        The annotation of a namespace.
-    hard : mapping of str to str
-        What a quota lays down.
+        The share annotation of a namespace.
+    hard : tuple of (str, str)
+        The ``spec.hard`` of a quota, sorted.
     tenant : str
-        Of a namespace: who its jobs belong to.
+        The tenant of a namespace's jobs; empty for a quota.
     """
 
     kind: str
@@ -66,7 +64,7 @@ class Stated:
     tenant: str = ""
 
     def reference(self) -> dict[str, Any]:
-        """Return what names it in an event."""
+        """Return the object reference for an event."""
         return {
             "apiVersion": "v1",
             "kind": self.kind,
@@ -78,71 +76,71 @@ class Stated:
 
 
 def of_namespace(item: Mapping[str, Any]) -> Stated:
-    """Return what a namespace says, and whose it is."""
-    told = item["metadata"]
-    name = str(told["name"])
-    text = (told.get("annotations") or {}).get(SHARE)
+    """Parse a namespace."""
+    metadata = item["metadata"]
+    name = str(metadata["name"])
+    text = (metadata.get("annotations") or {}).get(SHARE)
     return Stated(
         "Namespace",
         name,
         name,
-        str(told.get("uid", "")),
-        # Others write annotations of theirs: only what is read here makes it another one.
+        str(metadata.get("uid", "")),
+        # Without the version: other annotations must not make the namespace look changed.
         text=None if text is None else str(text),
-        tenant=str((told.get("labels") or {}).get(TENANT_LABEL) or name),
+        tenant=str((metadata.get("labels") or {}).get(TENANT_LABEL) or name),
     )
 
 
 def of_quota(item: Mapping[str, Any]) -> Stated:
-    """Return what a quota says."""
-    told = item["metadata"]
+    """Parse a quota."""
+    metadata = item["metadata"]
     hard = (item.get("spec") or {}).get("hard") or {}
     return Stated(
         "ResourceQuota",
-        str(told["namespace"]),
-        str(told["name"]),
-        str(told.get("uid", "")),
+        str(metadata["namespace"]),
+        str(metadata["name"]),
+        str(metadata.get("uid", "")),
         hard=tuple(sorted((str(name), str(amount)) for name, amount in hard.items())),
     )
 
 
 class WrongShareError(InputError):
-    """What is stated is no share."""
+    """A declared share is invalid."""
 
 
 def read_share(stated: Stated, cluster: Cluster) -> dict[str, int]:
-    """Return a share in the units that a cluster counts.
+    """Return a declared share, in the cluster's units.
 
     Raises
     ------
     WrongShareError
-        If it is none, or of a resource that is not counted.
+        If the share is invalid or names a resource that the cluster doesn't count.
     """
     return _of_text(stated, cluster) if stated.text is not None else _of_hard(stated, cluster)
 
 
 def _of_text(stated: Stated, cluster: Cluster) -> dict[str, int]:
     text = stated.text or ""
-    mend = "write it as in a cluster file: {gpu: 8, memory: 64 GiB}"
+    hint = "write it as in a cluster file: {gpu: 8, memory: 64 GiB}"
     try:
         if len(text) > _MOST_TEXT:
             raise ValueError("it is too long")
-        found = yaml.safe_load(text)
+        amounts = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise WrongShareError(f"{SHARE} {shown(text[:80])} cannot be read; {mend}") from error
-    if not isinstance(found, Mapping):
-        raise WrongShareError(f"{SHARE} {shown(text[:80])} names no amounts; {mend}")
-    spec, faults = validate(TenantSpec, {"name": "tenant", "share": dict(found)}, SHARE)
+        raise WrongShareError(f"{SHARE} {shown(text[:80])} cannot be read; {hint}") from error
+    if not isinstance(amounts, Mapping):
+        raise WrongShareError(f"{SHARE} {shown(text[:80])} names no amounts; {hint}")
+    spec, faults = validate(TenantSpec, {"name": "tenant", "share": dict(amounts)}, SHARE)
     if spec is None:
-        told = "; ".join(str(one).replace(f"{SHARE}: share", SHARE) for one in faults[:3])
-        raise WrongShareError(told)
+        message = "; ".join(str(fault).replace(f"{SHARE}: share", SHARE) for fault in faults[:3])
+        raise WrongShareError(message)
     share = {}
     for name, amount in spec.share.items():
         _check_counted(name, cluster)
         kind = cluster.dimensions[cluster.column[name]]
         if amount.value and amount.dimension is not kind:
-            like = format_amount(8 * 10**9, kind)
-            raise WrongShareError(f"{SHARE}: {name} is in another unit; write it like {like}")
+            example = format_amount(8 * 10**9, kind)
+            raise WrongShareError(f"{SHARE}: {name} is in another unit; write it like {example}")
         share[name] = amount.value
     return share
 
@@ -173,14 +171,14 @@ def _check_counted(name: str, cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What all objects together come to.
+    """The combined declarations of all namespaces and quotas.
 
     Parameters
     ----------
     shares : mapping of str to mapping
-        Share by tenant; empty for those that are to be known and own nothing.
+        Share by tenant; empty for a tenant that has jobs but no share.
     wrong : tuple of (Stated, str)
-        What is not taken, each with why.
+        Declarations that are refused, each with the reason.
     """
 
     shares: Mapping[str, Mapping[str, int]]
@@ -195,67 +193,70 @@ def wanted(
     cluster: Cluster,
     also: Iterable[str] = (),
 ) -> Wanted:
-    """Return what namespaces and quotas come to.
+    """Combine the declarations of namespaces and quotas.
 
-    What several say of one tenant adds up. Shares are taken all together or not at all where they
-    add up to more than the servers hold: none of them alone is too much.
+    Several declarations of one tenant add up. `excess` checks the total: shares are applied all or
+    none, because no single share is too large.
 
     Parameters
     ----------
     namespaces : mapping of str to Stated
         All namespaces by name.
     quotas : iterable of Stated
-        Those that are shares.
+        Quotas that are shares.
     file : Cluster
-        The cluster file's: a tenant that it gives a share has that one, and where it names
-        tenants there are no others.
+        The cluster file's cluster. Its shares take precedence; if it names tenants, others are
+        refused.
     cluster : Cluster
-        As it is now.
+        The current cluster.
     also : iterable of str
-        Tenants that have jobs: known beside those with a share, or theirs would be refused.
+        Tenants that have jobs. They need an entry, because jobs of unknown tenants are refused.
     """
-    own = {tenant.name: tenant.share for tenant in file.tenants}
+    file_shares = {tenant.name: tenant.share for tenant in file.tenants}
     shares: dict[str, dict[str, int]] = {}
     wrong: list[tuple[Stated, str]] = []
-    stating = [one for one in namespaces.values() if one.text is not None]
-    taken: list[Stated] = []
-    for one in [*stating, *quotas]:
-        home = namespaces.get(one.namespace)
-        if home is None:
-            continue  # its namespace is just going, or not yet seen
+    declaring = [source for source in namespaces.values() if source.text is not None]
+    accepted: list[Stated] = []
+    for source in [*declaring, *quotas]:
+        owner = namespaces.get(source.namespace)
+        if owner is None:
+            continue  # the namespace is being deleted, or isn't listed yet
         try:
-            share = read_share(one, cluster)
-            if own and home.tenant not in own:
+            share = read_share(source, cluster)
+            if file_shares and owner.tenant not in file_shares:
                 raise WrongShareError(
-                    f"the cluster file names tenants, and {home.tenant} is none of them"
+                    f"the cluster file names tenants, and {owner.tenant} is none of them"
                 )
-            if own.get(home.tenant):
-                raise WrongShareError(f"the cluster file gives {home.tenant} its share already")
+            if file_shares.get(owner.tenant):
+                raise WrongShareError(f"the cluster file gives {owner.tenant} its share already")
         except InputError as error:
-            wrong.append((one, str(error)))
+            wrong.append((source, str(error)))
             continue
-        total = shares.setdefault(home.tenant, {})
+        total = shares.setdefault(owner.tenant, {})
         for name, amount in share.items():
             total[name] = min(total.get(name, 0) + amount, 2**62)
-        taken.append(one)
+        accepted.append(source)
     if len(shares) > int(bounds.TENANTS.most):
-        wrong += [(one, f"more than {bounds.TENANTS.most:,} tenants have shares") for one in taken]
+        wrong += [
+            (source, f"more than {bounds.TENANTS.most:,} tenants have shares")
+            for source in accepted
+        ]
         return Wanted({}, tuple(wrong))
-    if shares and not own:
+    if shares and not file_shares:
         for name in also:
             shares.setdefault(name, {})
     return Wanted(shares, tuple(wrong))
 
 
 def excess(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) -> str:
-    """Return what is more than the servers hold, empty where nothing is.
+    """Return a message if the shares exceed the servers' capacity; otherwise an empty string.
 
-    Shares that operators or the cluster file gave to others count as well.
+    Shares from operators and the cluster file count too.
     """
-    owned = {one.name: one.share for one in cluster.tenants} | dict(shares)
+    all_shares = {tenant.name: tenant.share for tenant in cluster.tenants} | dict(shares)
     for column, name in enumerate(cluster.resources):
         total = sum(cluster.capacity[:, column].tolist())
-        given = sum(share.get(name, 0) for share in owned.values())
+        given = sum(share.get(name, 0) for share in all_shares.values())
         if given > total:
             kind = cluster.dimensions[column]
             return (
@@ -267,48 +268,48 @@ def excess(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FollowShares:
-    """Namespaces state other shares than when they were last followed.
+    """Operation that applies the declared shares.
 
-    What operators set of a tenant stays until its namespace says something else than before.
+    A share that an operator set stays until the tenant's namespace changes its declaration.
 
     Parameters
     ----------
     shares : mapping of str to mapping of str to int
         Share by tenant.
     anew : bool
-        Whether all of it is set, whatever was set meanwhile: the cluster file may be another.
+        Whether to apply unchanged declarations too, after a start: the cluster file may be new.
     """
 
     shares: Mapping[str, Mapping[str, int]]
     anew: bool = False
 
     def perform(self, batch: Batch) -> bool:
-        """Let the engine follow; return whether anything changed."""
+        """Update the engine's tenants; return False if the declarations are unchanged."""
         table = tables.meta
         text = batch.connection.execute(
             select(table.c.value).where(table.c.key == _KEY)
         ).scalar_one_or_none()
-        kept = json.loads(text or '{"shares": {}, "others": []}')
-        before: dict[str, dict[str, int]] = kept["shares"]
-        after = {name: dict(share) for name, share in self.shares.items()}
-        if before == after and not (self.anew and after):
+        stored = json.loads(text or '{"shares": {}, "others": []}')
+        previous: dict[str, dict[str, int]] = stored["shares"]
+        declared = {name: dict(share) for name, share in self.shares.items()}
+        if previous == declared and not (self.anew and declared):
             return False
-        now = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
-        for name in {*before, *kept["others"]} - after.keys():
-            now.pop(name, None)
-        for name, share in after.items():
-            if self.anew or name not in now or share != before.get(name):
-                now[name] = Tenant(name, share)
+        tenants_by_name = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
+        for name in {*previous, *stored["others"]} - declared.keys():
+            tenants_by_name.pop(name, None)
+        for name, share in declared.items():
+            if self.anew or name not in tenants_by_name or share != previous.get(name):
+                tenants_by_name[name] = Tenant(name, share)
         others = []
-        if now:  # whoever has jobs is somebody, though it owns nothing
+        if tenants_by_name:  # tenants with open jobs have to stay known, even without a share
             for record in batch.engine.open_jobs.values():
                 name = record.job.tenant
-                if name is not None and name not in now:
-                    now[name] = Tenant(name)
+                if name is not None and name not in tenants_by_name:
+                    tenants_by_name[name] = Tenant(name)
                     others.append(name)
-        tenants = tuple(now.values())
+        tenants = tuple(tenants_by_name.values())
         if tenants != batch.engine.cluster.tenants:
             ChangeTenants(tenants).perform(batch)
-        written = json.dumps({"shares": after, "others": others})
-        batch.put(_KEY, written)
+        new_text = json.dumps({"shares": declared, "others": others})
+        batch.put(_KEY, new_text)
         return True

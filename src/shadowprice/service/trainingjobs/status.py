@@ -1,4 +1,4 @@
-"""The status of a `TrainingJob`, made from what the service knows of its job. Pure."""
+"""Status of a `TrainingJob` resource, derived from its job. No I/O."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from shadowprice.service.trainingjobs.resource import CLOSED, Resource
 from shadowprice.service.truth.views import JobView, State
 
 LONGEST: Final = 1_000
-"""Characters of a message."""
+"""Maximum characters of a message."""
 
 Verdict = tuple[bool, Reason, str]
-"""Whether a condition holds, why, and the same for people."""
+"""A condition's status, reason and message."""
 
 REFUSALS: Final[Mapping[str, Reason]] = {
     "price": Reason.NOT_WORTH_IT,
@@ -28,20 +28,12 @@ REFUSALS: Final[Mapping[str, Reason]] = {
     "input": Reason.DOES_NOT_FIT,
     "budget": Reason.NOT_AFFORDABLE,
 }
-"""Reasons of refusals by their code; any other is `Reason.REFUSED`."""
+"""Condition reasons by refusal code; other codes become `Reason.REFUSED`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A resource for which no job could be submitted.
-
-    Parameters
-    ----------
-    reason : Reason
-        Why.
-    message : str
-        The same for people.
-    """
+    """Why no job could be submitted for a resource."""
 
     reason: Reason
     message: str
@@ -56,25 +48,25 @@ def status_of(
     now: int,
     edited: Verdict | None = None,
 ) -> dict[str, Any]:
-    """Return the status that a resource should have.
+    """Build the status that a resource should have.
 
     Parameters
     ----------
     resource : Resource
-        As last seen; conditions that did not change keep their time.
+        Last observed state. Unchanged conditions keep their transition time.
     found : JobView or Refused
-        Its job, or why there is none.
+        The resource's job, or why it has none.
     tenant : str
-        Whose it is.
+        The job's tenant.
     epoch : int
-        Number of the leader that writes.
+        Fencing token of this leader.
     now : int
         Nanoseconds since 1970.
     edited : Verdict, optional
-        What became of the last edit; by default what the status says already.
+        Result of the last edit; by default the condition that the status already has.
     """
     if isinstance(found, Refused):
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "state": State.REFUSED.value,
             "reason": found.reason.value,
             "explanation": found.message[:LONGEST] or found.reason.value,
@@ -84,21 +76,23 @@ def status_of(
             Condition.REJECTED: (True, found.reason, found.message),
         }
     else:
-        told = _told(found)
+        fields = _told(found)
         verdicts = verdicts_of(found)
     if edited is not None:
         verdicts[Condition.EDITED] = edited
-    before = {one.get("type"): one for one in resource.status.get("conditions") or ()}
+    previous = {item.get("type"): item for item in resource.status.get("conditions") or ()}
     conditions = []
     for condition in Condition:
-        known = before.get(condition.value)
+        previous_condition = previous.get(condition.value)
         if condition in verdicts:
-            conditions.append(_condition(condition, verdicts[condition], resource, known, now))
-        elif condition is Condition.EDITED and known is not None:
-            conditions.append(dict(known))
+            conditions.append(
+                _condition(condition, verdicts[condition], resource, previous_condition, now)
+            )
+        elif condition is Condition.EDITED and previous_condition is not None:
+            conditions.append(dict(previous_condition))
     return {
         "observedGeneration": resource.generation,
-        **told,
+        **fields,
         "job": resource.owner.job,
         "tenant": tenant,
         "conditions": conditions,
@@ -107,7 +101,7 @@ def status_of(
 
 
 def _told(view: JobView) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "state": view.state.value,
         "promise": None if view.promise_at is None else _second(view.promise_at),
         "completion": None if view.completion_at is None else _second(view.completion_at),
@@ -122,13 +116,13 @@ def _told(view: JobView) -> dict[str, Any]:
         "utility": _rounded(view.utility),
     }
     if view.reason is not None:
-        told["reason"] = str(view.reason.get("code", ""))
-        told["explanation"] = str(view.reason.get("message", ""))[:LONGEST]
-    return {key: value for key, value in told.items() if value is not None and value != ""}
+        fields["reason"] = str(view.reason.get("code", ""))
+        fields["explanation"] = str(view.reason.get("message", ""))[:LONGEST]
+    return {key: value for key, value in fields.items() if value is not None and value != ""}
 
 
 def verdicts_of(view: JobView) -> dict[Condition, Verdict]:
-    """Return what is true of a job, and what is not."""
+    """Return the conditions of a job, except `Condition.EDITED`."""
     state = view.state
     message = "" if view.reason is None else str(view.reason.get("message", ""))
     code = "" if view.reason is None else str(view.reason.get("code", ""))
@@ -204,7 +198,7 @@ def _condition(
     status = "True" if holds else "False"
     same = before is not None and before.get("status") == status
     since = str(before["lastTransitionTime"]) if same and before is not None else _second(now)
-    told = {
+    record = {
         "type": condition.value,
         "status": status,
         "reason": reason.value,
@@ -213,43 +207,42 @@ def _condition(
         "observedGeneration": resource.generation,
     }
     # Some API servers take an empty text for null.
-    return {key: value for key, value in told.items() if value != ""}
+    return {key: value for key, value in record.items() if value != ""}
 
 
 def differs(resource: Resource, status: Mapping[str, Any]) -> bool:
-    """Whether a resource's status has to be written.
+    """Return whether a resource's status has to be written.
 
-    A new leader writes its number into every one whose job is open: whoever led before, and does
-    not know yet that it does no more, writes none of them from then on. One whose job is over says
-    nothing that an older leader could contradict.
+    A new leader writes its epoch into the status of every open job, which fences an older leader
+    that doesn't know yet. The status of a closed job is final and doesn't need the epoch.
     """
-    apart = set() if status.get("state") not in CLOSED else {"epoch"}
-    told = {key: value for key, value in resource.status.items() if key not in apart}
-    return told != {key: value for key, value in status.items() if key not in apart}
+    ignored = set() if status.get("state") not in CLOSED else {"epoch"}
+    current = {key: value for key, value in resource.status.items() if key not in ignored}
+    return current != {key: value for key, value in status.items() if key not in ignored}
 
 
 def turns(resource: Resource, status: Mapping[str, Any]) -> bool:
-    """Whether a status says of a job that it is in another state than its resource says.
+    """Return whether a status changes more than figures.
 
-    What else differs are figures: progress, price, when it will be through. They change as often as
-    a job reports.
+    Figures are progress, prices and estimated times. They change with every progress report, so
+    such writes are rate-limited.
     """
     return _turn(resource.status) != _turn(status)
 
 
 def _turn(status: Mapping[str, Any]) -> tuple[Any, ...]:
-    told = [status.get(key) for key in ("state", "reason", "generation", "epoch", "tenant")]
+    values = [status.get(key) for key in ("state", "reason", "generation", "epoch", "tenant")]
     conditions = [
-        tuple(one.get(key) for key in ("type", "status", "reason", "observedGeneration"))
-        for one in status.get("conditions") or ()
+        tuple(condition.get(key) for key in ("type", "status", "reason", "observedGeneration"))
+        for condition in status.get("conditions") or ()
     ]
-    return (*told, *conditions)
+    return (*values, *conditions)
 
 
 def patch_of(resource: Resource, status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that brings a status about, based on what was last seen."""
-    gone = dict.fromkeys(resource.status.keys() - status.keys())
-    return {"metadata": {"resourceVersion": resource.version}, "status": {**gone, **status}}
+    """Return the merge patch from the last observed status to a new one."""
+    removed = dict.fromkeys(resource.status.keys() - status.keys())
+    return {"metadata": {"resourceVersion": resource.version}, "status": {**removed, **status}}
 
 
 def _second(moment: int) -> str:

@@ -1,4 +1,4 @@
-"""What happens to jobs as events of their resources: what `kubectl describe` shows."""
+"""Kubernetes events of resources, from the events of their jobs, for `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -25,32 +25,25 @@ log = logging.getLogger("shadowprice.service")
 WARNINGS: Final = frozenset(
     {"refused", "given-up", "broken", "failed", "lost", "start-failed", "displaced"}
 )
-"""What an event is a warning of."""
+"""Kinds of events that become warnings."""
 
 QUIET: Final = frozenset({"submitted", "paid", "debited", "refunded", "placed"})
-"""What nobody has to be told on the spot; the story has it."""
+"""Kinds of events that are only in the job's history."""
 
 WAITING: Final = 10_000
-"""Events that may wait; the oldest go."""
+"""Maximum number of queued events; above it, the oldest are dropped."""
 
 LONGEST: Final = 1_000
-"""Characters of an event's message; the server takes 1,024."""
+"""Maximum characters of an event's message; the API server allows 1,024."""
 
 MOST_TRIES: Final = 3
 
 
 class Teller:
-    """Writes events, one after the other, and no more of one than it is worth.
+    """Queues Kubernetes events and writes them one at a time, with a few retries.
 
-    An event has the number of the entry of the service's stream in its name: written again, it is
-    the same one.
-
-    Parameters
-    ----------
-    connection : Connection
-        To the API server.
-    may_write : callable
-        Raises where another instance leads.
+    An event's name contains its number in the service's stream, so repeated writes don't duplicate
+    it. ``may_write`` raises if this instance no longer leads.
     """
 
     def __init__(self, connection: Connection, may_write: Callable[[str, str], None]) -> None:
@@ -60,7 +53,7 @@ class Teller:
         self._wake = asyncio.Event()
 
     def tell(self, owner: Owner, told: Told) -> None:
-        """Take in what happened to a resource's job."""
+        """Queue an event of a resource's job."""
         if told.kind in QUIET:
             return
         entry = {"kind": told.kind, "data": told.data}
@@ -76,7 +69,7 @@ class Teller:
         self._put(reference, f"{told.id:x}", kind, reason, told_line(entry), told.at)
 
     def refused(self, resource: Resource, found: Refused) -> None:
-        """Take in that no job could be submitted for a resource."""
+        """Queue a warning that no job could be submitted for a resource."""
         suffix = f"g{resource.generation}.{found.reason.value.lower()}"
         now = datetime.now(UTC).timestamp()
         self._put(
@@ -89,7 +82,7 @@ class Teller:
         )
 
     def warn(self, reference: Mapping[str, Any], reason: str, text: str) -> None:
-        """Take in what is wrong with an object that is no resource of ours."""
+        """Queue a warning about another kind of object, at most one an hour for each text."""
         now = datetime.now(UTC).timestamp()
         suffix = f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}.{int(now) // 3600:x}"
         self._put(dict(reference), suffix, "Warning", reason, text, int(now * 1e9))
@@ -121,7 +114,7 @@ class Teller:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what waits until cancelled."""
+        """Write queued events until cancelled."""
         while True:
             if not self._waiting:
                 self._wake.clear()
@@ -137,11 +130,11 @@ class Teller:
                 return
             except ApiError as error:
                 if error.exists or error.not_found or error.status == 403:
-                    return  # told already, or the namespace is going
+                    return  # already written, or the namespace is being deleted
                 if not error.passing:
                     log.warning("an event was not taken: %s", error)
                     return
                 await asyncio.sleep(2.0**attempt)
-            except Exception as error:  # another leads, or a test lets it fail
+            except Exception as error:  # another instance leads, or a test injects a fault
                 log.debug("an event was dropped: %s", error)
                 return

@@ -1,4 +1,4 @@
-"""Who the jobs of a namespace belong to, and the shares that namespaces state, as they change."""
+"""Watch of namespaces and quotas: the tenant of each namespace, and the declared shares."""
 
 from __future__ import annotations
 
@@ -26,33 +26,29 @@ from shadowprice.service.trainingjobs.shares import (
 log = logging.getLogger("shadowprice.service")
 
 GATHER: Final = 0.2
-"""Seconds in which changes of namespaces are taken together."""
+"""Seconds for which changes are collected before they are applied together."""
 
 AGAIN: Final = 10.0
-"""Seconds before shares that could not be taken are tried again: nodes may have joined."""
+"""Seconds before refused shares are tried again, because nodes may have joined."""
 
 REASON: Final = "ShareNotTaken"
 
 
 class Tenancy:
-    """Follows namespaces, and quotas that are shares.
+    """Applies the tenants and shares that namespaces and labelled quotas declare.
 
     Parameters
     ----------
-    connection : Connection
-        To the API server.
-    driver : Driver
-        Whose tenants they are.
     file : Cluster
-        As the cluster file has it.
+        The cluster file's cluster.
     warn : callable
-        Tells people of an object what is wrong with it: reference, reason, text.
+        Emit a warning about an object: reference, reason, text.
     may_write : callable
-        Raises where another instance leads.
+        Raise if this instance no longer leads.
     with_jobs : callable
-        Returns the namespaces that have resources.
+        Return the namespaces that have resources.
     changed : callable
-        Told the name of a namespace whose tenant is another now.
+        Handle a change of a namespace's tenant.
     """
 
     def __init__(
@@ -88,12 +84,12 @@ class Tenancy:
         self._followed = False
 
     async def start(self) -> None:
-        """List both, and follow them.
+        """Start the watches; quotas are optional.
 
         Raises
         ------
         ApiError
-            If namespaces may not be read.
+            If namespaces can't be read.
         """
         await self._namespaces.start()
         try:
@@ -104,14 +100,14 @@ class Tenancy:
             log.warning("quotas are no shares here, for they may not be read: %s", error)
 
     async def close(self) -> None:
-        """Follow them no longer."""
+        """Stop the watches."""
         await self._namespaces.close()
         await self._quotas.close()
 
     def of(self, namespace: str) -> str:
         """Return the tenant of a namespace."""
-        found = self._namespaces.items.get(namespace)
-        return namespace if found is None else found.tenant
+        declaration = self._namespaces.items.get(namespace)
+        return namespace if declaration is None else declaration.tenant
 
     def _namespace_changed(self, name: str, old: Stated | None, new: Stated | None) -> None:
         self._wake.set()
@@ -119,7 +115,7 @@ class Tenancy:
             self._changed(name)
 
     async def run(self) -> None:
-        """Follow shares as they change, until cancelled."""
+        """Apply shares whenever they change, until cancelled; retry refused ones."""
         while True:
             await self._wake.wait()
             await asyncio.sleep(GATHER)
@@ -132,46 +128,46 @@ class Tenancy:
                     asyncio.get_running_loop().call_later(AGAIN, self._wake.set)
 
     async def follow(self) -> bool:
-        """Let tenants be what namespaces say now; return whether all that is said could be."""
+        """Apply the current declarations; return False if the shares were refused."""
         async with self._one_at_a_time:
             cluster = self._driver.published.servers.cluster
             namespaces = self._namespaces.items
-            found = wanted(
+            combined = wanted(
                 namespaces,
                 self._quotas.items.values(),
                 file=self._file,
                 cluster=cluster,
                 also=[self.of(name) for name in self._with_jobs()],
             )
-            faults = list(found.wrong)
-            why = excess(found.shares, cluster)
-            if not why:
+            faults = list(combined.wrong)
+            reason = excess(combined.shares, cluster)
+            if not reason:
                 try:
                     self._may_write("shares", "")
-                    await self._driver.do(FollowShares(found.shares, anew=not self._followed))
+                    await self._driver.do(FollowShares(combined.shares, anew=not self._followed))
                     self._followed = True
                 except ShadowpriceError as error:
-                    why = str(error)
-                except Exception as error:  # jobs are followed all the same
+                    reason = str(error)
+                except Exception as error:  # jobs have to be reconciled regardless
                     self._driver.metrics.failures.labels("trainingjobs").inc()
                     log.exception("the shares of namespaces could not be followed")
-                    why = f"they could not be taken: {type(error).__name__}"
-            if why:
-                stating = [one for one in namespaces.values() if one.text is not None]
-                wrong = {one.uid for one, _ in faults}
+                    reason = f"they could not be taken: {type(error).__name__}"
+            if reason:
+                declaring = [source for source in namespaces.values() if source.text is not None]
+                refused_uids = {source.uid for source, _ in faults}
                 faults += [
-                    (one, why)
-                    for one in [*stating, *self._quotas.items.values()]
-                    if one.uid not in wrong
+                    (source, reason)
+                    for source in [*declaring, *self._quotas.items.values()]
+                    if source.uid not in refused_uids
                 ]
             self._tell(faults)
-            return not why
+            return not reason
 
     def _tell(self, faults: list[tuple[Stated, str]]) -> None:
-        """Say what is not taken, once."""
-        told = {(one.uid, text) for one, text in faults}
-        for one, text in faults:
-            if (one.uid, text) not in self._told:
-                log.warning("the share of %s %s: %s", one.kind.lower(), one.name, text)
-                self._warn(one.reference(), REASON, text)
-        self._told = told
+        """Warn of refused declarations, each reason once."""
+        current = {(source.uid, text) for source, text in faults}
+        for source, text in faults:
+            if (source.uid, text) not in self._told:
+                log.warning("the share of %s %s: %s", source.kind.lower(), source.name, text)
+                self._warn(source.reference(), REASON, text)
+        self._told = current
