@@ -48,34 +48,35 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """Speaks to a live service, as `Client` does, without blocking.
+    """Sends requests to a live service, as `Client` does, without blocking.
 
     Parameters
     ----------
     server : str, Address or None
-        A name that ``shadowprice login`` kept, or an address; by default what
-        ``SHADOWPRICE_SERVER`` says, then the server of the last login.
+        Name from ``shadowprice login``, or a URL. The default is ``SHADOWPRICE_SERVER``, then the
+        server of the last login.
     token : str or None
-        In place of the one that is kept, or that ``SHADOWPRICE_TOKEN`` says.
+        Replaces the stored token and ``SHADOWPRICE_TOKEN``.
     retry : float
-        Seconds for which a call is tried again while the service cannot be reached or another
-        instance takes over; calls that must not be done twice are never repeated.
+        Seconds for which a call is retried while the service is unreachable or another instance
+        takes over. Calls that aren't idempotent are never retried.
 
     Raises
     ------
     InputError
-        If the server is not known.
+        If the server is unknown.
 
     Notes
     -----
-    Every method raises `ServiceError` if the service refuses, `UnreachableError` if there is none.
+    Every method raises `ServiceError` if the service refuses the request, and `UnreachableError`
+    if it doesn't respond.
     """
 
     def __init__(
         self, server: str | Address | None = None, token: str | None = None, *, retry: float = 0.0
     ) -> None:
-        found = server if isinstance(server, Address) else find(server)
-        self.address = found if token is None else Address(found.url, token)
+        address = server if isinstance(server, Address) else find(server)
+        self.address = address if token is None else Address(address.url, token)
         self.retry = retry
         self._most: float | None = None
         self._http = httpx.AsyncClient(**settings(self.address))
@@ -96,42 +97,42 @@ class AsyncClient:
         await self._http.aclose()
 
     def hurry(self, seconds: float = 0.5) -> None:
-        """Give calls so little time from now on, for those who would rather have no answer."""
+        """Set a short timeout for all further calls, in seconds."""
         self._most = seconds
 
     async def send(self, call: Call[T]) -> T:
-        """Do one call of `shadowprice.client.calls`."""
-        failed: Exception | None = None
+        """Send a call of `shadowprice.client.calls`, with retries."""
+        last_error: Exception | None = None
         for pause in attempts(call, self.retry):
             await asyncio.sleep(pause)
             try:
                 return finished(await self._http.request(**request(call, self._most)), call)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                failed = unreachable(self.address, error)
-                failed.__cause__ = error
+                last_error = unreachable(self.address, error)
+                last_error.__cause__ = error
             except Exception as error:
                 if not passing(error):
                     raise
-                failed = error
-        assert failed is not None  # an attempt was made
-        raise failed
+                last_error = error
+        assert last_error is not None  # an attempt was made
+        raise last_error
 
     # -------------------------------------------------------------- jobs
 
     async def submit(self, job: Json, *, wait: int = 0) -> Job:
-        """Submit one job, as in a job file; the same name and content again is the same job."""
+        """Submit one job, as in a job file. Idempotent for the same name and content."""
         return await self.send(calls.submit(job, wait))
 
     async def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> Batch:
-        """Submit at most 1,000 jobs, all accepted or none."""
+        """Submit at most 1,000 jobs, all or none."""
         return await self.send(calls.submit_many(jobs, wait))
 
     async def job(self, name: str) -> JobDetail:
-        """Return a job."""
+        """Return a job with its submission."""
         return await self.send(calls.job(name))
 
     async def jobs(self, *states: str, tenant: str | None = None) -> AsyncIterator[Job]:
-        """Yield jobs, the newest first, page by page."""
+        """Yield jobs, newest first."""
         cursor: int | None = None
         while True:
             page = await self.send(calls.jobs(states, tenant, cursor))
@@ -151,19 +152,19 @@ class AsyncClient:
         return await self.send(calls.jobs(states, tenant, cursor, limit))
 
     async def cancel(self, name: str) -> Job:
-        """Withdraw a job; what runs of it is stopped."""
+        """Cancel a job and stop its processes."""
         return await self.send(calls.cancel(name))
 
     async def revise(self, name: str, **changes: object) -> Job:
-        """Change what is known of an open job: ``utility``, its work, or its ``deadline``."""
+        """Revise an open job: its ``utility``, its work or its ``deadline``."""
         return await self.send(calls.revise(name, changes))
 
     async def explain(self, name: str) -> JobHistory:
-        """Return a job's story."""
+        """Return a job's history, which explains the decisions on it."""
         return await self.send(calls.explain(name))
 
     async def job_events(self, name: str) -> AsyncIterator[JobEvent]:
-        """Yield what happened to a job, the newest first, page by page."""
+        """Yield a job's events, newest first."""
         cursor: int | None = None
         while True:
             page = await self.send(calls.job_events(name, cursor, calls.PAGE))
@@ -173,11 +174,11 @@ class AsyncClient:
                 return
 
     async def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
-        """Return what ran of a job and where, the newest first."""
+        """Return a job's generations with their placements, newest first."""
         return await self.send(calls.generations(name, limit))
 
     async def progress(self, name: str, limit: int | None = None) -> tuple[ProgressPoint, ...]:
-        """Return what a job reported."""
+        """Return a job's progress reports in order, evenly sampled above ``limit``."""
         return await self.send(calls.progress(name, limit))
 
     async def logs(
@@ -189,32 +190,28 @@ class AsyncClient:
         start: int | None = None,
         most: int | None = None,
     ) -> LogChunk:
-        """Return a piece of what one process of a job wrote, by default the last of worker-0."""
+        """Return a part of one process's output; by default the end of worker-0's.
+
+        ``start`` is the first byte, and ``most`` the maximum number of bytes.
+        """
         return await self.send(calls.logs(name, process, generation, start, most))
 
     async def follow_logs(
         self, name: str, *, process: str = "worker-0", start: int | None = None
     ) -> AsyncIterator[LogChunk]:
-        """Yield what a process writes, generation after generation, until the job is over.
+        """Yield a process's output, generation after generation, until the job is closed.
 
-        Parameters
-        ----------
-        name : str
-            The job.
-        process : str
-            One of its processes.
-        start : int or None
-            First byte; None for the last lines of what is there.
+        ``start`` is the first byte; None starts with the last lines of the current output.
         """
         generation: int | None = None
         while True:
-            piece = await self._piece(name, process, generation, start)
-            if piece is not None:
-                generation, start = piece.generation, piece.end
-                if piece.text:
-                    yield piece
+            chunk = await self._piece(name, process, generation, start)
+            if chunk is not None:
+                generation, start = chunk.generation, chunk.end
+                if chunk.text:
+                    yield chunk
                     continue
-            if piece is None or piece.complete:
+            if chunk is None or chunk.complete:
                 job = await self.job(name)
                 if generation is not None and job.generation > generation:
                     following = await self._piece(name, process, generation + 1, 0)
@@ -233,37 +230,37 @@ class AsyncClient:
         except ServiceError as error:
             if error.code != "not-found":
                 raise
-            return None  # it has not begun to run, or had no such process
+            return None  # the generation hasn't started, or has no such process
 
     async def wait(self, name: str, *, timeout: float | None = None) -> Job:
-        """Return a job once it is over.
+        """Return a job once it is closed.
 
         Raises
         ------
         TimeoutError
-            If it is still open after so many seconds.
+            If the job is still open after ``timeout`` seconds.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.1
         while (job := await self.job(name)).open:
-            if until is not None and time.monotonic() >= until:
+            if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"job {name!r} is still {job.state}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 2.0)
         return job
 
     async def quote(self, job: Json) -> Quote:
-        """Return what would become of a job if it were submitted now; nothing is reserved."""
+        """Return the decision that a job would get now; reserves nothing."""
         return await self.send(calls.quote(job))
 
     # -------------------------------------------------------------- cluster
 
     async def prices(self, slots: int | None = None) -> tuple[PriceSlot, ...]:
-        """Return prices by kind of server over slots to come."""
+        """Return prices by kind of server over the coming slots."""
         return await self.send(calls.prices(slots))
 
     async def servers(self) -> tuple[Server, ...]:
-        """Return servers, with what runs on them."""
+        """Return the servers with their jobs."""
         return await self.send(calls.servers())
 
     async def add_servers(self, server: Json) -> tuple[Server, ...]:
@@ -271,11 +268,11 @@ class AsyncClient:
         return await self.send(calls.add_servers(server))
 
     async def drain(self, name: str) -> Server:
-        """Give a server no more work; what runs there goes on to the end of its slot."""
+        """Drain a server; jobs there run on until the end of the slot."""
         return await self.send(calls.change_server(name, {"drain": True}))
 
     async def uncordon(self, name: str) -> Server:
-        """Let a drained server take work again."""
+        """Return a drained server to service."""
         return await self.send(calls.change_server(name, {"drain": False}))
 
     async def change_server(self, name: str, **changes: object) -> Server:
@@ -283,25 +280,25 @@ class AsyncClient:
         return await self.send(calls.change_server(name, changes))
 
     async def remove_server(self, name: str) -> None:
-        """Remove a server; what runs there is planned anew."""
+        """Remove a server; jobs there are replanned."""
         await self.send(calls.remove_server(name))
 
     async def tenants(self) -> tuple[Tenant, ...]:
-        """Return tenants."""
+        """Return the tenants."""
         return await self.send(calls.tenants())
 
     async def put_tenant(
         self, name: str, share: Json | None = None, *, budget: Json | None = None
     ) -> Tenant:
-        """Add a tenant, or give it another share or budget; None leaves one as it is."""
+        """Add a tenant, or change its share or budget; None keeps the current value."""
         return await self.send(calls.put_tenant(name, share, budget))
 
     async def remove_budget(self, name: str) -> Tenant:
-        """Let a tenant spend without limit; what it holds expires."""
+        """Remove a tenant's budget; its remaining points expire."""
         return await self.send(calls.remove_budget(name))
 
     async def grant(self, name: str, points: float, *, note: str = "") -> Tenant:
-        """Give a tenant points beyond its budget; done twice, it is twice."""
+        """Grant a tenant points beyond its budget. Not idempotent."""
         return await self.send(calls.grant(name, points, note))
 
     async def statement(
@@ -319,16 +316,14 @@ class AsyncClient:
 
         Parameters
         ----------
-        name : str
-            The tenant.
         since, until : datetime or None
-            From when on, and before when; with a time zone.
+            Start (inclusive) and end (exclusive) of the time span, with a time zone.
         back : int or None
-            In their place, one period: 0 the one that runs, 1 the one before.
+            Period to select instead: 0 the current one, 1 the previous one.
         kinds : sequence of str
             Kinds of entries; empty for all.
         cursor, limit : int or None
-            Where the page begins, and how long it is.
+            Start of the page (``next`` of the previous one), and its maximum length.
         """
         return await self.send(calls.statement(name, since, until, back, kinds, cursor, limit))
 
@@ -341,7 +336,7 @@ class AsyncClient:
         back: int | None = None,
         kinds: Sequence[str] = (),
     ) -> AsyncIterator[AccountEntry]:
-        """Yield entries of a tenant's account, the newest first, page by page."""
+        """Yield the entries of a tenant's account, newest first."""
         cursor: int | None = None
         while True:
             page = await self.send(calls.statement(name, since, until, back, kinds, cursor))
@@ -357,23 +352,23 @@ class AsyncClient:
     # -------------------------------------------------------------- operating
 
     async def tokens(self) -> tuple[Token, ...]:
-        """Return tokens, without what they are."""
+        """Return all tokens, without their secrets."""
         return await self.send(calls.tokens())
 
     async def create_token(
         self, tenant: str | None = None, *, expires: str | None = None, note: str = ""
     ) -> NewToken:
-        """Hand out a token: a tenant's, or an operator's where no tenant is named."""
+        """Create a token: a tenant's, or an operator's if ``tenant`` is None."""
         return await self.send(calls.create_token(tenant, expires=expires, note=note))
 
     async def revoke_token(self, number: int) -> None:
-        """Take a token back."""
+        """Revoke a token."""
         await self.send(calls.revoke_token(number))
 
     async def decisions(
         self, *, job: str | None = None, tenant: str | None = None
     ) -> AsyncIterator[StoredEvent]:
-        """Yield what was decided, the newest first, page by page."""
+        """Yield the policy's decisions, newest first."""
         cursor: int | None = None
         while True:
             page = await self.send(calls.decisions(job, tenant, cursor))
@@ -389,39 +384,39 @@ class AsyncClient:
         policy: str | None = None,
         settings: Json | None = None,
     ) -> WhatIf:
-        """Ask what the last days would have earned otherwise; answers at once.
+        """Start a what-if run, which simulates the last days; returns at once.
 
         Parameters
         ----------
         days : float or None
-            How far to look back.
+            Days to look back.
         servers : mapping of str to int, optional
-            Servers more, or fewer, by kind.
+            Servers to add (or remove, if negative), by kind.
         policy : str or None
-            Who decides, in place of the service's own.
+            Policy to simulate; None for the service's own.
         settings : mapping, optional
-            That policy's parameters.
+            Parameters of that policy.
         """
         return await self.send(calls.ask_whatif(days, servers, policy, settings))
 
     async def whatif(self, run: int) -> WhatIf:
-        """Return how far a what-if is, and what came of it."""
+        """Return the progress and the result of a what-if run."""
         return await self.send(calls.whatif(run))
 
     async def whatifs(self) -> tuple[WhatIf, ...]:
-        """Return what-ifs, the newest first."""
+        """Return the what-if runs, newest first."""
         return await self.send(calls.whatifs())
 
     async def cancel_whatif(self, run: int) -> WhatIf:
-        """End a what-if."""
+        """Cancel a what-if run."""
         return await self.send(calls.cancel_whatif(run))
 
     async def comparison(self, days: float | None = None) -> Comparison:
-        """Return what was decided beside what really ran, where the service only observes."""
+        """Compare an observing service's decisions with what really ran."""
         return await self.send(calls.comparison(days))
 
     async def compared_jobs(self) -> AsyncIterator[ComparedJob]:
-        """Yield jobs with both of their histories, the newest first, page by page."""
+        """Yield jobs with both of their histories, newest first."""
         cursor: int | None = None
         while True:
             page = await self.send(calls.compared_jobs(cursor))
@@ -431,7 +426,7 @@ class AsyncClient:
                 return
 
     async def service(self) -> ServiceStatus:
-        """Return what the service is: its version, policy, slots."""
+        """Return the service's version, configuration and status."""
         return await self.send(calls.service())
 
     async def timespan(self) -> Timespan:
@@ -445,18 +440,18 @@ class AsyncClient:
     async def events(
         self, after: int | None = None, *, reconnect: bool = True
     ) -> AsyncIterator[Event]:
-        """Yield what happens, for ever; nothing is missed where the connection breaks.
+        """Yield events as they happen, without end.
 
         Parameters
         ----------
         after : int or None
-            Number to resume from; None for from now on.
+            Number of the event to resume after; None starts with the next event.
         reconnect : bool
-            Whether to connect again, and resume, when the stream ends.
+            Whether to reconnect when the stream ends, and resume without gaps.
         """
         decoder = Decoder(after)
-        waits = pauses()
-        met = False  # nobody waits for a service that was never there
+        delays = pauses()
+        has_connected = False  # without a first connection, the address may be wrong
         while True:
             try:
                 query = {} if decoder.last is None else {"after": decoder.last}
@@ -470,18 +465,18 @@ class AsyncClient:
                     if not response.is_success:
                         await response.aread()
                         raise refusal(response)
-                    met = True
+                    has_connected = True
                     async for line in response.aiter_lines():
                         for event in decoder.take(line):
-                            waits = pauses()
+                            delays = pauses()
                             yield event
             except httpx.HTTPError as error:
-                if not (reconnect and met):
+                if not (reconnect and has_connected):
                     raise unreachable(self.address, error) from error
             except Exception as error:
-                if not (reconnect and met and passing(error)):
+                if not (reconnect and has_connected and passing(error)):
                     raise
             if not reconnect:
                 return
             decoder.broken()
-            await asyncio.sleep(next(waits))
+            await asyncio.sleep(next(delays))

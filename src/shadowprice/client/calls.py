@@ -67,7 +67,7 @@ class Call(Generic[T]):
     body : object
         JSON body; None for no body.
     patience : float
-        Seconds in addition to the usual timeout.
+        Seconds added to the usual timeout.
     repeatable : bool
         Whether the request is idempotent, so that it may be retried.
     """
@@ -141,9 +141,9 @@ def submit_many(jobs: Sequence[Json], wait: int = 0) -> Call[Batch]:
 
     def read(content: bytes) -> Batch:
         results = SubmittedJobs.model_validate_json(content).jobs
-        accepted = tuple(one for one in results if isinstance(one, Job))
-        refused = [one for one in results if isinstance(one, RefusedSubmission)]
-        return Batch(accepted, {one.name: _error(one.problem) for one in refused})
+        accepted = tuple(result for result in results if isinstance(result, Job))
+        refused = [result for result in results if isinstance(result, RefusedSubmission)]
+        return Batch(accepted, {result.name: _error(result.problem) for result in refused})
 
     body = {"jobs": [dict(job) for job in jobs]}
     patience = wait + len(jobs) / 100
@@ -160,7 +160,7 @@ def jobs(
     cursor: int | None = None,
     limit: int | None = None,
 ) -> Call[Page[Job]]:
-    """List jobs, the newest first."""
+    """List jobs, newest first."""
     query = {
         "state": ",".join(states) or None,
         "tenant": tenant,
@@ -177,17 +177,17 @@ def job(name: str) -> Call[JobDetail]:
 
 
 def cancel(name: str) -> Call[Job]:
-    """Withdraw a job."""
+    """Cancel a job."""
     return Call("DELETE", _path("jobs", name), _read(Job))
 
 
 def revise(name: str, changes: Json) -> Call[Job]:
-    """Change a job's utility, work or ``deadline``."""
+    """Revise a job's utility, work or ``deadline``."""
     return Call("PATCH", _path("jobs", name), _read(Job), body=dict(changes))
 
 
 def explain(name: str) -> Call[JobHistory]:
-    """Ask for a job's story."""
+    """Get a job's history."""
     return Call("GET", _path("jobs", name, "explain"), _read(JobHistory))
 
 
@@ -200,14 +200,14 @@ def job_events(
 
 
 def generations(name: str, limit: int | None = None) -> Call[tuple[Generation, ...]]:
-    """Ask what ran where, the newest first."""
-    read = _listed(GenerationList, lambda found: found.generations)
+    """List a job's generations, newest first."""
+    read = _listed(GenerationList, lambda response: response.generations)
     return Call("GET", _path("jobs", name, "generations"), read, {"limit": limit})
 
 
 def progress(name: str, limit: int | None = None) -> Call[tuple[ProgressPoint, ...]]:
-    """Ask for what a job reported."""
-    read = _listed(ProgressCurve, lambda found: found.points)
+    """Get a job's progress reports."""
+    read = _listed(ProgressCurve, lambda response: response.points)
     return Call("GET", _path("jobs", name, "progress"), read, {"limit": limit})
 
 
@@ -218,19 +218,19 @@ def logs(
     start: int | None = None,
     most: int | None = None,
 ) -> Call[LogChunk]:
-    """Ask for a piece of what a process wrote."""
+    """Get a part of a process's output."""
     query = {"process": process, "generation": generation, "start": start, "most": most}
     return Call("GET", _path("jobs", name, "logs"), _read(LogChunk), query)
 
 
 def quote(job: Json) -> Call[Quote]:
-    """Ask what would become of a job."""
+    """Get the decision that a job would get now."""
     return Call("POST", _path("quote"), _read(Quote), body=dict(job), patience=30)
 
 
 def prices(slots: int | None = None) -> Call[tuple[PriceSlot, ...]]:
-    """Ask for prices over slots to come."""
-    read = _listed(Prices, lambda found: found.slots)
+    """Get prices over the coming slots."""
+    read = _listed(Prices, lambda response: response.slots)
     return Call("GET", _path("prices"), read, {"slots": slots}, patience=30)
 
 
@@ -239,18 +239,18 @@ def servers() -> Call[tuple[Server, ...]]:
     return Call(
         "GET",
         _path("servers"),
-        _listed(ServerList, lambda found: found.servers),
+        _listed(ServerList, lambda response: response.servers),
     )
 
 
 def add_servers(server: Json) -> Call[tuple[Server, ...]]:
     """Add a server, or ``count`` equal ones, as in a cluster file."""
-    read = _listed(ServerList, lambda found: found.servers)
+    read = _listed(ServerList, lambda response: response.servers)
     return Call("POST", _path("servers"), read, body=dict(server), repeatable=False)
 
 
 def change_server(name: str, changes: Json) -> Call[Server]:
-    """Drain a server, let it take work again, or change what it has."""
+    """Drain a server, return it to service, or change its capacity, role or cost."""
     return Call("PATCH", _path("servers", name), _read(Server), body=dict(changes))
 
 
@@ -264,12 +264,12 @@ def tenants() -> Call[tuple[Tenant, ...]]:
     return Call(
         "GET",
         _path("tenants"),
-        _listed(TenantList, lambda found: found.tenants),
+        _listed(TenantList, lambda response: response.tenants),
     )
 
 
 def put_tenant(name: str, share: Json | None = None, budget: Json | None = None) -> Call[Tenant]:
-    """Add a tenant, or give it another share or budget; None leaves one as it is."""
+    """Add a tenant, or change its share or budget; None keeps the current value."""
     body = {
         key: dict(value)
         for key, value in (("share", share), ("budget", budget))
@@ -279,12 +279,12 @@ def put_tenant(name: str, share: Json | None = None, budget: Json | None = None)
 
 
 def remove_budget(name: str) -> Call[Tenant]:
-    """Let a tenant spend without limit."""
+    """Remove a tenant's budget."""
     return Call("PUT", _path("tenants", name), _read(Tenant), body={"budget": None})
 
 
 def grant(name: str, points: float, note: str = "") -> Call[Tenant]:
-    """Give a tenant points beyond its budget."""
+    """Grant a tenant points beyond its budget."""
     body = {"points": points, "note": note}
     return Call(
         "POST", _path("tenants", name, "grants"), _read(Tenant), body=body, repeatable=False
@@ -300,7 +300,7 @@ def statement(
     cursor: int | None = None,
     limit: int | None = None,
 ) -> Call[Statement]:
-    """Ask for a tenant's statement."""
+    """Get a tenant's statement."""
     query = {
         "since": None if since is None else since.isoformat(),
         "until": None if until is None else until.isoformat(),
@@ -318,14 +318,14 @@ def remove_tenant(name: str) -> Call[None]:
 
 
 def tokens() -> Call[tuple[Token, ...]]:
-    """List tokens, without what they are."""
-    return Call("GET", _path("tokens"), _listed(TokenList, lambda found: found.tokens))
+    """List tokens, without their secrets."""
+    return Call("GET", _path("tokens"), _listed(TokenList, lambda response: response.tokens))
 
 
 def create_token(
     tenant: str | None = None, *, expires: str | None = None, note: str = ""
 ) -> Call[NewToken]:
-    """Hand out a token: a tenant's, or an operator's where no tenant is named."""
+    """Create a token: a tenant's, or an operator's if ``tenant`` is None."""
     body: dict[str, Any] = {"role": "operator" if tenant is None else "tenant", "note": note}
     body |= {} if tenant is None else {"tenant": tenant}
     body |= {} if expires is None else {"expires": expires}
@@ -333,7 +333,7 @@ def create_token(
 
 
 def revoke_token(number: int) -> Call[None]:
-    """Take a token back."""
+    """Revoke a token."""
     return Call("DELETE", _path("tokens", str(number)), _nothing)
 
 
@@ -355,29 +355,29 @@ def ask_whatif(
     policy: str | None = None,
     settings: Json | None = None,
 ) -> Call[WhatIf]:
-    """Ask what the last days would have earned otherwise; the run goes on in the background."""
-    asked = {"days": days, "servers": servers, "policy": policy, "set": settings}
-    body = {key: value for key, value in asked.items() if value is not None}
+    """Start a what-if run, which simulates the last days in the background."""
+    parameters = {"days": days, "servers": servers, "policy": policy, "set": settings}
+    body = {key: value for key, value in parameters.items() if value is not None}
     return Call("POST", _path("whatif"), _read(WhatIf), body=body, repeatable=False, patience=30)
 
 
 def whatif(run: int) -> Call[WhatIf]:
-    """Ask how far a what-if is, and what came of it."""
+    """Get the progress and the result of a what-if run."""
     return Call("GET", _path("whatif", str(run)), _read(WhatIf))
 
 
 def whatifs() -> Call[tuple[WhatIf, ...]]:
-    """List what-ifs, the newest first."""
-    return Call("GET", _path("whatif"), _listed(WhatIfList, lambda found: found.runs))
+    """List what-if runs, newest first."""
+    return Call("GET", _path("whatif"), _listed(WhatIfList, lambda response: response.runs))
 
 
 def cancel_whatif(run: int) -> Call[WhatIf]:
-    """End a what-if."""
+    """Cancel a what-if run."""
     return Call("DELETE", _path("whatif", str(run)), _read(WhatIf))
 
 
 def comparison(days: float | None = None) -> Call[Comparison]:
-    """Compare what was decided with what really ran, where the service only observes."""
+    """Compare an observing service's decisions with what really ran."""
     query = {"days": None if days is None else f"{days:g}"}
     return Call("GET", _path("comparison"), _read(Comparison), query, patience=30)
 
@@ -395,7 +395,7 @@ def service() -> Call[ServiceStatus]:
 
 
 def timespan() -> Call[Timespan]:
-    """Return the end of the timespan."""
+    """Get the end of the timespan."""
     return Call("GET", _path("timespan"), _read(Timespan))
 
 

@@ -1,4 +1,4 @@
-"""What a call of the service can end in."""
+"""Errors of calls to the service."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from shadowprice.core.errors import Fault, MissingExtraError, ShadowpriceError
 
 
 class ServiceError(ShadowpriceError):
-    """The service refused a call.
+    """The service refused a request.
 
     Parameters
     ----------
     status : int
-        Status of its answer.
+        HTTP status.
     record : mapping
-        The problem as it was told (RFC 9457).
+        Problem details (RFC 9457).
 
     Attributes
     ----------
-    status : int
-        The same.
     code : str
         Machine-readable kind: ``not-found``, ``name-conflict``, ``forbidden``, ...
     faults : tuple of Fault
-        Everything found wrong with what was sent, where there are places to name.
+        Diagnostics with locations in the request; may be empty.
     """
 
     def __init__(self, status: int, record: Mapping[str, Any]) -> None:
@@ -35,22 +33,22 @@ class ServiceError(ShadowpriceError):
         self.exit_code = 2 if 400 <= status < 500 else 1
         errors = record.get("errors")
         self.faults = tuple(
-            Fault(*(str(one.get(key) or "") for key in ("location", "message", "hint")))
-            for one in (errors if isinstance(errors, list) else ())
-            if isinstance(one, Mapping)
+            Fault(*(str(item.get(key) or "") for key in ("location", "message", "hint")))
+            for item in (errors if isinstance(errors, list) else ())
+            if isinstance(item, Mapping)
         )
 
 
 class UnreachableError(ShadowpriceError):
-    """There is no service at the address, or the connection broke; what was asked may be done.
+    """The service is unreachable, or the connection broke; the request may have taken effect.
 
-    Submissions can be sent again: the same name and content is the same job.
+    Submissions can be repeated, because they are idempotent for the same name and content.
     """
 
     code = "unreachable"
 
 
 class MissingClientError(MissingExtraError):
-    """The library that speaks to the service is not installed; the call is wrong, not the run."""
+    """The HTTP library isn't installed; a usage error, not a failed run."""
 
     exit_code = 2

@@ -1,7 +1,7 @@
-"""Which service is meant, and with which token: the environment, or what ``login`` kept.
+"""The service's URL and token, from the environment or from ``login``.
 
-Kept in ``$XDG_CONFIG_HOME/shadowprice/servers.json`` (``~/.config`` by default), readable by its
-owner only: tokens stand in it.
+``login`` stores them in ``$XDG_CONFIG_HOME/shadowprice/servers.json`` (``~/.config`` by default).
+Only the owner can read the file, because it contains tokens.
 """
 
 from __future__ import annotations
@@ -17,62 +17,54 @@ from urllib.parse import urlsplit
 
 from shadowprice.core.errors import Fault, InputError
 
-SERVER, TOKEN = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # names of variables, no secrets
+SERVER, TOKEN = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
 DEFAULT: Final = "http://127.0.0.1:8642"
-"""Where a service listens unless told otherwise."""
+"""Default URL of a service."""
 
 _LARGEST: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a service is, and what shows who asks.
-
-    Parameters
-    ----------
-    url : str
-        ``http://host:port``, without a path of the API.
-    token : str or None
-        The token, None for what needs none.
-    """
+    """URL of a service (``http://host:port``), and the token for it."""
 
     url: str
     token: str | None = field(default=None, repr=False)
 
 
 def checked_url(text: str, place: str = "the server") -> str:
-    """Return an address as it is used; ``host:port`` is read as ``http://host:port``.
+    """Validate and normalize a URL; ``host:port`` becomes ``http://host:port``.
 
     Raises
     ------
     InputError
-        If it is none.
+        If the text isn't the URL of a service.
     """
     text = text.strip()
-    full = text if "://" in text else f"http://{text}"
-    mend = "write http://127.0.0.1:8642"
+    url = text if "://" in text else f"http://{text}"
+    hint = "write http://127.0.0.1:8642"
     try:
-        parts = urlsplit(full)
-        (parts.hostname or "").encode("idna")  # no label of a host is empty, or too long
-        wrong = parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")  # raises for empty or long labels
+        is_invalid = parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0
     except ValueError:
-        wrong = True
-    # Other alphabets have an ASCII form (xn--...), which alone goes over the wire.
-    if wrong or not full.isascii() or any(character <= " " for character in full):
-        raise InputError(Fault(place, f"{text!r} is no address of a service", mend))
+        is_invalid = True
+    # Non-ASCII host names have to be given in their ASCII form (xn--...).
+    if is_invalid or not url.isascii() or any(character <= " " for character in url):
+        raise InputError(Fault(place, f"{text!r} is no address of a service", hint))
     if parts.username or parts.password or parts.query or parts.fragment:
         message = "holds more than an address"
         raise InputError(Fault(place, message, "leave out users, queries and fragments"))
-    return full.rstrip("/")
+    return url.rstrip("/")
 
 
 def checked_token(text: str, place: str) -> str:
-    """Return a token without the white space around it.
+    """Validate a token, and strip white space around it.
 
     Raises
     ------
     InputError
-        If it cannot be one.
+        If the text can't be a token.
     """
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
@@ -81,7 +73,7 @@ def checked_token(text: str, place: str) -> str:
 
 
 def home() -> Path | None:
-    """Return the file in which servers are kept, None for who has no home."""
+    """Return the file of stored servers; None for a user without a home directory."""
     base = os.environ.get("XDG_CONFIG_HOME")
     try:
         folder = Path(base) if base else Path.home() / ".config"
@@ -92,27 +84,19 @@ def home() -> Path | None:
 
 @dataclass(slots=True)
 class Servers:
-    """Servers that ``login`` kept.
-
-    Parameters
-    ----------
-    known : dict of str to Address
-        By the name that they were given.
-    chosen : str or None
-        The one that is meant where none is named.
-    """
+    """Servers that ``login`` stored, by name, and the name of the default one."""
 
     known: dict[str, Address] = field(default_factory=dict)
     chosen: str | None = None
 
     @classmethod
     def load(cls) -> Servers:
-        """Read them; none where there is no file.
+        """Load the stored servers; without a file, there are none.
 
         Raises
         ------
         InputError
-            If others can read the file, or it is damaged.
+            If other users can read the file, or if it is damaged.
         """
         path = home()
         if path is None:
@@ -127,39 +111,40 @@ class Servers:
             raise InputError(Fault(str(path), error.strerror or "cannot be read")) from error
         if mode & 0o077:
             raise InputError(Fault(str(path), "others can read it", f"chmod 600 {path}"))
-        mend = "remove it, and login again"
+        hint = "remove it, and login again"
         try:
             document: Any = json.loads(data[:_LARGEST])
             servers = {
-                str(name): Address(checked_url(one["url"], str(path)), one.get("token"))
-                for name, one in document["servers"].items()
+                str(name): Address(checked_url(entry["url"], str(path)), entry.get("token"))
+                for name, entry in document["servers"].items()
             }
             chosen = document.get("chosen")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(Fault(str(path), "is damaged", mend)) from error
+            raise InputError(Fault(str(path), "is damaged", hint)) from error
         return cls(servers, chosen if chosen in servers else next(iter(servers), None))
 
     def save(self) -> None:
-        """Write them, atomically, for the owner's eyes only.
+        """Write the file atomically, readable by its owner only.
 
         Raises
         ------
         InputError
-            If there is no folder for them.
+            If the folder can't be created.
         """
         path = home()
-        mend = f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER} and {TOKEN}"
+        hint = f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER} and {TOKEN}"
         if path is None:
-            raise InputError(Fault("this user", "has no home to keep servers in", mend))
+            raise InputError(Fault("this user", "has no home to keep servers in", hint))
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             message = f"cannot be made ({error.strerror})"
-            raise InputError(Fault(str(path.parent), message, mend)) from error
+            raise InputError(Fault(str(path.parent), message, hint)) from error
         document = {
             "chosen": self.chosen,
             "servers": {
-                name: {"url": one.url, "token": one.token} for name, one in self.known.items()
+                name: {"url": address.url, "token": address.token}
+                for name, address in self.known.items()
             },
         }
         draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -177,44 +162,41 @@ class Servers:
 
 
 def find(named: str | None = None, environment: Mapping[str, str] = os.environ) -> Address:
-    """Return the service that is meant.
+    """Return the URL and token of a service.
 
-    Parameters
-    ----------
-    named : str or None
-        A name that ``login`` kept, or an address; None for the one of the environment, then the
-        one that was chosen last, then the default address of a service.
-    environment : mapping
-        ``SHADOWPRICE_SERVER`` and ``SHADOWPRICE_TOKEN``.
+    ``named`` is a name from ``login``, or a URL. None stands for ``SHADOWPRICE_SERVER``, then the
+    server of the last login, then the default URL.
 
     Raises
     ------
     InputError
-        If it is neither kept nor an address.
+        If the name is unknown or the URL is invalid.
     """
     token = environment.get(TOKEN)
     token = None if token is None else checked_token(token, TOKEN)
-    stated = environment.get(SERVER) or None
-    kept = Servers.load()
-    if named is None and stated is None:
-        if kept.chosen is None:
+    env_server = environment.get(SERVER) or None
+    stored = Servers.load()
+    if named is None and env_server is None:
+        if stored.chosen is None:
             return Address(DEFAULT, token)
-        found = kept.known[kept.chosen]
-        return Address(found.url, token or found.token)
-    meant, place = (named, "--server") if named is not None else (str(stated), SERVER)
-    if meant in kept.known:
-        found = kept.known[meant]
-    elif not any(mark in meant for mark in ":./") and meant != "localhost":
-        known = ", ".join(kept.known) or "none is kept yet"
-        mend = f"login first, or write its address; known: {known}"
-        raise InputError(Fault(place, f"{meant!r} is no server that is known", mend))
+        address = stored.known[stored.chosen]
+        return Address(address.url, token or address.token)
+    target, place = (named, "--server") if named is not None else (str(env_server), SERVER)
+    if target in stored.known:
+        address = stored.known[target]
+    elif not any(character in target for character in ":./") and target != "localhost":
+        names = ", ".join(stored.known) or "none is kept yet"
+        hint = f"login first, or write its address; known: {names}"
+        raise InputError(Fault(place, f"{target!r} is no server that is known", hint))
     else:
-        url = checked_url(meant, place)
-        own = (one.token for one in kept.known.values() if one.url == url)
-        found = Address(url, next(own, None))
-    # A token of the environment is for the server of the environment: no other one gets to see it.
-    meets = named is None or stated is None or found.url == _url_of(stated, kept)
-    return Address(found.url, (token if meets else None) or found.token)
+        url = checked_url(target, place)
+        tokens = (entry.token for entry in stored.known.values() if entry.url == url)
+        address = Address(url, next(tokens, None))
+    # The environment's token belongs to the environment's server; don't send it to another one.
+    token_applies = (
+        named is None or env_server is None or address.url == _url_of(env_server, stored)
+    )
+    return Address(address.url, (token if token_applies else None) or address.token)
 
 
 def _url_of(stated: str, kept: Servers) -> str:

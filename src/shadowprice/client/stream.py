@@ -1,4 +1,4 @@
-"""Server-sent events, read as their specification says. No I/O."""
+"""Parser of server-sent events. No I/O."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from typing import Final
 from shadowprice.rest.jobs import Event
 
 LONGEST: Final = 8 << 20
-"""Characters of one event, at most."""
+"""Maximum characters of one event."""
 
 
 @dataclass(slots=True)
 class Decoder:
-    """Takes lines, and yields events.
-
-    Attributes
-    ----------
-    last : int or None
-        Number to resume from.
-    """
+    """Parses lines into events; ``last`` is the number to resume after."""
 
     last: int | None = None
     _number: int | None = None
@@ -30,19 +24,19 @@ class Decoder:
     _size: int = 0
 
     def take(self, line: str) -> Iterator[Event]:
-        """Yield the event that a line ends, if it does.
+        """Yield an event if the line completes it.
 
         Raises
         ------
         ValueError
-            If what comes is no stream of this service.
+            If the stream isn't that of a Shadowprice service.
         """
         if not line:
             if self._data:
                 record = json.loads("\n".join(self._data))
                 if not isinstance(record, dict):
                     raise ValueError("an event's data is no object")
-                if self._number is None:  # for the moment only: all of it is data
+                if self._number is None:  # the event isn't stored, so the record is its data
                     record = {"kind": self._kind, "data": record}
                 else:
                     self.last = self._number
@@ -64,14 +58,14 @@ class Decoder:
                 self._number = int(value)
 
     def broken(self) -> None:
-        """Forget what was not finished when a stream broke off."""
+        """Discard an incomplete event after the stream broke."""
         self._number, self._kind, self._size = None, "", 0
         self._data.clear()
 
 
 def pauses() -> Iterator[float]:
-    """Yield seconds to wait before each next attempt: short at first, then half a minute."""
-    pause = 0.5
+    """Yield the backoff before each retry: 0.5 s, doubled up to 30 s."""
+    delay = 0.5
     while True:
-        yield pause
-        pause = min(2 * pause, 30.0)
+        yield delay
+        delay = min(2 * delay, 30.0)

@@ -1,4 +1,4 @@
-"""What the synchronous and the asynchronous client share: headers, errors, when to ask again."""
+"""HTTP details that both clients share: headers, errors and retries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shadowprice.client.stream import pauses
 
 try:
     import httpx
-except ModuleNotFoundError as error:  # told when a client is made or a command is run
+except ModuleNotFoundError as error:  # reported when a client is created or a command runs
     raise MissingClientError("httpx", "client", "speaking to the live service") from error
 
 __all__ = [
@@ -31,55 +31,55 @@ __all__ = [
 T = TypeVar("T")
 
 TIMEOUT: Final = 30.0
-"""Seconds that an answer may take, unless a call is known to take longer."""
+"""Timeout of a response in seconds; a call can extend it."""
 
 QUIET: Final = 45.0
-"""Seconds that a stream may be silent; the service says that it is alive every 15."""
+"""Timeout of a silent stream in seconds; the service sends a keep-alive every 15 s."""
 
 
 def headers(address: Address) -> dict[str, str]:
-    """Return what every request carries."""
-    told = {"User-Agent": "shadowprice-client", "Accept": "application/json"}
+    """Return the headers of every request."""
+    fields = {"User-Agent": "shadowprice-client", "Accept": "application/json"}
     if address.token is not None:
-        told["Authorization"] = f"Bearer {address.token}"
-    return told
+        fields["Authorization"] = f"Bearer {address.token}"
+    return fields
 
 
 def settings(address: Address) -> dict[str, Any]:
-    """Return what both kinds of `httpx` client are made with."""
-    here = address.url.startswith("http://127.0.0.1")
+    """Return the arguments of an `httpx` client, synchronous or asynchronous."""
+    is_local = address.url.startswith("http://127.0.0.1")
     return {
         "base_url": address.url,
         "headers": headers(address),
         "timeout": TIMEOUT,
-        "follow_redirects": False,  # a token goes nowhere but where it was meant for
-        "trust_env": not here,  # no proxy to this machine
-        # And no certificates: reading the authorities takes longer than the call. Nobody is
-        # trusted then, should TLS be spoken after all.
-        "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if here else True,
+        "follow_redirects": False,  # a redirect could leak the token
+        "trust_env": not is_local,  # no proxy to this machine
+        # Loading the certificate authorities takes longer than a local call. Without them, TLS
+        # connections would fail.
+        "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_local else True,
     }
 
 
 def request(call: Call[Any], most: float | None = None) -> dict[str, Any]:
-    """Return the arguments of an `httpx` request, which may take so many seconds at most."""
-    told: dict[str, Any] = {
+    """Return the arguments of an `httpx` request; ``most`` replaces the timeout in seconds."""
+    arguments: dict[str, Any] = {
         "method": call.method,
         "url": call.path,
         "params": call.parameters,
         "timeout": TIMEOUT + call.patience if most is None else most,
     }
-    return told if call.body is None else {**told, "json": call.body}
+    return arguments if call.body is None else {**arguments, "json": call.body}
 
 
 def finished(response: httpx.Response, call: Call[T]) -> T:
-    """Return what an answer tells.
+    """Parse a response.
 
     Raises
     ------
     ServiceError
-        If it is a refusal.
+        If the service refused the request.
     UnreachableError
-        If what answers is no such service.
+        If the response isn't that of a Shadowprice service.
     """
     if not response.is_success:
         raise refusal(response)
@@ -92,11 +92,11 @@ def finished(response: httpx.Response, call: Call[T]) -> T:
 
 
 def refusal(response: httpx.Response) -> ServiceError:
-    """Return why a request was refused; a body must have been read."""
+    """Return the error of a refused request, whose body must have been read."""
     record: Mapping[str, Any] = {}
     try:
-        told = response.json()
-        record = told if isinstance(told, Mapping) else {}
+        content = response.json()
+        record = content if isinstance(content, Mapping) else {}
     except ValueError:
         pass
     if "detail" not in record:
@@ -105,30 +105,30 @@ def refusal(response: httpx.Response) -> ServiceError:
 
 
 def unreachable(address: Address, error: httpx.HTTPError | httpx.InvalidURL) -> UnreachableError:
-    """Return a failed connection as an error for people."""
-    words = " ".join(str(error).split()) or type(error).__name__
+    """Return a connection error with a hint for the user."""
+    message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, httpx.ConnectError):
         hint = "is the service running? shadowprice serve, or name another: --server"
     elif isinstance(error, httpx.TimeoutException):
-        words, hint = "no answer in time", "ask again: nothing is done twice"
+        message, hint = "no answer in time", "ask again: nothing is done twice"
     else:
         hint = "ask again: nothing is done twice"
-    return UnreachableError(f"{address.url}: {words}; {hint}")
+    return UnreachableError(f"{address.url}: {message}; {hint}")
 
 
 def attempts(call: Call[Any], retry: float) -> Iterator[float]:
-    """Yield the seconds to wait before each attempt."""
+    """Yield the seconds to wait before each attempt, for ``retry`` seconds in total."""
     yield 0.0
-    until = time.monotonic() + (retry if call.repeatable else 0.0)
+    deadline = time.monotonic() + (retry if call.repeatable else 0.0)
     for pause in pauses():
-        left = until - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             return
-        yield min(pause, left)
+        yield min(pause, remaining)
 
 
 def passing(error: Exception) -> bool:
-    """Whether it may help to ask again: a service that restarts, or another that takes over."""
+    """Return whether a retry may succeed, after a restart or a takeover."""
     return isinstance(error, UnreachableError) or (
         isinstance(error, ServiceError) and error.status == 503
     )

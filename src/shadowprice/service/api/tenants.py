@@ -66,9 +66,7 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
     shares = {tenant.name: dict(tenant.share) for tenant in cluster.tenants}
     names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
     tenants = []
-    for name in (
-        names if only is None else (tenant_name for tenant_name in (only,) if tenant_name in names)
-    ):
+    for name in names if only is None else (key for key in (only,) if key in names):
         account = accounts.get(name)
         budget = resource = None
         if account is not None:
