@@ -239,9 +239,15 @@ class Driver(Writer):
         if now - self._swept > self.sweep_seconds:
             self._swept = now
             self._last_point = {
-                job: at for job, at in self._last_point.items() if job in self.published.jobs
+                job: timestamp
+                for job, timestamp in self._last_point.items()
+                if job in self.published.jobs
             }
-            self._heard = {job: at for job, at in self._heard.items() if job in self.published.jobs}
+            self._heard = {
+                job: timestamp
+                for job, timestamp in self._heard.items()
+                if job in self.published.jobs
+            }
             if self._sweeping is None or self._sweeping.done():
                 description = "letting go of what is old"
                 self._sweeping = self._background.spawn(
@@ -265,10 +271,10 @@ class Driver(Writer):
         job still exists, its name stays taken, and the next run repeats all steps.
         """
         now = self.clock.now()
-        before = now - self._keep
-        while await self._sweep_some(before):
+        cutoff = now - self._keep
+        while await self._sweep_some(cutoff):
             await asyncio.sleep(self.sweep_pause)
-        await self._in_thread(lambda: sweep_prices(self._store, now, before))
+        await self._in_thread(lambda: sweep_prices(self._store, now, cutoff))
 
     async def _sweep_some(self, before: int) -> bool:
         """Purge one batch of jobs; return whether there may be more."""

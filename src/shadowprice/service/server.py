@@ -33,19 +33,19 @@ def bind(settings: Settings) -> socket.socket:
         If the address can't be bound.
     """
     place = f"--listen {settings.host}:{settings.port}"
-    made: socket.socket | None = None
+    listener: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
         # Two processes can bind one address with SO_REUSEADDR until one of them listens.
-        made.listen(2048)
+        listener.listen(2048)
     except OSError as error:
-        if made is not None:
-            made.close()
+        if listener is not None:
+            listener.close()
         messages = {
             errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
             errno.EACCES: ("the port is not allowed", "give one from 1024 on"),
@@ -55,7 +55,7 @@ def bind(settings: Settings) -> socket.socket:
         if isinstance(error, socket.gaierror):
             message, hint = "there is no such address", "give 127.0.0.1"
         raise InputError(Fault(place, message, hint)) from error
-    return made
+    return listener
 
 
 def address_of(made: socket.socket) -> str:
@@ -103,11 +103,11 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
             "listening on %s: tokens travel unencrypted; put a proxy with TLS in front",
             settings.host,
         )
-    made = bind(settings)
+    listener = bind(settings)
     failures: list[BaseException] = []
     try:
         service = service or Service(settings)
-        service.address = address_of(made)
+        service.address = address_of(listener)
         try:
             writes = service.open()
         except BaseException:
@@ -133,9 +133,9 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
 
         service.end = end
         with _few_collections():
-            server.run(sockets=[made])
+            server.run(sockets=[listener])
     finally:
-        made.close()
+        listener.close()
     if failures:
         raise failures[0]
     if service.failed:

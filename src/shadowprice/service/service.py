@@ -88,8 +88,8 @@ class Service:
     clock : Clock, optional
         Source of time; by default the system's clock.
     executor : Executor, optional
-        Replaces the executor that the settings name. If the service only observes, it reports what
-        runs.
+        Replaces the executor that the settings name. In an observing service, it reports the jobs
+        of another scheduler.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class Service:
         cluster = read_cluster(settings.cluster, starts_cost=True)
         self.families: Families = read_families(settings.families) if settings.families else {}
         # Accounts enforce budgets, so the engine and its policies get tenants without them.
-        self.budgets = {one.name: one.budget for one in cluster.tenants if one.budget is not None}
+        self.budgets = {
+            entry.name: entry.budget for entry in cluster.tenants if entry.budget is not None
+        }
         tenants = tuple(replace(tenant, budget=None) for tenant in cluster.tenants)
         self.cluster: Cluster = replace(cluster, tenants=tenants)
         self.choice = settings.policy

@@ -1,7 +1,7 @@
 """The live service in virtual time, without HTTP: for experiments and tests.
 
-Truth, store, writer, driver, runner and recovery are those of `serve`; only the event loop, the
-clock and the executor are virtual (`executors.virtual`).
+Durable state, store, writer, driver, runner and recovery are those of `serve`. Only the event loop,
+the clock and the executor are virtual (`executors.virtual`).
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from shadowprice.service.truth.views import JobView
 Result = TypeVar("Result")
 
 TICKS: Final = 4
-"""Looks at the clock in a slot, at least, beside those for which there is a cause."""
+"""Minimum number of periodic ticks of the driver and polls of the runner in a slot."""
 
 
 class VirtualService:
-    """A service of one directory, which can be stopped, killed and started again.
+    """A service on one directory, which can be stopped, killed and restarted.
 
     Parameters
     ----------
     folder : Path
         Directory of the cluster file and the data.
     cluster : mapping
-        What a cluster file holds.
+        Content of the cluster file.
     choice : PolicyChoice
         The policy.
     clock : VirtualClock
-        The clock of the loop in which the service runs.
+        Clock of the event loop in which the service runs.
     executor : VirtualExecutor
-        What runs jobs; it goes on while the service is away.
+        Executor of simulated jobs; it continues while the service is down.
     settings : mapping
         Further `Settings`.
     """
@@ -80,13 +80,13 @@ class VirtualService:
     # ---------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Start the service, on the data that there are."""
+        """Start the service on the existing data, if any."""
         service = Service(self._settings, self._clock, self._executor)
-        # Before any other task runs, as `serve` does it before there is a loop.
+        # Before any other task runs, because `serve` opens the service before the loop starts.
         assert service.open()
         await service.start()
         self._service = service
-        # In real time these cost nothing; here they would be most of the work.
+        # Frequent ticks cost nothing in real time; in virtual time they would dominate the run.
         slot = float(service.cluster.slot_seconds)
         self.driver.tick_seconds = max(self.driver.tick_seconds, slot / TICKS)
         self.driver.sweep_seconds = math.inf
@@ -94,7 +94,7 @@ class VirtualService:
         service.runner.poll_seconds = max(service.runner.poll_seconds, slot / TICKS)
 
     async def stop(self) -> None:
-        """Stop the service as SIGTERM does; jobs run on."""
+        """Stop the service as SIGTERM does; jobs continue."""
         service, self._service = self._service, None
         assert service is not None
         await service.stop()
@@ -102,11 +102,11 @@ class VirtualService:
             raise ShadowpriceError("the service failed; its log says why")
 
     async def kill(self) -> None:
-        """Drop everything that is in memory, as SIGKILL does; jobs run on."""
+        """Drop everything in memory, as SIGKILL does; jobs continue."""
         service, self._service = self._service, None
         assert service is not None
-        mine = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not mine]
+        current = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not current]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -114,24 +114,18 @@ class VirtualService:
 
     @property
     def service(self) -> Service:
-        """The service that runs."""
+        """The running service."""
         assert self._service is not None
         return self._service
 
     @property
     def driver(self) -> Driver:
-        """Its driver."""
+        """The running service's driver."""
         assert self.service.driver is not None
         return self.service.driver
 
     def check(self) -> None:
-        """Raise if a part of the service reports a health error.
-
-        Raises
-        ------
-        ShadowpriceError
-            If it is.
-        """
+        """Raise `ShadowpriceError` if the service failed or isn't ready."""
         reason = "it failed" if self.service.failed else self.service.ready()
         if reason is not None:
             raise ShadowpriceError(f"the service reports: {reason}")
@@ -144,7 +138,7 @@ class VirtualService:
         Raises
         ------
         ShadowpriceError
-            If one is not valid, or not accepted.
+            If a job is invalid or isn't accepted.
         """
         submissions = read_submissions(records, self.service.cluster, tenant=None, runs=True)
         for _, problem in await self.driver.do(Submit(submissions, at_once=at_once)):
@@ -152,12 +146,12 @@ class VirtualService:
                 raise problem
 
     async def cancel(self, name: str) -> None:
-        """Cancel a job; one that is over stays as it is."""
+        """Cancel a job; no effect on a closed one."""
         with suppress(ShadowpriceError):
             await self.driver.do(Cancel(name))
 
     async def drain(self, server: str, *, drained: bool = True) -> None:
-        """Drain a server, or take it back."""
+        """Drain a server, or return it to service."""
         servers = self.driver.published.servers
         row = servers.cluster.index[server]
         capacity = slices(servers.cluster)[row].capacity
@@ -169,9 +163,9 @@ class VirtualService:
         """Return a job as clients see it."""
         view = self.driver.published.jobs.get(name)
         if view is None:
-            found = await self.service.read(lambda connection: reading.job(connection, name))
-            assert found is not None, name
-            view = found[0]
+            stored = await self.service.read(lambda connection: reading.job(connection, name))
+            assert stored is not None, name
+            view = stored[0]
         return view
 
     async def history(self, name: str) -> Sequence[StoredEvent]:
@@ -180,28 +174,28 @@ class VirtualService:
         return entries
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
-        """Return what the store answers."""
+        """Run a query of the store."""
         return await self.service.read(query)
 
     @property
     def open_jobs(self) -> Mapping[str, JobView]:
-        """Jobs that are not over."""
+        """Open jobs, by name."""
         return self.driver.published.jobs
 
     @staticmethod
     def has_learnt_margin(view: JobView) -> bool:
-        """Return whether enough jobs had finished for the margin of a job's promise."""
+        """Return whether enough jobs had finished to learn the margin of a job's promise."""
         return view.margin_jobs >= margins.ENOUGH
 
     async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:
-        """Let time pass until every job is over; return False if some are not after ``seconds``.
+        """Let time pass until every job is closed; return False on timeout.
 
         Parameters
         ----------
         seconds : float
-            Most virtual seconds.
+            Timeout in virtual seconds.
         every : float
-            Seconds between two looks.
+            Virtual seconds between two checks.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds

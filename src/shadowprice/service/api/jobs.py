@@ -250,8 +250,8 @@ async def list_jobs(
     states = [text for text in state.split(",") if text]
     for text in states:
         if text not in list(State):
-            known = ", ".join(State)
-            raise InputError(Fault("?state", f"unknown state {shown(text)}", f"one of: {known}"))
+            choices = ", ".join(State)
+            raise InputError(Fault("?state", f"unknown state {shown(text)}", f"one of: {choices}"))
     tenant = scope_of(caller, tenant)
     jobs = service.writing.published.jobs
 

@@ -137,8 +137,8 @@ def checked_amounts(
             message = "no server has this resource"
             faults.append(Fault(f"{location}.{shown(name)}", message, hint))
         elif amount.value and amount.dimension is not cluster.dimensions[cluster.column[name]]:
-            wanted: Dimension = cluster.dimensions[cluster.column[name]]
-            hint = f"write it like {format_amount(8 * 10**9, wanted)}"
+            dimension: Dimension = cluster.dimensions[cluster.column[name]]
+            hint = f"write it like {format_amount(8 * 10**9, dimension)}"
             faults.append(Fault(f"{location}.{name}", "is in another unit", hint))
     if faults:
         raise InputError(faults)
@@ -175,7 +175,7 @@ async def change_server(
     what = "changed" if changed - {"drain"} else "drained" if drain else "takes work"
     state = ServerState(role, amounts, drained=drain, cost=change.cost)
     await service.writing.do(ChangeServers({name: state}, what))
-    [server] = [one for one in _servers(service) if one.name == name]
+    [server] = [candidate for candidate in _servers(service) if candidate.name == name]
     return server
 
 

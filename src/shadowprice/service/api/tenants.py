@@ -189,8 +189,8 @@ def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(kind for kind in text.split(",") if kind)
     for kind in kinds:
         if kind not in list(Kind):
-            known = ", ".join(Kind)
-            raise InputError(Fault("?kind", f"unknown kind {shown(kind)}", f"one of: {known}"))
+            choices = ", ".join(Kind)
+            raise InputError(Fault("?kind", f"unknown kind {shown(kind)}", f"one of: {choices}"))
     return kinds
 
 

@@ -208,18 +208,22 @@ def _settle(
     names = list(changed)
     stored = _outcomes(batch.connection, names)
     jobs = _jobs(batch, names)
-    began = {row["job"]: row for row in rows.began}
+    started_rows = {row["job"]: row for row in rows.began}
     ended = {row["key"]: row["at"] for row in rows.ended}
     inserts, updates, now = [], [], batch.now
     for name, current in changed.items():
         tenant, submitted = jobs.get(name, (current.tenant if current else None, None))[:2]
         outcome = stored.get(name)
         first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
-        if name in began and outcome is not None and (outcome.ended or now) < (submitted or 0):
+        if (
+            name in started_rows
+            and outcome is not None
+            and (outcome.ended or now) < (submitted or 0)
+        ):
             first, runs = None, 0  # a run before the submission was another job of this name
         record: dict[str, Any] = {
-            "started": began[name]["since"] if first is None else first,
-            "runs": runs + (name in began),
+            "started": started_rows[name]["since"] if first is None else first,
+            "runs": runs + (name in started_rows),
             "ended": None,
             "slot": None,
             "done": None,
@@ -227,7 +231,7 @@ def _settle(
         }
         is_over = current is None or current.ended is not None
         if is_over:
-            end = ended[going[name].id] if name in going else began[name]["ended"]
+            end = ended[going[name].id] if name in going else started_rows[name]["ended"]
             record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
             record["done"] = None if current is None or current.done is None else int(current.done)
             if submitted is not None and end >= submitted:

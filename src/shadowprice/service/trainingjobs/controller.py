@@ -56,8 +56,8 @@ AGAIN: Final = 1.0
 GOING: Final = 5.0
 """Minimum seconds before a deleted resource is reconciled again while its job still runs.
 
-This is a fallback: `_published` requeues the resource as soon as its job is idle. The delay grows
-with the number of such resources, so that they stay below `GOING_A_SECOND`.
+This is a fallback: `_published` requeues the resource once its job has no processes. With many
+deleted resources the delay grows, so that the rate of passes stays below `GOING_A_SECOND`.
 """
 
 GOING_A_SECOND: Final = 10.0
@@ -164,12 +164,12 @@ class Controller:
         self._driver.listeners.append(self._published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
-        again = self._background.again
+        spawn = self._background.again
         for number in range(WORKERS):
-            said = f"looking at TrainingJobs ({number + 1})"
-            again("trainingjobs", lambda: self._queue.work(self._look), said)
-        again("trainingjobs", self._teller.run, "telling of TrainingJobs")
-        again("trainingjobs", self._tenancy.run, "following shares")
+            description = f"looking at TrainingJobs ({number + 1})"
+            spawn("trainingjobs", lambda: self._queue.work(self._look), description)
+        spawn("trainingjobs", self._teller.run, "telling of TrainingJobs")
+        spawn("trainingjobs", self._tenancy.run, "following shares")
         return True
 
     async def close(self) -> None:
@@ -341,8 +341,8 @@ class Controller:
         view = published.jobs.get(job) or published.recent.get(job)
         if view is not None:
             return view
-        found = await self._service.read(lambda connection: reading.job(connection, job))
-        return None if found is None else found[0]
+        stored = await self._service.read(lambda connection: reading.job(connection, job))
+        return None if stored is None else stored[0]
 
     async def _job_for(
         self, resource: Resource, tenant: str
