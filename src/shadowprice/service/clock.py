@@ -16,7 +16,7 @@ SECOND: Final = 1_000_000_000
 """Nanoseconds in a second."""
 
 TOLERANCE: Final = SECOND
-"""Difference between wall and physical time, in nanoseconds, above which the clock was set."""
+"""Maximum drift of the wall clock, in nanoseconds; a larger difference is a clock step."""
 
 
 class Clock(Protocol):

@@ -37,7 +37,7 @@ _TOO_LARGE: Final = (
 
 
 def most_connections() -> int:
-    """Return the maximum number of connections; raise the soft limit of open files if possible."""
+    """Return the maximum number of connections, after raising the soft limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < files:

@@ -36,7 +36,7 @@ QUOTES: Final = 8
 """Maximum number of quotes among them: a quote takes as long as many submissions."""
 
 CHUNK_SECONDS: Final = 0.03
-"""Target duration of a transaction with a chunk of the backlog, because requests wait for it."""
+"""Target duration of a transaction with a chunk of the backlog; requests wait for it."""
 
 FRESH_SECONDS: Final = 0.5
 """Timeout for fetching current progress before a slot is accounted."""

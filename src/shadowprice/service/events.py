@@ -1,4 +1,4 @@
-"""The event stream: numbered events, which subscribers receive live and can resume from a number.
+"""The event stream: numbered events, delivered live and resumable from a number.
 
 New events are encoded once for all subscribers. Deliveries happen at most ten times a second, and
 less often with more subscribers, so that a hundred of them cost little more than one.
@@ -23,7 +23,7 @@ INTERVAL: Final = 0.1
 """Minimum seconds between two deliveries."""
 
 A_VIEWER: Final = 0.0025
-"""Seconds that each subscriber adds to the interval, up to 1 s: at most 400 deliveries a second."""
+"""Seconds that each subscriber adds to the interval, which is at most 1 s."""
 
 CHECK: Final = 1.0
 """Seconds between two permission checks of a subscriber without events."""
@@ -35,7 +35,7 @@ ALIVE: Final = b": alive\n\n"
 """The keep-alive: a comment of the stream."""
 
 WAITING: Final = 256
-"""Maximum deliveries queued for a slow subscriber; above it, the stream ends and can be resumed."""
+"""Maximum deliveries queued for a slow subscriber; one more ends its stream."""
 
 PAGE: Final = 500
 """Events read from the store at once."""

@@ -66,7 +66,7 @@ POLL: Final = 2.0
 """Seconds between two attempts of a standby to become the writer."""
 
 AFTER_OTHERS: Final = 10.0
-"""Seconds for which a leader that can't open the store yields, so that others can be elected."""
+"""Seconds for which a leader that can't open the store leaves the election to others."""
 
 READERS: Final = 2
 """Threads that read the store.

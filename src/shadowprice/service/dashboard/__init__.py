@@ -1,4 +1,4 @@
-"""The dashboard: a static page and its modules, which use the REST API like any other client.
+"""The dashboard: a static page and its modules, which use the REST API.
 
 Serving the page needs no token, because it has no data. The page queries the API with the token
 that the user types in. Charts are drawn by the modules of the report's pages.

@@ -1,1 +1,1 @@
-"""Reconciliation of the durable state with an executor, and observation of other schedulers."""
+"""Reconciliation of an executor with the durable state, and observation of running jobs."""

@@ -82,7 +82,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class TakeLook:
-    """Operation that records a complete poll: jobs that run, and jobs that are known to have ended.
+    """Operation that records a complete poll: running jobs and recently ended ones.
 
     A job that disappeared ended at the previous poll, so that observed completion times are never
     too late. A job whose placement changed moved now.
@@ -265,7 +265,7 @@ def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any
 
 
 _Job = tuple[str | None, int, Mapping[str, Any], int]
-"""A job's tenant, submission time, specification, and the time from which its utility counts."""
+"""A job's tenant, submission time, specification, and start time of its utility."""
 
 
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:

@@ -28,7 +28,7 @@ Run = Start | Resize
 Order = Start | Resize | Stop
 
 FIRST_DELAY: Final = 5 * SECOND
-"""Initial backoff of a failed job's restart, in nanoseconds; each further failure doubles it."""
+"""Initial backoff of a failed job's restart, in nanoseconds; doubled by each failure."""
 
 LONGEST_DELAY: Final = 600 * SECOND
 """Maximum backoff, in nanoseconds."""

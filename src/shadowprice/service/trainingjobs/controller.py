@@ -2,7 +2,7 @@
 
 Reconciliation is level-triggered. Each pass compares a resource with its job and takes the next
 step. Every step is idempotent. A resource gets its finalizer before its job is submitted, and loses
-it after the job's last process has ended, so no job outlives its resource.
+it after the job's last process has ended. So no job outlives its resource.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ deleted resources the delay grows, so that the rate of passes stays below `GOING
 """
 
 GOING_A_SECOND: Final = 10.0
-"""Maximum rate of these passes, over all resources, so that they don't delay cancellations."""
+"""Maximum passes a second, over all resources, so that they don't delay cancellations."""
 
 FIGURES: Final = 10.0
 """Minimum seconds between two writes of a status in which only figures changed."""
 
 FIGURES_A_SECOND: Final = 10.0
-"""Maximum rate of these writes, over all resources: a slot may change thousands of statuses."""
+"""Maximum writes a second, over all resources: a slot may change thousands of statuses."""
 
 UNTOLD: Final = 30.0
 """Head start in the queue, in seconds, of a resource without a status.
