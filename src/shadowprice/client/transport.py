@@ -54,8 +54,7 @@ def settings(address: Address) -> dict[str, Any]:
         "timeout": TIMEOUT,
         "follow_redirects": False,  # a redirect could leak the token
         "trust_env": not is_local,  # no proxy to this machine
-        # Loading the certificate authorities takes longer than a local call. Without them, TLS
-        # connections would fail.
+        # No certificate authorities: loading them takes longer than a local call over plain HTTP.
         "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_local else True,
     }
 
