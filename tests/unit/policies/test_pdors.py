@@ -14,9 +14,11 @@ from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import (
     Commit,
+    Decided,
     Decision,
     Drop,
     JobCancelled,
+    JobsArrived,
     Reject,
     ServerLost,
     SlotBegan,
@@ -337,8 +339,41 @@ def test_constants_of_one_pool() -> None:
     # (3.14): the window is 4 slots; 60 mini-batches of 100 s are 10 worker-slots outside.
     total = (4 + 2) / 4 + (8 + 4) / 8 + (8 + 8) / 8
     eta = 10 * total / (10 * share.sum())
-    lower = 12.0 / 4 / (10 * share.sum()) / (4 * eta)
+    lower = 12.0 / 4 / (10 * share.sum()) / (2 * eta)
     assert math.exp(constants.ln_lower) == pytest.approx(lower)
+
+
+def test_the_first_job_pays_the_printed_lower_price() -> None:
+    """On an empty machine every price is L: the payoff is u - L x use, with L of (3.14)."""
+    timespan = 10
+    on = build_pool([(4, 4, 4)], horizon=timespan)
+    worth, work = (50.0, 20.0, 10.0), (12, 6, 9)
+    jobs = [
+        build_two_rate_job(
+            on,
+            f"job-{at}",
+            most=4,
+            work=work[at],
+            speed=(600, 600),
+            bandwidths=(1, 1, 4),
+            utility=Constant(worth[at]),
+        )
+        for at in range(3)
+    ]
+    # One mini-batch takes a worker a slot. A worker and its PS take 1, 2 and 2 of 4 units.
+    uses = [slots * (1 / 4 + 2 / 4 + 2 / 4) for slots in work]
+    mu = timespan * 3 / min(uses)
+    lower = 1 / (2 * mu) * min(value / use for value, use in zip(worth, uses, strict=True))
+    # The machine holds three workers and their PS, so the first job takes four slots.
+    paid = lower * (12 * 3 / 4 + 4 * 2 / 4)
+    context = PolicyContext(on, jobs, timespan)
+    arena = Engine(on, make_policy("pdors", context, {"preset": "paper"}))
+    payoffs = [
+        found.decision.payoff
+        for found in arena.handle(JobsArrived(0, (jobs[0],)))
+        if isinstance(found, Decided) and isinstance(found.decision, Commit)
+    ]
+    assert payoffs == [pytest.approx(50.0 - paid, rel=1e-9)]
 
 
 def test_prices_learnt_online_are_the_offline_ones_once_all_are_seen() -> None:

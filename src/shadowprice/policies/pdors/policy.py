@@ -58,7 +58,7 @@ class Pdors(PricedAdmission):
             "both",
             cluster.horizon,
             context.until,
-            Floor(parameters.lower, _alone(cluster, parameters), 1),
+            Floor(parameters.lower, _alone(cluster, parameters)),
             parameters.prices == "offline",
         )
         constants = first_constants("pdors", context, parameters, [learner], [parameters.given])

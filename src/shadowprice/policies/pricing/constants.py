@@ -42,13 +42,10 @@ class Floor(NamedTuple):
         what one job earns alone.
     alone : Alone or None
         What a job earns alone, for ``guaranteed``.
-    pools : int
-        Pools that share that half.
     """
 
     kind: Lower = "theory"
     alone: Alone | None = None
-    pools: int = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,6 +364,14 @@ class ConstantsLearner:
         ln_worst = _ln_smallest_utility(job, useful)
         return Measure(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
 
+    @property
+    def _pools(self) -> int:
+        """Return the number of pools that share D0, which is at most half of the optimum.
+
+        OASiS prices two pools, hence 1/4 in (25) and (26); PD-ORS prices one, hence 1/2 in (3.14).
+        """
+        return 1 if self.carries == "both" else 2
+
     def _demand(self, job: Job) -> Amounts | None:
         if self.carries == "workers" or (self.carries == "both" and job.ps is None):
             return job.worker
@@ -406,7 +411,7 @@ class ConstantsLearner:
         ln_eta = (
             math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - self._ln_least_use
         )
-        ln_lower = -math.log(4.0) - ln_eta + self._ln_least_rate
+        ln_lower = -math.log(2.0 * self._pools) - ln_eta + self._ln_least_rate
         if self.floor.kind == "guaranteed":
             ln_lower = self._ln_guaranteed()
         elif self.floor.kind == "clearing":
@@ -432,7 +437,7 @@ class ConstantsLearner:
             if not self.known:
                 # It grows with every arrival, and prices would change with it: to a power of two.
                 timespan = self.horizon << (-(-timespan // self.horizon) - 1).bit_length()
-        return self._ln_alone - math.log(2.0 * self.floor.pools * timespan * priced)
+        return self._ln_alone - math.log(2.0 * self._pools * timespan * priced)
 
 
 @dataclass
