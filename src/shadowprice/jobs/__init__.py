@@ -1,8 +1,8 @@
-"""What a job's own script may use: report progress, keep checkpoints, end when it is told to.
+"""Functions for a job's own script: report progress, keep checkpoints, end on SIGTERM.
 
-Standard library only, and of this package nothing else, so that importing it costs a job nothing;
-everything here can be done without it (`docs/executors.md` says how). Outside of a scheduler it
-works too: reports go nowhere, checkpoints into the working directory.
+The module uses only the standard library, so importing it costs a job nothing. A script can also
+follow the contract without it (`docs/executors.md`). It works outside a scheduler too: reports are
+dropped, and checkpoints go to the working directory.
 
     from shadowprice import jobs
 
@@ -17,8 +17,9 @@ works too: reports go nowhere, checkpoints into the working directory.
             jobs.save(step, data)
             jobs.leave()
 
-A script that does so measures what moving it costs: how long it took to save, to come back, and to
-be as fast again goes along with its reports (`changes`), and the scheduler plans with it.
+Such a script also measures the cost of a change of its placement: the time to save, to restart and
+to reach full speed. The figures travel with its reports (`changes`), and the scheduler plans with
+them.
 """
 
 from __future__ import annotations
@@ -43,42 +44,43 @@ from typing import Final, NoReturn
 from shadowprice.jobs.changes import Change, note_leaving
 
 STOPPED: Final = 143
-"""Exit status of a job that saved and ended because it was told to."""
+"""Exit status of a job that saved a checkpoint and ended on SIGTERM."""
 
 KEPT: Final = 2
-"""Checkpoints kept: the newest, and the one before it should that be damaged."""
+"""Checkpoints kept: the newest, and the previous one in case the newest is damaged."""
 
 _DAMAGE: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
-"""What a disk says that cannot read what it has."""
+"""Error numbers of reads that fail because the disk's content is damaged."""
 
 _HEADER: Final = struct.Struct("<8sQQ32s")
 _MAGIC: Final = b"SPCHECK1"
 _NAME: Final = re.compile(r"checkpoint-(\d{15})")
 _TIMEOUT: Final = 5.0
 _MOST: Final = 1e12
-"""Mini-batches; more cannot be counted."""
+"""Limit of the mini-batches in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What this process was told, as `current` reads it.
+    """Identity of this process within its job, as `current` reads it from the environment.
 
     Parameters
     ----------
     name : str
-        The job; empty outside of a scheduler.
+        Name of the job; empty outside a scheduler.
     generation : int
-        Which placement of the job this is, from 1 on; 0 outside.
+        Number of the job's placement, from 1; 0 outside a scheduler.
     role : str
         ``worker`` or ``ps``.
     rank : int
-        The number of this process among those of its role.
+        Rank of this process within its role.
     workers, ps : int
-        How many there are of each.
+        Number of processes of each role.
     checkpoint_dir : Path
-        Where checkpoints are, the same in every generation.
+        Directory of the checkpoints, the same in every generation.
     slot_end : float
-        When the slot ends in which this generation began, seconds since 1970; 0 outside.
+        End of the slot in which this generation began, in seconds since 1970; 0 outside a
+        scheduler.
     """
 
     name: str
@@ -92,12 +94,12 @@ class Job:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that reports and saves: worker 0."""
+        """Whether this process reports and saves for the job: worker 0."""
         return self.role == "worker" and self.rank == 0
 
 
 def current() -> Job:
-    """Return what this process was told, or what stands for it outside of a scheduler."""
+    """Return the identity of this process, or defaults outside a scheduler."""
 
     def told(name: str, otherwise: str) -> str:
         return os.environ.get(f"SHADOWPRICE_{name}", otherwise)
@@ -118,25 +120,26 @@ def current() -> Job:
 
 
 def report(minibatches: float, **metrics: float) -> bool:
-    """Report how far the job is; of processes that do not lead, nothing.
+    """Report the progress of the job. Only the leading process (worker 0) sends it.
 
     Parameters
     ----------
     minibatches : float
         Mini-batches since the job's very beginning, over all its generations.
     **metrics : float
-        What was measured: losses, accuracies.
+        Measured values: losses, accuracies.
 
     Returns
     -------
     bool
-        Whether somebody took it. A report that is lost is no harm: the next one says more.
+        Whether the report was delivered. A lost report does no harm, because the next one
+        replaces it.
     """
     return current().leads and announce(minibatches, metrics)
 
 
 def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
-    """Report as `report` does, whatever this process is: one that outlives worker 0 may have to.
+    """Report progress from any process, such as a parameter server that outlives worker 0.
 
     Parameters
     ----------
@@ -171,7 +174,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
 
 
 def _say_once(text: str) -> None:
-    """Tell people something in the process's log, the first time only."""
+    """Write the first such message to the process's log, and drop those that follow."""
     if not _said:
         _said.append(text)
         _say(text)
@@ -205,22 +208,22 @@ def _post(content: bytes) -> bool:
 
 
 class StopSignal:
-    """True once the job was told to stop; from then on the grace runs.
+    """True once the job received SIGTERM, when the grace period begins.
 
-    Made in the main thread, it takes SIGTERM over. Once the process ends, what comes is ignored:
-    one that has done its work exits as it meant to, also if it is told to stop as it leaves.
+    Create it in the main thread: it installs the SIGTERM handler. While the interpreter exits,
+    SIGTERM is ignored, so that a process that has done its work keeps its own exit status.
 
     Attributes
     ----------
     since : float or None
-        When it was told, by `time.monotonic`.
+        When SIGTERM came, by `time.monotonic`.
     """
 
     def __init__(self) -> None:
         self.since: float | None = None
         self._asked = threading.Event()
         signal.signal(signal.SIGTERM, self._ask)
-        # Python gives signals back before it has taken everything down, and would die of this one.
+        # Python restores default handlers before it has shut down; SIGTERM would kill it there.
         atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
@@ -234,34 +237,34 @@ class StopSignal:
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep so long, or until the job is told to stop; whether it was."""
+        """Sleep for some seconds, or until SIGTERM; return whether SIGTERM came."""
         return self._asked.wait(seconds)
 
 
 def leave() -> NoReturn:
-    """End as a job does that saved because it was told to stop."""
+    """Exit with the status of a job that saved a checkpoint because of SIGTERM."""
     sys.exit(STOPPED)
 
 
 # ------------------------------------------------------------------ changes
 
 _told: float | None = None
-"""When a `StopSignal` was told, by `time.monotonic`."""
+"""When the first `StopSignal` received SIGTERM, by `time.monotonic`."""
 
 _change: Change | None = None
-"""What is known of the change that this generation began with."""
+"""Measurement of the placement change that began this generation, if there is one."""
 
 _checkpoints = False
-"""Whether this process has loaded, or looked for, a checkpoint: then its job can be moved."""
+"""Whether this process looked for a checkpoint, which shows that its job can be moved."""
 
 
 def note_saved(step: int) -> None:
-    """Note that the job, told to stop, is on disk; `save` does so, for checkpoints of its own.
+    """Record that the job is on disk after SIGTERM. `save` calls it for its own checkpoints.
 
     Parameters
     ----------
     step : int
-        The step after which it was saved.
+        The step after which the job was saved.
     """
     job = current()
     if job.generation and _told is not None:
@@ -269,12 +272,12 @@ def note_saved(step: int) -> None:
 
 
 def note_restored(step: int) -> None:
-    """Note that training can go on; `load` does so, and the last to say it counts.
+    """Record that training can go on. `load` calls it; the last call counts.
 
     Parameters
     ----------
     step : int
-        The step from which it goes on; 0 where there was no checkpoint.
+        The step from which training goes on; 0 without a checkpoint.
     """
     global _change, _checkpoints  # noqa: PLW0603  # of the process, which is of one generation
     _checkpoints = True
@@ -284,7 +287,7 @@ def note_restored(step: int) -> None:
 
 
 def note_step(step: float) -> None:
-    """Note that a step was done; `report` does so, which some call for few of them only.
+    """Record that a step is done, for scripts that call `report` only for some steps.
 
     Parameters
     ----------
@@ -305,9 +308,9 @@ class Checkpoint:
     Parameters
     ----------
     step : int
-        The step after which it was.
+        The step after which it was saved.
     data : bytes
-        What was saved.
+        The saved content.
     """
 
     step: int
@@ -315,32 +318,32 @@ class Checkpoint:
 
 
 def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> None:
-    """Save a checkpoint: whole or not at all, and never the only one that is damaged.
+    """Save a checkpoint atomically, and keep the previous one in case this one gets damaged.
 
     Parameters
     ----------
     step : int
-        Steps done so far; among checkpoints the greatest counts.
+        Steps done so far; the checkpoint with the greatest step is the newest.
     data : bytes or memoryview
-        What `load` is to return; a view is written without being copied.
+        Content that `load` returns; a view is written without being copied.
     directory : Path, optional
-        Where; by default the job's own.
+        Target directory; by default the job's own.
 
     Raises
     ------
     OSError
-        If it cannot be written; the checkpoints before are untouched.
+        If it cannot be written; earlier checkpoints are untouched.
     """
     of_the_job = directory is None
     directory = directory or current().checkpoint_dir
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(data).digest()
     header = _HEADER.pack(_MAGIC, step, len(data), digest)
-    for unfinished in directory.glob(".checkpoint-*"):  # of a process that was killed while saving
+    for unfinished in directory.glob(".checkpoint-*"):  # left by a process killed while saving
         unfinished.unlink(missing_ok=True)
     _replace(directory / f"checkpoint-{step:015d}", header, data, lasting=True)
     for later, path in list(_listed(directory)):
-        # Passed over when this run began: it must not be counted among those that are kept.
+        # Damaged and skipped when this run began: it must not count among those that are kept.
         if later > step and _whole(path, later) is None:
             path.unlink(missing_ok=True)
     for _, old in list(_listed(directory))[KEPT:]:
@@ -350,31 +353,31 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
 
 
 def load(directory: Path | None = None) -> Checkpoint | None:
-    """Return the newest whole checkpoint, None where there is none; damaged ones are passed over.
+    """Return the newest valid checkpoint, None without any. Damaged checkpoints are skipped.
 
     Parameters
     ----------
     directory : Path, optional
-        Where; by default the job's own.
+        Directory to read; by default the job's own.
 
     Raises
     ------
     OSError
-        If one may not be read, or its storage is away.
+        If a checkpoint may not be read, or its storage is unreachable.
     """
-    found = next(saved(directory), None)
+    checkpoint = next(saved(directory), None)
     if directory is None:
-        note_restored(0 if found is None else found.step)
-    return found
+        note_restored(0 if checkpoint is None else checkpoint.step)
+    return checkpoint
 
 
 def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
-    """Yield the whole checkpoints that are kept, the newest first; damaged ones are passed over.
+    """Yield the valid checkpoints, the newest first. Damaged ones are skipped.
 
     Parameters
     ----------
     directory : Path, optional
-        Where; by default the job's own.
+        Directory to read; by default the job's own.
     """
     for step, path in _listed(directory or current().checkpoint_dir):
         data = _whole(path, step)
@@ -385,10 +388,10 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
 
 
 def _whole(path: Path, step: int) -> bytes | None:
-    """Return what a checkpoint holds, None where it is damaged, or gone.
+    """Return a checkpoint's data, None if it is damaged or gone.
 
-    One that may not be read, or whose storage is away, may be whole: whoever passed it over would
-    do everything again.
+    Permission and storage errors are raised, because the checkpoint may be valid. Skipping it would
+    repeat all its work.
     """
     try:
         content = path.read_bytes()
@@ -407,7 +410,7 @@ def _whole(path: Path, step: int) -> bytes | None:
 
 
 def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the checkpoints of a directory, the newest first."""
+    """Yield step and path of each checkpoint file in a directory, the newest first."""
     try:
         entries = sorted(directory.iterdir(), reverse=True)
     except FileNotFoundError:
@@ -419,7 +422,7 @@ def _listed(directory: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _replace(path: Path, *content: bytes | memoryview, lasting: bool) -> None:
-    """Put a file in the place of another, at once; if it is to last, it is on disk before."""
+    """Replace a file atomically. If it is to last, flush the content to disk before."""
     new = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         with new.open("wb") as stream:

@@ -1,8 +1,8 @@
-"""What a change of a job's placement costs it, measured in the job itself.
+"""Cost of a change of a job's placement, measured in the job itself.
 
-A change has four stretches: the running step ends and a *checkpoint* is written; the job is *away*
-until its next processes begin, which is the scheduler's time; they *start* and restore; and their
-*first* steps take longer than those after them.
+A change has four stretches. In *checkpoint* the running step ends and a checkpoint is written. The
+job is *away* until its next processes begin, which is the scheduler's time. In *start* these
+processes start and restore. The *first* steps then take longer than those after them.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from typing import Any, Final
 _FILE: Final = "left.json"
 
 STEADY: Final = 5
-"""Stretches after the first that say how long a step takes; an odd number."""
+"""Stretches after the first from which the usual step time is derived; an odd number."""
 
 
 def note_leaving(directory: Path, generation: int, step: int, seconds: float) -> None:
-    """Write down how long it took to save, for the next generation to tell.
+    """Write the duration of saving to a file, which the next generation reports.
 
     Parameters
     ----------
     directory : Path
-        Where checkpoints are.
+        Directory of the checkpoints.
     generation : int
-        The generation that leaves.
+        The generation that ends.
     step : int
-        The step after which it does.
+        The step after which it ends.
     seconds : float
-        From being told to stop until the checkpoint was on disk.
+        Seconds from SIGTERM until the checkpoint was on disk.
     """
     new = directory / f".{_FILE}.{os.getpid()}"
-    told = {"generation": generation, "step": step, "checkpoint": seconds, "at": time.time()}
+    record = {"generation": generation, "step": step, "checkpoint": seconds, "at": time.time()}
     try:
-        new.write_text(json.dumps(told), encoding="ascii")
+        new.write_text(json.dumps(record), encoding="ascii")
         new.replace(directory / _FILE)
     except OSError:
-        new.unlink(missing_ok=True)  # a figure less, no more
+        new.unlink(missing_ok=True)  # only a measurement is lost
 
 
 def began() -> float:
-    """Return when this process began, seconds since 1970."""
+    """Return when this process began, in seconds since 1970."""
     try:
         stat = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
@@ -56,18 +56,18 @@ def began() -> float:
 
 @dataclass
 class Change:
-    """The change that a generation began with, as far as it was measured.
+    """Measurement of the change that began a generation.
 
     Parameters
     ----------
     checkpoint : float or None
-        Seconds to save, of the generation before; None where that did not save when it left.
+        Seconds that the previous generation took to save; None if it did not save when it ended.
     away : float or None
         Seconds from then until this process began.
     start : float
-        Seconds from then until training could go on.
+        Seconds from the beginning of this process until training could go on.
     step : float
-        The step from which it goes on.
+        The step from which training goes on.
     """
 
     checkpoint: float | None
@@ -81,13 +81,13 @@ class Change:
 
     @classmethod
     def measured(cls, directory: Path, generation: int, step: int) -> Change:
-        """Return what is known now that a generation can go on from a step."""
+        """Build the measurement when a generation can go on from a step."""
         now, first = time.time(), began()
         start = max(0.0, now - first)
         try:
             left: Any = json.loads((directory / _FILE).read_bytes())
-            # What one before the last left says nothing of this change: the last was told to stop
-            # before it had restored anything, or died.
+            # A file of an older generation says nothing about this change: the last generation was
+            # stopped before it had restored anything, or died.
             if (left["generation"], left["step"]) == (generation - 1, step):
                 away = max(0.0, first - float(left["at"]))
                 return cls(float(left["checkpoint"]), away, start, step)
@@ -96,13 +96,13 @@ class Change:
         return cls(None, None, start, step)
 
     def reached(self, step: float) -> None:
-        """Note that so many steps are done now; what is no more than before says nothing."""
+        """Record that a number of steps is done now. Ignore a number that did not grow."""
         if len(self._reached) <= STEADY + 1 and step > self._reached[-1][0]:
             self._reached.append((step, time.monotonic()))
 
     @property
     def first(self) -> float | None:
-        """Seconds that the first stretch took longer than those after it, once those are known."""
+        """Extra seconds of the first stretch over the usual step time; None until that is known."""
         if len(self._reached) <= STEADY + 1:
             return None
         pairs = zip(self._reached[:-1], self._reached[1:], strict=True)
@@ -111,7 +111,7 @@ class Change:
         return max(0.0, seconds - steps * typical)
 
     def metrics(self) -> dict[str, float]:
-        """Return what a report says of it; empty until it is fully known."""
+        """Return the metrics to report; empty until all four stretches are known."""
         if self.checkpoint is None or self.away is None:
             return {}
         first = self.first
