@@ -1,1 +1,1 @@
-"""Trainings that other libraries lead: a callback for each, which they load themselves."""
+"""Callbacks for trainings led by other libraries, which the script imports itself."""

@@ -1,4 +1,4 @@
-"""What every callback does: follow a training, report it, and agree on its end."""
+"""Common part of all callbacks: follow a training, report it, and agree on its end."""
 
 from __future__ import annotations
 
@@ -18,17 +18,11 @@ from shadowprice.training.generation import hold, say, wait_for, workers
 from shadowprice.training.reporting import Reporter
 
 SAVE_EVERY: Final = 600.0
-"""Seconds between two checkpoints of a job that is left alone."""
+"""Seconds between two checkpoints of a job that isn't interrupted."""
 
 
 class Following:
-    """Follows a training that something else leads.
-
-    Parameters
-    ----------
-    save_every, report_every : float
-        Seconds between two checkpoints, and between two reports.
-    """
+    """Follow a training that another library leads; periods are in seconds."""
 
     def __init__(self, save_every: float, report_every: float) -> None:
         self._save_every = save_every
@@ -42,16 +36,16 @@ class Following:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that reports."""
+        """Whether this process reports."""
         return not dist.is_initialized() or dist.get_rank() == 0
 
     @property
     def directory(self) -> Path:
-        """Where checkpoints belong."""
+        """Directory of the checkpoints."""
         return jobs.current().checkpoint_dir
 
     def begin(self, done: int) -> None:
-        """Begin to follow, after everything was restored."""
+        """Begin to follow at a step, once everything is restored."""
         self.done = done
         if dist.is_initialized():
             if dist.get_backend() != "gloo":
@@ -68,9 +62,9 @@ class Following:
         self._saved = time.monotonic()
 
     def step(self, done: int, metrics: Mapping[str, float]) -> bool:
-        """Take in that a step was done, and report it; whether it is time to save.
+        """Record and report a finished step; return whether to save now.
 
-        All workers agree on that, and on whether they were told to stop (`told`).
+        All workers agree on this, and on whether SIGTERM came (`told`).
         """
         now = time.monotonic()
         self.done = done
@@ -86,11 +80,11 @@ class Following:
         return self.told or bool(self._flags[1])
 
     def saved(self) -> None:
-        """Note that a checkpoint is whole."""
+        """Record that a complete checkpoint is on disk."""
         self._saved = time.monotonic()
 
     def leave(self) -> NoReturn:
-        """End as a job that saved because it was told to."""
+        """Exit with the status of a job that saved a checkpoint because of SIGTERM."""
         if self.leads:
             jobs.note_saved(self.done)
             say(f"told to stop: saved after step {self.done}")
@@ -98,20 +92,20 @@ class Following:
         jobs.leave()
 
     def end(self, metrics: Mapping[str, float]) -> None:
-        """Report the end of a training that was not told to stop."""
+        """Report the end of a training that ran to its end."""
         if self.leads and self.done:
             self._report(metrics)
             self._reporter.flush()
 
     def _report(self, metrics: Mapping[str, float]) -> None:
-        kept = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        self._reporter.report(self.done, kept)
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._reporter.report(self.done, finite)
 
 
 def be_a_node() -> tuple[int, int]:
-    """Let libraries that ask for torchrun's names find them; return rank and number of workers.
+    """Set the variables of torchrun that libraries read; return rank and number of workers.
 
-    Every worker is a node with one process.
+    Every worker counts as a node with one process.
     """
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if world != "1":
@@ -121,29 +115,22 @@ def be_a_node() -> tuple[int, int]:
 
 
 def divided(batch: int, largest: int, workers: int) -> tuple[int, int]:
-    """Return samples of a worker at a time, and how many times, that make the mini-batch.
+    """Return the samples that a worker computes at a time, and how many times a step.
 
-    Parameters
-    ----------
-    batch : int
-        Samples of a mini-batch, over all workers.
-    largest : int
-        Most samples that a worker computes at a time.
-    workers : int
-        How many there are.
+    ``batch`` is over all workers, and ``largest`` limits the samples of a worker at a time.
 
     Raises
     ------
     TrainingError
-        If they cannot share it evenly.
+        If the workers can't share the mini-batch evenly.
     """
     if batch < 1 or largest < 1:
         raise TrainingError(f"batch is {batch} and largest {largest}: both have to be 1 or more")
-    own, more = divmod(batch, workers)
-    if more or not own:
+    own, remainder = divmod(batch, workers)
+    if remainder or not own:
         raise TrainingError(
             f"{workers} workers cannot share a mini-batch of {batch} evenly: choose one that every "
             "number of workers divides, up to the job's chunks"
         )
-    times = next(one for one in range(1, own + 1) if own % one == 0 and own // one <= largest)
+    times = next(n for n in range(1, own + 1) if own % n == 0 and own // n <= largest)
     return own // times, times

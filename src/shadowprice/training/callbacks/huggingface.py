@@ -27,23 +27,24 @@ from shadowprice.training.generation import say
 
 
 def arguments(batch: int, largest: int) -> dict[str, Any]:
-    """Return those of `TrainingArguments` that follow from the workers of this generation.
+    """Return the `TrainingArguments` that depend on the workers of this generation.
 
-    The mini-batch is the same whatever their number, and so is the order of the data, which
-    transformers draws from ``seed``. The data set has to be a multiple of it (`Elastic` looks):
-    what transformers does with the samples that are left over depends on the workers.
+    The mini-batch is the same for every number of workers, and so is the order of the data, which
+    transformers draws from ``seed``. The size of the data set has to be a multiple of the
+    mini-batch, and `Elastic` checks this. transformers treats remaining samples differently for
+    each number of workers.
 
     Parameters
     ----------
     batch : int
         Samples of a mini-batch, over all workers; every number of workers has to divide it.
     largest : int
-        Most samples that a worker computes at a time.
+        Maximum number of samples that a worker computes at a time.
 
     Raises
     ------
     TrainingError
-        If the workers cannot share the mini-batch evenly.
+        If the workers can't share the mini-batch evenly.
     """
     _, workers = be_a_node()
     size, times = divided(batch, largest, workers)
@@ -56,19 +57,19 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
 
 
 def newest(folder: str | Path | None = None) -> str | None:
-    """Return the newest whole checkpoint of the Trainer, None where there is none.
+    """Return the newest valid checkpoint of the Trainer, None without any.
 
     Parameters
     ----------
     folder : str or Path, optional
-        Its ``output_dir``; by default where the job's checkpoints are.
+        The Trainer's ``output_dir``; by default the job's checkpoint directory.
     """
-    found = newest_whole(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
-    return None if found is None else str(found[1])
+    checkpoint = newest_whole(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
+    return None if checkpoint is None else str(checkpoint[1])
 
 
 class Elastic(TrainerCallback):
-    """Reports how far the Trainer is, seals its checkpoints, and saves and leaves when told to.
+    """Reports the Trainer's progress, seals its checkpoints, and saves and exits on SIGTERM.
 
     Parameters
     ----------
@@ -81,12 +82,12 @@ class Elastic(TrainerCallback):
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Begin to follow.
+        """Begin to follow the training.
 
         Raises
         ------
         TrainingError
-            If the data set has no length, or some samples of it would be left over.
+            If the data set has no length, or isn't a multiple of the mini-batch.
         """
         del control
         own = args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -107,24 +108,24 @@ class Elastic(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
-        """Remember what is to be reported."""
+        """Keep numeric metrics for the next report."""
         del args, state, control
-        numbers = {name: one for name, one in logs.items() if isinstance(one, int | float)}
-        self._metrics |= {name: float(one) for name, one in numbers.items()}
+        numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+        self._metrics |= {name: float(value) for name, value in numbers.items()}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Agree on whether to go on; who is told to stop saves first, and evaluates nothing."""
+        """Agree on whether to go on. After SIGTERM, save and skip the evaluation."""
         del args
         if self._following.step(state.global_step, self._metrics):
             control.should_save = True
         if self._leaves(state):
             control.should_training_stop = True
-            # It comes before the checkpoint, may take longer than the grace, and where the Trainer
-            # keeps the best only it withholds the checkpoint.
+            # An evaluation precedes the checkpoint and may outlast the grace period. If the Trainer
+            # keeps only the best checkpoint, the evaluation may even drop this one.
             control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Seal what was written, once every worker has written its part; leave, if told to."""
+        """Seal the checkpoint once every worker has written its part; exit after SIGTERM."""
         del control
         if dist.is_initialized():
             dist.barrier()
@@ -132,19 +133,21 @@ class Elastic(TrainerCallback):
             folder = Path(args.output_dir)
             seal(folder / f"checkpoint-{state.global_step}")
             kept = {path.name for _number, path in numbered(folder, "checkpoint-")}
-            for _number, left in numbered(folder, "checkpoint-", ".seal"):  # the Trainer keeps two
-                if left.name.removesuffix(".seal") not in kept:
-                    unseal(left.with_suffix(""))
+            for _number, seal_file in numbered(
+                folder, "checkpoint-", ".seal"
+            ):  # Trainer removed some
+                if seal_file.name.removesuffix(".seal") not in kept:
+                    unseal(seal_file.with_suffix(""))
         self._following.saved()
         if self._leaves(state):
             self._following.leave()
 
     def _leaves(self, state: Any) -> bool:
-        """Return whether all were told to leave, and something is left to be done later."""
+        """Return whether SIGTERM came before the last step."""
         return self._following.told and state.global_step < state.max_steps
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report the end, or leave where something kept the Trainer from saving before."""
+        """Report the end, or exit if the Trainer stopped without saving."""
         del args, control
         if self._leaves(state):
             say(f"told to stop: nothing was saved after step {state.global_step}")

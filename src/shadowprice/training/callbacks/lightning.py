@@ -30,7 +30,7 @@ _BEFORE, _AFTER, _KEPT = "lightning-", ".ckpt", 2
 
 
 def arguments() -> dict[str, Any]:
-    """Return those of Lightning's `Trainer` that follow from the workers of this generation."""
+    """Return the arguments of Lightning's `Trainer` that depend on this generation's workers."""
     _, workers = be_a_node()
     return {
         "num_nodes": workers,
@@ -42,15 +42,15 @@ def arguments() -> dict[str, Any]:
 
 
 def newest(folder: str | Path | None = None) -> str | None:
-    """Return the newest whole checkpoint of `Elastic`, None where there is none.
+    """Return the newest valid checkpoint of `Elastic`, None without any.
 
     Parameters
     ----------
     folder : str or Path, optional
-        Where they are; by default where the job's checkpoints are.
+        Directory to read; by default the job's own.
     """
-    found = _found(folder)
-    return None if found is None else str(found[1])
+    checkpoint = _found(folder)
+    return None if checkpoint is None else str(checkpoint[1])
 
 
 def _found(folder: str | Path | None) -> tuple[int, Path] | None:
@@ -58,9 +58,9 @@ def _found(folder: str | Path | None) -> tuple[int, Path] | None:
 
 
 class _Steps(Sampler[list[int]]):
-    """The samples of a worker, step by step: an epoch each time that it is gone through.
+    """The samples of a worker, step by step; each iteration is an epoch.
 
-    The first time, it goes on where the newest checkpoint ended.
+    The first iteration goes on at the step of the newest checkpoint.
     """
 
     def __init__(self, order: Order, first: int, rank: int, size: int) -> None:
@@ -79,33 +79,33 @@ class _Steps(Sampler[list[int]]):
 
 
 def loader(data: Any, order: Order, folder: str | Path | None = None, **options: Any) -> Any:
-    """Return what loads this worker's share of every mini-batch, from the newest checkpoint on.
+    """Return a loader of this worker's share of mini-batches, from the newest checkpoint on.
 
     Parameters
     ----------
     data : Dataset
-        With a length and samples by number.
+        Data set with a length and samples by number.
     order : Order
-        Which samples belong to which step; every number of workers has to divide its mini-batch.
+        Samples of each step; every number of workers has to divide its mini-batch.
     folder : str or Path, optional
-        Where the checkpoints are; by default the job's own.
+        Directory of the checkpoints; by default the job's own.
     **options
         For `DataLoader`: ``num_workers``, ``collate_fn``.
 
     Raises
     ------
     TrainingError
-        If the workers cannot share the mini-batch evenly.
+        If the workers can't share the mini-batch evenly.
     """
     rank, workers = be_a_node()
     size, _ = divided(order.batch, order.batch, workers)
-    found = _found(folder)
-    steps = _Steps(order, 0 if found is None else found[0], rank, size)
+    checkpoint = _found(folder)
+    steps = _Steps(order, 0 if checkpoint is None else checkpoint[0], rank, size)
     return DataLoader(data, batch_sampler=steps, worker_init_fn=shield, **options)
 
 
 class Elastic(pl.Callback):
-    """Reports how far the Trainer is, and saves and leaves when told to.
+    """Reports the Trainer's progress, and saves and exits on SIGTERM.
 
     Parameters
     ----------
@@ -116,23 +116,23 @@ class Elastic(pl.Callback):
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
         self._following = Following(save_every, report_every)
         self._batches = 0
-        """Mini-batches that are done: `global_step` counts those of every optimizer."""
+        """Mini-batches done. `global_step` would count the steps of every optimizer."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint says of it."""
+        """Return the state of the callback for a checkpoint."""
         return {"batches": self._batches}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state of the callback."""
         self._batches = state_dict["batches"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to follow; SIGTERM is Lightning's until here.
+        """Begin to follow the training. Until here Lightning handles SIGTERM.
 
         Raises
         ------
         TrainingError
-            If a step takes several batches, or an epoch is cut short: `loader` could not go on in
+            If a step takes several batches, or an epoch is cut short: `loader` couldn't go on in
             the middle of it.
         """
         del pl_module
@@ -144,17 +144,17 @@ class Elastic(pl.Callback):
             raise TrainingError(
                 "leave limit_train_batches at 1.0: loader goes through whole epochs"
             )
-        # Checkpoints of one optimizer from before batches were counted have its steps.
+        # Older checkpoints have no batch count; with one optimizer `global_step` equals it.
         self._batches = self._batches or trainer.global_step
-        # Lightning leaves a ReduceLROnPlateau's update out in an epoch that it goes on in; but what
-        # is validated at its end is whole.
+        # In a resumed epoch Lightning would skip the update of ReduceLROnPlateau, although the
+        # validation at the epoch's end is complete.
         trainer.fit_loop._restarting = False
         self._following.begin(self._batches)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Agree on whether to go on."""
+        """Agree on whether to go on; save and exit if necessary."""
         del pl_module, outputs, batch, batch_idx
         following = self._following
         self._batches += 1
@@ -175,10 +175,10 @@ class Elastic(pl.Callback):
         self._following.saved()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the end."""
+        """Report the end of the training."""
         del pl_module
         self._following.end(_metrics(trainer))
 
 
 def _metrics(trainer: Any) -> dict[str, float]:
-    return {name: float(one) for name, one in trainer.callback_metrics.items()}
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}

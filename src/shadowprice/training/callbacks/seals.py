@@ -1,4 +1,4 @@
-"""Checkpoints that others write, in files or folders of any make: which of them are whole."""
+"""Seals that mark checkpoints of other libraries, files or folders, as complete."""
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ from shadowprice.training.generation import say
 
 
 def seal(path: Path) -> None:
-    """Write down that a checkpoint is whole, once all of it is on disk.
-
-    Parameters
-    ----------
-    path : Path
-        A file, or a folder of files.
+    """Mark a checkpoint, a file or a folder of files, as complete once it is on disk.
 
     Raises
     ------
     OSError
-        If it cannot be read or the seal not be written; the checkpoint does not count then.
+        If it can't be read or the seal can't be written; the checkpoint then doesn't count.
     """
     content = json.dumps(_digests(path, lasting=True)).encode()
     target = _seal_of(path)
@@ -40,28 +35,28 @@ def seal(path: Path) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a checkpoint is sealed, and still what it was then."""
+    """Return whether a checkpoint is sealed and unchanged since."""
     try:
-        told = json.loads(_seal_of(path).read_bytes())
-        return bool(told == _digests(path, lasting=False))
+        digests = json.loads(_seal_of(path).read_bytes())
+        return bool(digests == _digests(path, lasting=False))
     except (OSError, ValueError):
         return False
 
 
 def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, Path]]:
-    """Yield what is called so, with the number in between, the greatest first."""
+    """Yield number and path of each name ``before<number>after``, greatest number first."""
     pattern = re.compile(re.escape(before) + r"(\d{1,15})" + re.escape(after))
-    found = []
+    matches = []
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
             match = pattern.fullmatch(path.name)
             if match:
-                found.append((int(match[1]), path))
-    yield from sorted(found, reverse=True)
+                matches.append((int(match[1]), path))
+    yield from sorted(matches, reverse=True)
 
 
 def newest(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
-    """Return the newest whole checkpoint and its number, None where there is none."""
+    """Return number and path of the newest complete checkpoint, None without any."""
     for number, path in numbered(folder, before, after):
         if is_whole(path):
             return number, path
@@ -70,7 +65,7 @@ def newest(folder: Path, before: str, after: str = "") -> tuple[int, Path] | Non
 
 
 def unseal(path: Path) -> None:
-    """Take the seal off a checkpoint that is to be removed."""
+    """Remove the seal of a checkpoint before the checkpoint is removed."""
     _seal_of(path).unlink(missing_ok=True)
 
 
@@ -79,14 +74,16 @@ def _seal_of(path: Path) -> Path:
 
 
 def _digests(path: Path, *, lasting: bool) -> dict[str, list[object]]:
-    """Return size and SHA-256 of a file, or of all files of a folder."""
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
-    told: dict[str, list[object]] = {}
+    """Return size and SHA-256 of every file of a checkpoint; sync the files if ``lasting``."""
+    files = (
+        [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file())
+    )
+    digests: dict[str, list[object]] = {}
     for file in files:
         with file.open("rb") as stream:
             if lasting:
                 os.fsync(stream.fileno())
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         name = file.relative_to(path).as_posix() if file != path else ""
-        told[name] = [file.stat().st_size, digest]
-    return told
+        digests[name] = [file.stat().st_size, digest]
+    return digests
