@@ -1,6 +1,6 @@
-"""Training that goes on through every change of its workers; runs inside jobs.
+"""Training inside jobs that continues through every change of the number of workers.
 
-Names are loaded when they are used: only they need torch (``pip install 'shadowprice[train]'``).
+Names are loaded at first use, because they need torch (``pip install 'shadowprice[train]'``).
 """
 
 from __future__ import annotations

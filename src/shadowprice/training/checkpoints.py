@@ -1,9 +1,10 @@
-"""Checkpoints of torch objects: whole or not at all, by one process or by all of them.
+"""Checkpoints of torch objects, atomic and written by one process or by all of them.
 
-They are `shadowprice.jobs` checkpoints (atomic, with a checksum, the one before is kept) whose data
-is a state that `torch.save` wrote, and are read without running what they hold (`weights_only`).
-Where every process keeps a piece of the state, the pieces are written first, each a checkpoint of
-its own in ``piece-N``; the leader's, with their digests, is what makes the whole.
+They are `shadowprice.jobs` checkpoints: atomic, with a checksum, and the previous one is kept.
+Their data is a state that `torch.save` wrote. Reading it never runs code (`weights_only`).
+
+If every process has a piece of the state, each writes its piece first, as a checkpoint of its own
+in ``piece-N``. The leader's checkpoint comes last, and has the digests of all pieces.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _PIECES = "_pieces"
 
 @dataclass(frozen=True)
 class Restored:
-    """A checkpoint that was found.
+    """A checkpoint that was loaded.
 
     Parameters
     ----------
     step : int
-        The step after which it was made.
+        The step after which it was saved.
     state : mapping
-        What was saved.
+        The saved state.
     size : int
-        Its bytes.
+        Its size in bytes.
     """
 
     step: int
@@ -50,16 +51,16 @@ class Restored:
 
     @property
     def pieces(self) -> int:
-        """How many pieces lie beside it."""
+        """Number of pieces that belong to the checkpoint."""
         return len(self._digests)
 
     def piece(self, number: int) -> dict[str, Any]:
-        """Return what a piece holds.
+        """Return the state of a piece.
 
         Raises
         ------
         OSError
-            If it is not what it was when this checkpoint was found.
+            If the piece has changed since this checkpoint was loaded.
         """
         data = _piece(self._directory, number, self.step, self._digests[number])
         if data is None:
@@ -75,35 +76,35 @@ def packed(state: State, what: str = "a state") -> memoryview:
     state : mapping
         The state.
     what : str
-        What errors call it.
+        Name of the state in errors.
 
     Raises
     ------
     TrainingError
-        If it holds anything else, numpy's numbers for one: it could not be read again.
+        If it contains anything else, such as numpy's numbers, which can't be loaded again.
     """
     stream = io.BytesIO()
     try:
         torch.save(dict(state), stream)
         stream.seek(0)
-        torch.load(stream, map_location="meta", weights_only=True)  # all but what tensors hold
+        torch.load(stream, map_location="meta", weights_only=True)  # all but the tensors' elements
     except (pickle.PickleError, AttributeError, TypeError) as error:
-        # The line that names what it is comes after advice to read it nevertheless.
-        said = next((one for one in str(error).splitlines() if "GLOBAL" in one), str(error))
+        # torch first advises to load without `weights_only`; a later line names the type.
+        reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error))
         raise TrainingError(
             f"{what} is more than tensors, Python's own numbers, strings and mappings and "
-            f"sequences of them, and could not be read again: {said.strip()}"
+            f"sequences of them, and could not be read again: {reason.strip()}"
         ) from error
     return stream.getbuffer()
 
 
 def unpacked(data: bytes) -> dict[str, Any]:
-    """Return the state that `packed` took, its tensors on the CPU; nothing in it is run.
+    """Return the state that `packed` wrote, with tensors on the CPU. Never runs code in it.
 
     Raises
     ------
     pickle.UnpicklingError
-        If it holds anything but data.
+        If it contains anything but data.
     """
     state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
@@ -121,16 +122,16 @@ def save(
     step : int
         Steps done.
     state : mapping
-        What `load` is to return.
+        State that `load` returns.
     directory : Path, optional
-        Where; by default the job's own.
+        Target directory; by default the job's own.
     digests : sequence of str, optional
-        What `save_piece` returned, in order; every piece is on disk before.
+        Results of `save_piece`, in the order of the pieces, which have to be on disk already.
 
     Raises
     ------
     OSError
-        If it cannot be written; the checkpoints before are untouched.
+        If it cannot be written; earlier checkpoints are untouched.
     """
     data = packed({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
@@ -138,18 +139,18 @@ def save(
 
 
 def save_piece(step: int, number: int, state: State, directory: Path | None = None) -> str:
-    """Save this process's piece of a checkpoint that `save` will make whole; return its digest.
+    """Save this process's piece of a checkpoint, and return its digest for `save`.
 
     Parameters
     ----------
     step : int
         Steps done.
     number : int
-        Which piece: they count from 0 on.
+        Number of the piece, from 0.
     state : mapping
-        What `Restored.piece` is to return.
+        State that `Restored.piece` returns.
     directory : Path, optional
-        Where; by default the job's own.
+        Directory of the whole checkpoint; by default the job's own.
     """
     data = packed(state)
     jobs.save(step, data, _folder(directory or jobs.current().checkpoint_dir, number))
@@ -157,12 +158,12 @@ def save_piece(step: int, number: int, state: State, directory: Path | None = No
 
 
 def load(directory: Path | None = None) -> Restored | None:
-    """Return the newest checkpoint that is whole, its pieces included; None where there is none.
+    """Return the newest valid checkpoint with all its pieces; None without any.
 
     Parameters
     ----------
     directory : Path, optional
-        Where; by default the job's own.
+        Directory to read; by default the job's own.
     """
     directory = directory or jobs.current().checkpoint_dir
     for found in jobs.saved(directory):
@@ -173,16 +174,16 @@ def load(directory: Path | None = None) -> Restored | None:
 
 
 def load_together(directory: Path | None = None, group: Any = None) -> Restored | None:
-    """Let the leader load, and give every process what it found: all go on from the same.
+    """Load on the leader and broadcast the result, so that all processes start from it.
 
-    The directory need not be reachable for the others, but for pieces.
+    Only the leader reads the directory. Other processes need it only for pieces.
 
     Parameters
     ----------
     directory : Path, optional
-        Where; by default the job's own.
+        Directory to read; by default the job's own.
     group : process group, optional
-        Over which it is sent: one that takes tensors of the CPU.
+        Group of the broadcast, which has to take tensors of the CPU.
     """
     directory = directory or jobs.current().checkpoint_dir
     found = load(directory) if dist.get_rank() == 0 else None
@@ -192,7 +193,7 @@ def load_together(directory: Path | None = None, group: Any = None) -> Restored 
         data = bytes(packed({**found.state, _PIECES: list(found._digests)}))
         head[1] = len(data)
     wait_for(dist.broadcast(head, 0, group=group, async_op=True))
-    step, size = (int(one) for one in head)
+    step, size = (int(number) for number in head)
     if step < 0:
         return None
     content = torch.frombuffer(bytearray(data or bytes(size)), dtype=torch.uint8)
@@ -207,8 +208,8 @@ def load_together(directory: Path | None = None, group: Any = None) -> Restored 
 def _restored(found: jobs.Checkpoint, directory: Path) -> Restored | None:
     try:
         state = unpacked(found.data)
-        digests = tuple(str(one) for one in state.pop(_PIECES))
-    except Exception as error:  # whole, but of another making: reading it may raise anything
+        digests = tuple(str(value) for value in state.pop(_PIECES))
+    except Exception as error:  # valid, but saved by other code: reading it may raise anything
         reason = (str(error).splitlines() or [""])[0]
         say(f"the checkpoint of step {found.step} was not made here, and is left out: {reason}")
         return None

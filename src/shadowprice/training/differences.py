@@ -1,4 +1,4 @@
-"""What a part of a mini-batch changed of what a model keeps beside its parameters."""
+"""Change of a model's buffers by a part of a mini-batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 
 
 def difference(after: Any, before: Any) -> Any:
-    """Return how two tensors differ; 0 wherever they are the same.
+    """Return the difference of two tensors, 0 wherever they are equal.
 
-    Infinity less itself is no number, and attention masks are made of it.
+    Plain subtraction gives NaN for equal infinities, which attention masks contain.
     """
     return torch.where(after == before, 0.0, after - before)

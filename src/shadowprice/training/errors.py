@@ -1,7 +1,7 @@
-"""What goes wrong in training and is the script's or the job file's to mend."""
+"""Errors that the author of a training script or of a job file has to correct."""
 
 from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """A training script asks for what cannot be, or finds what it cannot go on from."""
+    """A training script requests something invalid, or can't go on from the state it finds."""

@@ -1,4 +1,4 @@
-"""One generation of a job: what its processes were told, and how they find each other."""
+"""One generation of a job: the identity of its processes, and their process group."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from shadowprice import jobs
 from shadowprice.training.errors import TrainingError
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long processes wait for each other: to come together, and in all they do together."""
+"""Timeout of processes for each other: for joining, and for every collective operation."""
 
 _MORE: Final = timedelta(seconds=30)
-"""What NCCL has beyond that: it ends a process that waits too long, without a word of ours."""
+"""Extra time for NCCL, which ends a process at its timeout without an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What this process is among those of its generation.
+    """Identity of this process among the processes of its generation.
 
     Parameters
     ----------
     job : jobs.Job
-        What it was told.
+        Identity of the process within its job.
     rank, world : int
-        Its number among all processes, and how many there are: workers first, then servers.
+        Rank among all processes, and their number; workers come first, then parameter servers.
     address : str
-        Where they meet; empty for a process that is alone.
+        Address of the rendezvous; empty for a process that is alone.
     """
 
     job: jobs.Job
@@ -47,17 +47,17 @@ class Generation:
 
     @property
     def device(self) -> torch.device:
-        """What it computes on: a GPU that it was given, else the CPU; see `own_device`."""
+        """Device of this process: its GPU if it has one, otherwise the CPU; see `own_device`."""
         return own_device()
 
 
 def current() -> Generation:
-    """Return what this process was told; one that was told nothing is alone.
+    """Return the identity of this process from the environment; by default it is alone.
 
     Raises
     ------
     TrainingError
-        If it was told that there are others, and not where.
+        If the environment is invalid, or names other processes without an address.
     """
     job = jobs.current()
     try:
@@ -81,21 +81,22 @@ def current() -> Generation:
 def join_group(
     generation: Generation, *, backend: str | None = None, patience: timedelta = PATIENCE
 ) -> None:
-    """Come together with the other processes of the generation, as `torch.distributed` does.
+    """Join the process group of the generation with `torch.distributed`.
 
     Parameters
     ----------
     generation : Generation
-        Which.
+        The generation to join.
     backend : str, optional
-        How tensors travel; by default NCCL where every process has a GPU of its own, else gloo.
+        Backend of the group. By default it is NCCL if every process has a GPU of its own,
+        otherwise gloo.
     patience : timedelta, optional
-        How long to wait for the others, now and in everything done together later.
+        Timeout for joining and for all later collective operations.
 
     Raises
     ------
     TrainingError
-        If they do not come, or torch has no such backend here.
+        If the other processes don't join in time, or torch lacks the backend here.
     """
     if dist.is_initialized():
         raise TrainingError("the process group exists already: join before anything else does")
@@ -104,7 +105,7 @@ def join_group(
     if generation.device.type == "cuda":
         torch.cuda.set_device(generation.device)
     if generation.address and _loopback(generation.address.rpartition(":")[0]):
-        # gloo asks the resolver for this machine's name, which not every machine knows.
+        # gloo resolves this machine's host name, which fails on some machines.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     rank, world = generation.rank, generation.world
     try:
@@ -126,7 +127,7 @@ def join_group(
 
 
 def _met(rank: int, world: int, patience: timedelta) -> Any:
-    """Return the store in which all processes of a generation find each other."""
+    """Return the store for the rendezvous of all processes of a generation."""
     if world == 1:
         return dist.HashStore()
     store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=patience))
@@ -135,33 +136,36 @@ def _met(rank: int, world: int, patience: timedelta) -> Any:
 
 
 def _fitting(rank: int, world: int, store: Any) -> str:
-    """Return the backend that all processes can use, the same to all of them."""
+    """Return the backend that all processes can use; every process gets the same one."""
     own = _own_gpu()
     if world == 1:
         return "nccl" if own else "gloo"
     store = dist.PrefixStore("gpus", store)
     store.set(str(rank), own)
-    gpus = [one for one in store.multi_get([str(each) for each in range(world)]) if one]
+    gpus = [gpu for gpu in store.multi_get([str(other) for other in range(world)]) if gpu]
     if len(gpus) == len({*gpus}) == world:
         return "nccl"
     if gpus and rank == 0:
-        why = f"{world - len(gpus)} have none" if len(gpus) < world else "some share one"
-        say(f"not every process has a GPU of its own ({why}): they meet by gloo, not by NCCL")
+        reason = f"{world - len(gpus)} have none" if len(gpus) < world else "some share one"
+        say(f"not every process has a GPU of its own ({reason}): they meet by gloo, not by NCCL")
     return "gloo"
 
 
 def _own_gpu() -> str:
-    """Return what NCCL tells GPUs apart by, which refuses two processes on one; empty for none."""
+    """Return an identifier of this process's GPU, empty without one.
+
+    NCCL refuses two processes on one GPU, and tells GPUs apart by these values.
+    """
     if not nccl_here():
         return ""
-    found = torch.cuda.get_device_properties(own_device())
-    place = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    gpu = str(found.uuid) if None in place else ":".join(map(str, place))
+    properties = torch.cuda.get_device_properties(own_device())
+    address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    gpu = str(properties.uuid) if None in address else ":".join(map(str, address))
     return f"{os.environ.get('NCCL_HOSTID') or _machine()} {gpu}"
 
 
 def _machine() -> str:
-    """Return a name that no other machine has: hosts may be called alike."""
+    """Return a name that is unique to this machine, because host names may repeat."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -170,11 +174,10 @@ def _machine() -> str:
 
 
 def own_device() -> torch.device:
-    """Return what this process computes on: a GPU of its own where there is any, else the CPU.
+    """Return the device of this process: its own GPU if it has one, otherwise the CPU.
 
-    Executors show a process no GPUs but its own, of which it takes the first. torchrun shows all
-    of a machine to all processes there, and numbers these: two of them on one GPU is what NCCL
-    refuses.
+    Executors show a process only its own GPUs, and it uses the first. torchrun shows all GPUs of a
+    machine to all processes and numbers these processes. NCCL refuses two processes on one GPU.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -184,62 +187,62 @@ def own_device() -> torch.device:
 
 
 def nccl_here() -> bool:
-    """Return whether NCCL can be used: torch has it, and this process a GPU."""
+    """Return whether torch has NCCL and this process has a GPU."""
     return bool(dist.is_nccl_available() and torch.cuda.is_available())
 
 
 def no_backend(name: str) -> TrainingError:
-    """Return what is raised where torch has no such backend."""
+    """Return the error for a backend that torch lacks here."""
     return TrainingError(f"torch has no backend {name!r} here; gloo works everywhere")
 
 
 def hold(group: Any) -> None:
-    """Keep a process group, or a tensor that travelled in one, until the process is gone.
+    """Keep a process group, or a tensor sent in one, alive until the process ends.
 
-    A group waits for its threads when it is let go of. One of them may just want Python's lock, to
-    let go of the last tensor that was sent; whoever lets go of the group has that lock, and both
-    wait for ever. So leaving would hang, now and then: what is held is never let go of.
+    The destructor of a group waits for the group's threads. A thread may need Python's lock to
+    release the last tensor that it sent, while the caller of the destructor has that lock. This
+    deadlock would make some processes hang at exit, so held objects are never released.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 _newest: Final[deque[Any]] = deque(maxlen=16)
-"""What was done together last; see `wait_for`."""
+"""The latest collective operations; see `wait_for`."""
 
 hold(_newest)
 
 
 def wait_for(work: Any) -> None:
-    """Wait for what was begun together (``async_op=True``), and hold it while it is new.
+    """Wait for a collective operation (``async_op=True``), and keep its object for a while.
 
-    A gloo thread lets go of what it did a moment after it is known to be done. Whoever is the last
-    to do so lets go of its tensors, for which Python's lock is needed; in an interpreter that is
-    shutting down no thread gets it, but is ended where nothing may fail, and the process is aborted
-    (SIGABRT). So no thread is the last.
+    A gloo thread drops its reference a moment after the operation is done. The thread that drops
+    the last reference frees the tensors, which needs Python's lock. In an interpreter that is
+    shutting down no thread gets this lock, and the process aborts (SIGABRT). The reference kept
+    here makes sure that no gloo thread drops the last one.
 
     Parameters
     ----------
     work : torch.distributed.Work
-        What `dist.all_reduce` and the like return.
+        Result of `dist.all_reduce` and other collective operations.
     """
     work.wait()
     _newest.append(work)
 
 
 def leave_group() -> None:
-    """Let go of the others; nothing happens where there is no group."""
+    """Destroy the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def workers() -> str:
-    """Return how many workers there are, and how they are connected, for people."""
+    """Return the number of workers and their backend as text for logs."""
     count = dist.get_world_size() if dist.is_initialized() else 1
     return f"{count} workers, {dist.get_backend()}" if count > 1 else "1 worker"
 
 
 def say(text: str) -> None:
-    """Tell people something, in the process's log."""
+    """Write a line to the process's log."""
     print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that follow from where training is, not from how it got there."""
+"""Random numbers that depend on the training step, not on how the job got there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ import torch
 
 
 def seed_all(key: int) -> None:
-    """Set what `torch`, `numpy.random` and `random` draw next, on every device.
-
-    Parameters
-    ----------
-    key : int
-        64 bits, from `Order.key`.
-    """
+    """Seed `torch`, `numpy.random` and `random` on every device with 64 bits of `Order.key`."""
     torch.default_generator.manual_seed(key)  # `torch.manual_seed` takes half a millisecond
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(key)
@@ -25,9 +19,9 @@ def seed_all(key: int) -> None:
 
 
 def shield(_worker: int = 0) -> None:
-    """Let a process that loads data outlive the SIGTERM that its training is told to save by.
+    """Ignore SIGTERM in a process that loads data; a ``worker_init_fn`` of a `DataLoader`.
 
-    A ``worker_init_fn`` of a `DataLoader`: the signal goes to all processes, and one that loads
-    data and died of it would end the training before it has saved. It ends with its training.
+    All processes of a job get the SIGTERM on which the training saves. A loader that died of it
+    would end the training before it has saved. The loader ends with its training.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

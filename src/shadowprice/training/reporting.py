@@ -1,4 +1,4 @@
-"""Reports that never hold training up."""
+"""Progress reports that never delay training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from shadowprice import jobs
 
 
 class Reporter:
-    """Sends the newest report from a thread of its own; older ones that still wait are dropped.
+    """Send the newest report from a thread of its own; drop older reports that still wait.
 
-    Parameters
-    ----------
-    every : float
-        Seconds between two reports, at least.
+    ``every`` is the minimum number of seconds between two reports.
     """
 
     def __init__(self, every: float) -> None:
@@ -28,11 +25,11 @@ class Reporter:
 
     @property
     def due(self) -> bool:
-        """Whether the last report was long enough ago."""
+        """Whether the last report is long enough ago."""
         return time.monotonic() >= self._next
 
     def report(self, minibatches: float, metrics: Mapping[str, float]) -> None:
-        """Send this as soon as what is being sent has gone."""
+        """Send a report once the report in progress is sent."""
         self._next = time.monotonic() + self._every
         with self._change:
             self._waiting = (minibatches, dict(metrics))
@@ -42,7 +39,7 @@ class Reporter:
             self._change.notify_all()
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Wait until everything was sent, so long at most; whether it was."""
+        """Wait until every report is sent, at most some seconds; return whether it was."""
         with self._change:
             return self._change.wait_for(lambda: not (self._waiting or self._busy), seconds)
 

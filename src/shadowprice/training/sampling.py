@@ -1,9 +1,9 @@
-"""Which samples belong to which step: a property of the job, not of how many workers it has.
+"""Samples of each step: a property of the job, independent of its number of workers.
 
-Steps count from the job's very beginning. The samples of an epoch are shuffled by the seed and the
-epoch's number; each step takes the next `Order.batch` of them, and cuts them into *parts*. A worker
-computes whole parts, one after the other, so that what one part sees (its samples, its random
-numbers, the statistics of its batch normalisation) is the same however many workers there are.
+Steps count from the job's very beginning. The seed and the epoch's number shuffle the samples of an
+epoch. Each step takes the next `Order.batch` samples and cuts them into *parts*. A worker computes
+whole parts, one after the other. So a part has the same samples, random numbers and statistics of
+batch normalisation for every number of workers.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MOST = 2**62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What a worker computes at a time.
+    """The samples that a worker computes at a time.
 
     Parameters
     ----------
     step : int
-        The step it belongs to, from 0 on.
+        Step of the part, from 0.
     number : int
-        Its number among the step's parts.
+        Number of the part within its step.
     samples : array of int64
-        Its samples, by their number in the data set.
+        Indices of its samples in the data set.
     weight : float
-        Its share of the step's mini-batch; 0 where it is computed only because a worker has none
-        of its own (`Order.share`).
+        Share of the step's mini-batch. It is 0 for a part that a worker computes only because it
+        has none of its own (`Order.share`).
     """
 
     step: int
@@ -56,15 +56,15 @@ class Order:
     samples : int
         Samples of the data set.
     batch : int
-        Samples of a mini-batch: over all workers, not for each.
+        Samples of a mini-batch, over all workers together.
     parts : int, optional
-        Parts of a mini-batch, which is also the most workers that have something to do.
+        Parts of a mini-batch, which is also the maximum number of workers with something to do.
     seed : int, optional
-        What order and random numbers follow from.
+        Seed of the order and of all random numbers.
     shuffle : bool, optional
-        Whether every epoch has an order of its own; else that of the data set.
+        Whether every epoch has an order of its own; otherwise it is that of the data set.
     whole : bool, optional
-        Whether a last mini-batch of an epoch that is not full is left out.
+        Whether an incomplete last mini-batch of an epoch is left out.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class Order:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        # numpy's numbers would do, but not in a checkpoint.
+        # A checkpoint can't hold numpy's numbers.
         for name in ("samples", "batch", "parts", "seed"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         for name in ("shuffle", "whole"):
@@ -101,22 +101,22 @@ class Order:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps in an epoch."""
         return self.samples // self.batch if self.whole else -(-self.samples // self.batch)
 
     def epoch(self, step: int) -> int:
-        """Return the epoch of a step, from 0 on."""
+        """Return the epoch of a step, from 0."""
         return step // self.steps
 
     def minibatch(self, step: int) -> Samples:
-        """Return the samples of a step, in their order."""
+        """Return the sample indices of a step, in the order of training."""
         epoch, within = divmod(step, self.steps)
         order = _permutation(self.samples, self.seed, epoch) if self.shuffle else None
         first, last = within * self.batch, min((within + 1) * self.batch, self.samples)
         return np.arange(first, last, dtype=np.int64) if order is None else order[first:last]
 
     def divided(self, step: int) -> tuple[Part, ...]:
-        """Return the parts of a step: no larger than those of a full mini-batch, never empty."""
+        """Return the parts of a step: never empty, and at most as large as in a full mini-batch."""
         minibatch = self.minibatch(step)
         largest = -(-self.batch // self.parts)
         count = min(self.parts, -(-len(minibatch) // largest))
@@ -127,17 +127,17 @@ class Order:
         )
 
     def share(self, step: int, rank: int, workers: int) -> tuple[Part, ...]:
-        """Return the parts of a step that fall to a worker.
+        """Return the parts of a step that a worker computes.
 
-        Neighbouring parts go to the same worker, as evenly as can be. A worker beyond the number of
-        parts gets the first one with weight 0, so that it takes part in what all do together.
+        Neighbouring parts go to the same worker, as evenly as possible. A worker beyond the number
+        of parts gets the first part with weight 0, so that it takes part in collective operations.
 
         Parameters
         ----------
         step : int
             The step.
         rank, workers : int
-            The worker's number, and how many there are.
+            Rank of the worker, and the number of workers.
         """
         parts = self.divided(step)
         even, more = divmod(len(parts), workers)
@@ -151,15 +151,16 @@ class Order:
         Parameters
         ----------
         step, part : int
-            Which part.
+            Step, and number of the part within it.
         use : int, optional
-            What for: 0 for the model, 1 for loading its samples.
+            Purpose of the random numbers: 0 for the model, 1 for loading samples, 2 for the time
+            between steps, 3 for the creation of the model.
         """
-        drawn = np.random.SeedSequence((self.seed, 1, step, part, use)).generate_state(1, np.uint64)
-        return int(drawn[0])
+        state = np.random.SeedSequence((self.seed, 1, step, part, use)).generate_state(1, np.uint64)
+        return int(state[0])
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint says of it."""
+        """Return the fields of the order as plain values for a checkpoint."""
         return asdict(self)
 
     def check(self, found: Mapping[str, Any]) -> None:
@@ -168,7 +169,7 @@ class Order:
         Raises
         ------
         TrainingError
-            If it was not, naming what differs.
+            If a field differs; the message names it.
         """
         for name, value in self.state().items():
             if found.get(name) != value:
@@ -179,12 +180,12 @@ class Order:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Return a whole number as Python's own.
+    """Return an integer of any type as Python's int.
 
     Raises
     ------
     TrainingError
-        If it is none.
+        If the value isn't an integer.
     """
     try:
         return operator.index(value)
@@ -194,7 +195,7 @@ def whole_number(name: str, value: Any) -> int:
 
 @lru_cache(maxsize=2)
 def _permutation(samples: int, seed: int, epoch: int) -> Samples:
-    draw = np.random.default_rng(np.random.SeedSequence((seed, 0, epoch)))
-    order = draw.permutation(samples)
+    generator = np.random.default_rng(np.random.SeedSequence((seed, 0, epoch)))
+    order = generator.permutation(samples)
     order.setflags(write=False)
     return order

@@ -1,4 +1,4 @@
-"""Samples of parts, loaded by as many processes as are asked for, in the order of the job."""
+"""Loading of parts in any number of processes, in the order of the job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from shadowprice.training.sampling import Order, Part
 class _Parts(Dataset[Any]):
     """A data set of whole parts.
 
-    Its random numbers follow from the part: what is drawn to change a sample (to crop, to flip) is
-    the same in whichever process it is loaded.
+    The random numbers of augmentation (crops, flips) depend only on the part, so every process
+    loads the same samples.
     """
 
     def __init__(self, data: Any, order: Order, collate: Callable[[Any], Any] | None) -> None:
@@ -36,7 +36,7 @@ class _Parts(Dataset[Any]):
 
 
 class _OwnParts(Sampler[Part]):
-    """The parts of one worker, from a step on."""
+    """The parts of one worker from a step on."""
 
     def __init__(self, order: Order, first: int, last: int, rank: int, workers: int) -> None:
         self._order, self._steps = order, range(first, last)
@@ -57,27 +57,16 @@ def batches(
     collate: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> Iterator[Any]:
-    """Return what the parts of a worker hold, one after the other, over many steps.
+    """Return an iterator over the batches of a worker's parts, in the order of the steps.
 
-    Parameters
-    ----------
-    data : Dataset
-        With a length and samples by number.
-    order : Order
-        Which samples belong to which step.
-    steps : range
-        The steps.
-    rank, workers : int
-        Which worker, of how many.
-    collate : callable, optional
-        What makes one batch of several samples; by default torch's own.
-    **options
-        For `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
+    ``data`` has a length and samples by number. ``collate`` makes a batch of samples, by default as
+    torch does. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
+    ``pin_memory``.
 
     Raises
     ------
     TrainingError
-        If the data set has no length, or another than the order says.
+        If the data set has no length, or its length differs from the order's.
     """
     try:
         length = len(data)
@@ -101,15 +90,15 @@ def batches(
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """Return a batch whose tensors, wherever in it they are, are on a device."""
+    """Return a batch with all tensors in it, however nested, on a device."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return type(batch)({name: moved(one, device) for name, one in batch.items()})
+        return type(batch)({name: moved(value, device) for name, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(one, device) for one in batch))
+        return type(batch)(*(moved(value, device) for value in batch))
     if isinstance(batch, tuple | list):
-        return type(batch)(moved(one, device) for one in batch)
+        return type(batch)(moved(value, device) for value in batch)
     return batch
 
 

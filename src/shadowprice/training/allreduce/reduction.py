@@ -1,4 +1,4 @@
-"""When gradients travel: once a step, and what would be left with one worker is refused."""
+"""Synchronisation of gradients once a step, which refuses gradients that it would miss."""
 
 from __future__ import annotations
 
@@ -13,16 +13,11 @@ from shadowprice.training.errors import TrainingError
 
 
 class Reduction:
-    """Lets a model's gradients travel once a step, and watches that all of them do.
+    """Synchronises a model's gradients once a step, and checks that none is missed.
 
-    `DistributedDataParallel` averages gradients in the first backward pass after a forward pass
-    through it, and in no other. What a second one adds stays with its worker, and the workers'
-    models drift apart without a word.
-
-    Parameters
-    ----------
-    wrapped : DistributedDataParallel
-        The model.
+    `DistributedDataParallel` averages gradients only in the first backward pass after a forward
+    pass through it. Gradients of a second backward pass stay local, and the workers' models drift
+    apart silently.
 
     Attributes
     ----------
@@ -33,21 +28,21 @@ class Reduction:
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
         self._travelled: set[str] | None = None
-        """Parameters whose gradients were, since the last forward pass; None before the first."""
+        """Parameters with averaged gradients since the last forward pass; None before the first."""
         self._watching = False
         wrapped.register_forward_pre_hook(self._forward)
-        for name, one in wrapped.module.named_parameters():
-            if one.requires_grad:
-                one.register_post_accumulate_grad_hook(partial(self._accumulated, name))
+        for name, parameter in wrapped.module.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
 
     def withheld(self) -> contextlib.AbstractContextManager[None]:
-        """Let gradients be added up here within, and not travel."""
-        withheld: contextlib.AbstractContextManager[None] = self.wrapped.no_sync()
-        return withheld
+        """Return a context that adds gradients up locally without synchronising them."""
+        context: contextlib.AbstractContextManager[None] = self.wrapped.no_sync()
+        return context
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch the part within, with whose backward pass gradients travel."""
+        """Synchronise gradients in the backward pass of this context, and check them."""
         self._watching, self._travelled = not self.wrapped.static_graph, None
         try:
             yield

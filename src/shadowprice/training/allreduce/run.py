@@ -1,4 +1,4 @@
-"""The context that a training script adopts: it goes on where the job was, and ends when told to.
+"""Data-parallel training that resumes where the job was, and saves and exits on SIGTERM.
 
 .. code-block:: python
 
@@ -48,28 +48,27 @@ from shadowprice.training.reporting import Reporter
 from shadowprice.training.sampling import Order
 
 SAVE_EVERY: Final = 600.0
-"""Seconds between two checkpoints of a job that is left alone."""
+"""Seconds between two checkpoints of a job that isn't interrupted."""
 
 REPORT_EVERY: Final = 2.0
 """Seconds between two reports."""
 
 
 class Run:
-    """A job's training, as far as this generation of it goes; `join` makes it.
+    """A job's training within this generation; `join` creates it.
 
     Attributes
     ----------
     generation : Generation
-        What this process is among the others.
+        Identity of this process among the processes of its generation.
     order : Order
-        Which samples belong to which step.
+        Samples of each step.
     total : int
         Steps of the whole training.
     done : int
         Steps done since the job's beginning.
     loss : float or None
-        The loss of the newest step over its whole mini-batch; on GPUs, of the newest that was
-        reported.
+        Loss of the newest step over its whole mini-batch; on GPUs, the loss that was reported last.
     """
 
     def __init__(
@@ -97,19 +96,19 @@ class Run:
         self._gradients: dict[str, dict[str, Any]] = {}
         self._notes: dict[str, float] = {}
         self._stop: jobs.StopSignal | None = None
-        self._step: Step | None = None  # the one that is under way
-        self._broken: Step | None = None  # one that was begun, and the loop left before its end
+        self._step: Step | None = None  # the current step
+        self._broken: Step | None = None  # a step whose loop was left before its end
         self._save_asked = False
         self._saved_at, self._saved_step = time.monotonic(), -1
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that reports and saves."""
+        """Whether this process reports and saves."""
         return self.generation.rank == 0
 
     @property
     def device(self) -> torch.device:
-        """What this process computes on."""
+        """Device of this process."""
         return self.generation.device
 
     # ---------------------------------------------------------------- setting up
@@ -120,7 +119,7 @@ class Run:
         Parameters
         ----------
         model : torch.nn.Module
-            It is moved to this process's device.
+            The model, which is moved to this process's device.
         **options
             For `DistributedDataParallel`: ``find_unused_parameters``, ``bucket_cap_mb``.
         """
@@ -128,19 +127,19 @@ class Run:
         devices = [self.device] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=devices, **options)
         wrapped.broadcast_buffers = (
-            False  # `Buffers` keeps them alike; versions differ in the argument
+            False  # `Buffers` synchronises them; torch versions differ in the argument
         )
         self._models.append(wrapped)
         self._reductions.append(Reduction(wrapped))
         return wrapped
 
     def keep(self, **objects: Any) -> bool:
-        """Let objects be as in the newest whole checkpoint, and be saved in those to come.
+        """Restore objects from the newest valid checkpoint, and include them in later ones.
 
         Parameters
         ----------
         **objects
-            By name, whatever has ``state_dict`` and ``load_state_dict``: models, optimizers,
+            Objects by name, with ``state_dict`` and ``load_state_dict``: models, optimizers,
             learning rate schedules, gradient scalers.
 
         Returns
@@ -151,26 +150,26 @@ class Run:
         Raises
         ------
         TrainingError
-            If the checkpoint is of another order of the data or of other objects, or an object's
-            state is nothing that a checkpoint holds.
+            If the checkpoint has another order of the data or other objects, or a checkpoint can't
+            hold the state of an object.
         """
         if self._kept is not None:
             raise TrainingError("keep is called twice: name all objects in one call")
         if not objects:
             raise TrainingError("keep what? name the model and its optimizer at least")
-        self._kept = {name: _bare(one) for name, one in objects.items()}
+        self._kept = {name: _bare(value) for name, value in objects.items()}
         _check_states(self._kept)
-        found = checkpoints.load_together(group=self._group)
-        if found is not None:
-            self._restore(found)
-        # From here on a SIGTERM is answered by a checkpoint; before, there is nothing to save.
+        restored = checkpoints.load_together(group=self._group)
+        if restored is not None:
+            self._restore(restored)
+        # SIGTERM is handled only from here on; before, there is nothing to save.
         self._stop = jobs.StopSignal()
         self._together(lambda: dist.barrier(group=self._group), "the beginning")
         if self.leads:
             jobs.note_restored(self.done)
             say(f"step {self.done} of {self.total}, {workers()}")
         self._saved_at, self._saved_step = time.monotonic(), self.done
-        return found is not None
+        return restored is not None
 
     def _restore(self, found: checkpoints.Restored) -> None:
         assert self._kept is not None
@@ -181,19 +180,19 @@ class Run:
                 f"the checkpoint of step {found.step} holds {', '.join(sorted(states))}, this "
                 f"script keeps {', '.join(sorted(self._kept))}; keep the same, or begin a new job"
             )
-        for name, one in self._kept.items():
+        for name, target in self._kept.items():
             try:
-                one.load_state_dict(states[name])
+                target.load_state_dict(states[name])
             except (RuntimeError, ValueError, KeyError) as error:
                 raise TrainingError(
                     f"{name} is not as in the checkpoint of step {found.step}: {error}"
                 ) from error
-        # Set once the first step begins: scripts clear gradients before.
+        # Set when the first step begins, because scripts clear gradients before.
         self._gradients = found.state.get("gradients", {})
         self.done, self.loss = found.step, found.state["loss"]
 
     def note(self, **metrics: float) -> None:
-        """Let the reports to come say this too: an accuracy, a learning rate."""
+        """Add metrics, such as an accuracy or a learning rate, to all later reports."""
         self._notes |= {name: float(value) for name, value in metrics.items()}
 
     # ---------------------------------------------------------------- going on
@@ -201,29 +200,29 @@ class Run:
     def steps(
         self, data: Any, *, collate: Callable[[Any], Any] | None = None, **options: Any
     ) -> Iterator[Step]:
-        """Yield the steps that are left.
+        """Yield the remaining steps.
 
-        When a step is over, all workers agree whether the job was told to stop; if so they save and
-        leave. What follows the loop is reached when all steps are done, and saved.
+        After each step, all workers agree whether SIGTERM came; if so, they save and exit. The code
+        after the loop runs when all steps are done and saved.
 
         Parameters
         ----------
         data : Dataset
-            With a length and samples by number.
+            Data set with a length and samples by number.
         collate : callable, optional
-            What makes one batch of several samples; by default torch's own.
+            Function that makes a batch of several samples; by default torch's own.
         **options
             For `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
         """
         if self._kept is None:
             raise TrainingError("call run.keep(model=..., optimizer=...) before the first step")
         rank, world = self.generation.rank, self.generation.world
-        left = range(self.done, self.total)
-        loaded = batches(data, self.order, left, rank, world, collate=collate, **options)
+        remaining = range(self.done, self.total)
+        loaded = batches(data, self.order, remaining, rank, world, collate=collate, **options)
         buffers = Buffers([_bare(model) for model in self._models])
         _set_gradients(self._kept, self._gradients)
         self._gradients = {}
-        for number in left:
+        for number in remaining:
             share = self.order.share(number, rank, world)
             step = Step(
                 number, self.order, share, loaded, self._reductions, buffers,
@@ -238,13 +237,13 @@ class Run:
             step.check_done()
             end = f"the end of step {number}"
             self._together(buffers.end, end)
-            seed_all(self.order.key(number, 0, 2))  # what is drawn between steps
+            seed_all(self.order.key(number, 0, 2))  # for random numbers drawn between steps
             self.done, self._step = number + 1, None
             self._after(step, end)
         self._finish()
 
     def _left_within(self, step: Step) -> None:
-        """Know of a loop that was left early, by `break` say."""
+        """Record that the loop over a step was left early, for example by `break`."""
         self._step = None
         if step.begun:
             self._broken = step
@@ -252,24 +251,24 @@ class Run:
             say(f"not saved: the loop over the steps was left within step {step.number}")
 
     def _after(self, step: Step, end: str) -> None:
-        """Agree on whether to go on; report and save where it is time to."""
-        told, on_cpu = self._told, self.device.type == "cpu"
-        told[0] = float(bool(self._stop))
-        told[1] = step.loss_sum if on_cpu else 0.0
-        told[2] = float(self.leads and self._reporter.due)
-        self._together(lambda: self._summed(told), end)
-        # Asking a GPU for a number waits for it: only where the number will be told, and only once
-        # all are here, since a GPU waits for a worker that does not come without a word.
-        asked = on_cpu or self._loss_wanted or self.done == self.total
-        stopping, self._loss_wanted = bool(told[0]), bool(told[2])
-        if asked and not on_cpu:
-            told[1] = step.loss_sum
-            self._together(lambda: self._summed(told[1:2]), end)
-        if asked:
-            self.loss = float(told[1])
+        """Agree on whether to go on, then report and save if it is time."""
+        flags, on_cpu = self._told, self.device.type == "cpu"
+        flags[0] = float(bool(self._stop))
+        flags[1] = step.loss_sum if on_cpu else 0.0
+        flags[2] = float(self.leads and self._reporter.due)
+        self._together(lambda: self._summed(flags), end)
+        # Reading a number from a GPU blocks, so the loss is read only if it is reported. The first
+        # all-reduce comes before, because a GPU waits silently for a worker that doesn't come.
+        reads_loss = on_cpu or self._loss_wanted or self.done == self.total
+        stopping, self._loss_wanted = bool(flags[0]), bool(flags[2])
+        if reads_loss and not on_cpu:
+            flags[1] = step.loss_sum
+            self._together(lambda: self._summed(flags[1:2]), end)
+        if reads_loss:
+            self.loss = float(flags[1])
         if self.leads:
             jobs.note_step(self.done)
-            if stopping or (asked and (self._reporter.due or self.done == self.total)):
+            if stopping or (reads_loss and (self._reporter.due or self.done == self.total)):
                 self._reporter.report(self.done, {**self._losses(), **self._notes})
             waited = time.monotonic() - self._saved_at
             if not stopping and (self._save_asked or waited >= self._save_every):
@@ -284,7 +283,7 @@ class Run:
         wait_for(dist.all_reduce(numbers, group=self._group, async_op=True))
 
     def _together(self, action: Callable[[], Any], where: str) -> None:
-        """Do what needs all workers; one that is gone because all were told to stop is no error."""
+        """Run a collective operation. After SIGTERM, an absent worker is no error."""
         try:
             action()
         except (dist.DistError, RuntimeError) as error:
@@ -303,18 +302,18 @@ class Run:
     # ---------------------------------------------------------------- saving
 
     def save(self) -> None:
-        """Save a checkpoint now, whenever the next one is due; of the leader only.
+        """Save a checkpoint now, on the leader only.
 
-        Within the loop over a step, what is kept is between two steps: it is saved when the step is
-        over, and one that cannot be written then is told as any other.
+        Within the loop over a step, the kept objects are between two states. The checkpoint is then
+        saved at the end of the step, and a failure to write it is only logged.
 
         Raises
         ------
         TrainingError
-            If nothing is kept yet, or the loop over the steps was left within one: what is kept may
-            be ahead of the steps that are done.
+            If nothing is kept yet, or the loop over the batches of a step was left early, so that
+            the kept objects may be ahead of the finished steps.
         OSError
-            If it cannot be written; the checkpoints before are untouched.
+            If it cannot be written; earlier checkpoints are untouched.
         """
         if self._kept is None:
             raise TrainingError("save what? call run.keep(model=..., optimizer=...) before")
@@ -334,7 +333,7 @@ class Run:
         self._save_asked = False
         if self._saved_step == self.done:
             return
-        states = {name: one.state_dict() for name, one in self._kept.items()}
+        states = {name: target.state_dict() for name, target in self._kept.items()}
         state = {
             "kept": states,
             "gradients": _gradients(self._kept),
@@ -358,14 +357,14 @@ class Run:
             except OSError as error:
                 message = f"told to stop, but step {self.done} could not be saved: {error}"
                 raise TrainingError(message) from error
-            jobs.note_saved(self.done)  # it may have been on disk already
+            jobs.note_saved(self.done)  # `_save` does nothing if the step was already on disk
             say(f"told to stop: saved after step {self.done} of {self.total}")
             self._reporter.flush()
         leave_group()
         jobs.leave()
 
     def _finish(self) -> None:
-        # What is done must not be done again because the signal came while the process was ending.
+        # A late SIGTERM must not change the exit status, or the job would run again.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.leads:
             self._save_if_possible()
@@ -388,38 +387,39 @@ def join(
     backend: str | None = None,
     patience: float = PATIENCE.total_seconds(),
 ) -> Run:
-    """Join the other workers of this generation, and return the training that they do together.
+    """Join the other workers of this generation, and return their common training.
 
-    Random numbers are set by the seed, so that all workers make the same model.
+    All random numbers are seeded, so that all workers create the same model.
 
     Parameters
     ----------
     samples : int
         Samples of the data set.
     batch : int
-        Samples of a mini-batch, over all workers: their number does not change it.
+        Samples of a mini-batch, over all workers together.
     epochs, steps : int
-        How long to train: one of the two.
+        Length of the training; exactly one of the two.
     parts : int, optional
-        Parts of a mini-batch that are computed one at a time: 8, or what a smaller mini-batch has
-        samples. More workers than parts are of no use.
+        Parts of a mini-batch that are computed one at a time: 8, or the mini-batch's number of
+        samples if that is smaller. More workers than parts are of no use.
     seed : int, optional
-        What the order of the data and all random numbers follow from.
+        Seed of the order of the data and of all random numbers.
     shuffle : bool, optional
         Whether every epoch has an order of its own.
     whole : bool, optional
-        Whether a last mini-batch of an epoch that is not full is left out.
+        Whether an incomplete last mini-batch of an epoch is left out.
     save_every, report_every : float, optional
         Seconds between two checkpoints, and between two reports.
     backend : str, optional
-        How tensors travel; by default NCCL between GPUs, gloo otherwise.
+        Backend of the process group; by default NCCL if every process has a GPU of its own,
+        otherwise gloo.
     patience : float, optional
-        Seconds that workers wait for each other.
+        Timeout of workers for each other, in seconds.
 
     Raises
     ------
     TrainingError
-        If a number is out of range, the job has parameter servers, or the others do not come.
+        If a number is out of range, the job has parameter servers, or the others don't join.
     """
     if (epochs is None) == (steps is None):
         raise TrainingError("say how long to train: epochs or steps, one of the two")
@@ -436,11 +436,11 @@ def join(
         )
     if generation.rank == 0 and generation.world > order.parts:
         say(f"{generation.world} workers share {order.parts} parts: raise parts, or lower chunks")
-    waiting = timedelta(seconds=patience)
-    join_group(generation, backend=backend, patience=waiting)
+    timeout = timedelta(seconds=patience)
+    join_group(generation, backend=backend, patience=timeout)
     group = None
-    if dist.get_backend() != "gloo":  # what is agreed on never waits for a GPU
-        group = dist.new_group(backend="gloo", timeout=waiting)
+    if dist.get_backend() != "gloo":  # agreement between workers never waits for a GPU
+        group = dist.new_group(backend="gloo", timeout=timeout)
         hold(group)
     seed_all(order.key(0, 0, 3))
     return Run(
@@ -453,30 +453,34 @@ def _bare(model: Any) -> Any:
 
 
 def _gradients(kept: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return gradients that a later step is to add to; none where they are cleared.
+    """Return gradients that a later step is to add to; empty if they are cleared.
 
-    They are alike on all workers at the end of a step, so one saves them for all.
+    They are equal on all workers at the end of a step, so one worker saves them for all.
     """
-    found = {
-        name: {at: value.grad for at, value in one.named_parameters() if value.grad is not None}
-        for name, one in kept.items()
-        if isinstance(one, torch.nn.Module)
+    gradients = {
+        name: {
+            path: parameter.grad
+            for path, parameter in model.named_parameters()
+            if parameter.grad is not None
+        }
+        for name, model in kept.items()
+        if isinstance(model, torch.nn.Module)
     }
-    some = any(bool(grad.any()) for grads in found.values() for grad in grads.values())
-    return found if some else {}
+    nonzero = any(bool(grad.any()) for grads in gradients.values() for grad in grads.values())
+    return gradients if nonzero else {}
 
 
 def _set_gradients(kept: dict[str, Any], gradients: dict[str, dict[str, Any]]) -> None:
-    for name, found in gradients.items():
-        for at, value in kept[name].named_parameters():
-            if at in found:
-                value.grad = found[at].to(value.device)
+    for name, saved in gradients.items():
+        for path, parameter in kept[name].named_parameters():
+            if path in saved:
+                parameter.grad = saved[path].to(parameter.device)
 
 
 def _check_states(kept: dict[str, Any]) -> None:
-    for name, one in kept.items():
-        if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
-            kind = type(one).__name__
+    for name, target in kept.items():
+        if not (hasattr(target, "state_dict") and hasattr(target, "load_state_dict")):
+            kind = type(target).__name__
             raise TrainingError(f"{name} is a {kind}, which has no state_dict: it cannot be kept")
-        if not isinstance(one, torch.nn.Module):
-            checkpoints.packed({name: one.state_dict()}, f"the state of {name}")
+        if not isinstance(target, torch.nn.Module):
+            checkpoints.packed({name: target.state_dict()}, f"the state of {name}")

@@ -1,4 +1,4 @@
-"""One step: the parts of its mini-batch that fall to this worker."""
+"""One step: the parts of its mini-batch that this worker computes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from shadowprice.training.sampling import Order, Part
 
 
 class Step:
-    """A mini-batch; iterating over it gives what the parts that fall to this worker hold.
+    """A mini-batch; iteration yields the batches of the parts that this worker computes.
 
     Attributes
     ----------
     number : int
-        Its number since the job's beginning, from 0 on.
+        Number of the step since the job's beginning, from 0.
     epoch : int
-        The epoch it belongs to, from 0 on.
+        Epoch of the step, from 0.
     ends_epoch : bool
-        Whether it is the last of its epoch.
+        Whether it is the last step of its epoch.
     """
 
     def __init__(
@@ -55,25 +55,25 @@ class Step:
 
     @property
     def begun(self) -> bool:
-        """Whether any of its samples were handed out."""
+        """Whether iteration over the step has begun."""
         return self._done > 0 or self._part is not None
 
     def __iter__(self) -> Iterator[Any]:
         if self._done:
             raise TrainingError(f"step {self.number} is gone through twice: its samples count once")
         self._buffers.begin()
-        for place, part in enumerate(self._share):
+        for index, part in enumerate(self._share):
             batch = moved(next(self._batches), self._device)
             self._buffers.reset()
             seed_all(self._order.key(part.step, part.number))
             self._part = part
             with contextlib.ExitStack() as stack:
-                last = place + 1 == len(self._share)
-                for one in self._reductions:
-                    # Gradients are added up here first, and travel once a step.
-                    stack.enter_context(one.watched() if last else one.withheld())
+                last = index + 1 == len(self._share)
+                for reduction in self._reductions:
+                    # Gradients are added up locally, and synchronised in the last part only.
+                    stack.enter_context(reduction.watched() if last else reduction.withheld())
                     if len(part.samples) == 1:
-                        stack.enter_context(_alone(one.wrapped, part))
+                        stack.enter_context(_alone(reduction.wrapped, part))
                 yield batch
             self._check(part)
             self._buffers.add(part.weight)
@@ -89,14 +89,14 @@ class Step:
         self._weighed = 0
 
     def weigh(self, loss: Any) -> Any:
-        """Return a loss with the weight that its part has in the mini-batch.
+        """Return a loss scaled by the weight of its part in the mini-batch.
 
         Parameters
         ----------
         loss : Tensor
-            The mean over the samples of the part; where there are several losses, each of them,
-            which are then added up: gradients are averaged over the workers in one backward pass
-            after a forward pass, and a second one is refused.
+            Mean over the samples of the part. Weigh each of several losses and add them up:
+            gradients are averaged over the workers in one backward pass after a forward pass, and a
+            second backward pass is refused.
         """
         if self._part is None:
             raise TrainingError(
@@ -104,7 +104,7 @@ class Step:
             )
         self._weighed += 1
         self.loss_sum += loss.detach().double() * self._part.weight
-        # Gradients are averaged over the workers, whatever each had to do.
+        # DDP divides the sum of the gradients by the number of workers.
         return loss * (self._part.weight * self._workers)
 
     def backward(self, loss: Any) -> None:
@@ -112,7 +112,7 @@ class Step:
         self.weigh(loss).backward()
 
     def check_done(self) -> None:
-        """Check that all of it was done.
+        """Check that all parts of the step were computed.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class Step:
 
 @contextlib.contextmanager
 def _alone(model: Any, part: Part) -> Iterator[None]:
-    """Say within which part it is where batch normalisation has one value of each channel."""
+    """Fail with the part's number if batch normalisation gets a single value per channel."""
 
     def check(layer: Any, given: tuple[Any, ...]) -> None:
         if layer.training and given[0].numel() == given[0].size(1):
@@ -138,8 +138,8 @@ def _alone(model: Any, part: Part) -> Iterator[None]:
                 "cut them into fewer parts (join(..., parts=...))"
             )
 
-    layers = [one for one in model.modules() if isinstance(one, _BatchNorm)]
-    hooks = [one.register_forward_pre_hook(check) for one in layers]
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    hooks = [module.register_forward_pre_hook(check) for module in layers]
     try:
         yield
     finally:
