@@ -8,8 +8,8 @@
                               miss_probability=0.05, directory="results")
     outcome.results     # in the order of the tasks
 
-Copies are planned by `shadowprice.cloning`; of a task's copies the first to end wins, and the
-others are killed. Side effects happen once: see `Attempt.claim` and `Attempt.directory`.
+`shadowprice.cloning` plans the copies. The first copy of a task to end wins, and the others are
+killed. Side effects happen once: see `Attempt.claim` and `Attempt.directory`.
 """
 
 from shadowprice.training.bag.attempt import Attempt, current

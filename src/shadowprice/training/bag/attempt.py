@@ -1,4 +1,4 @@
-"""The side of a copy: a process that runs a task, and asks before it does what lasts."""
+"""Process side of a copy: it runs tasks, and claims a task before lasting side effects."""
 
 from __future__ import annotations
 
@@ -25,16 +25,11 @@ _TRACE_LINES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a running copy knows of itself; `current` returns it.
+    """Identity of a running copy; `current` returns it.
 
-    Parameters
-    ----------
-    task : int
-        Place of its task in the list, from 0 on; -1 outside of a bag.
-    copy : int
-        Which copy of the task it is, from 0 on, those that failed counted.
-    scratch : Path or None
-        A directory of its own, where its bag was given one; see `directory`.
+    ``task`` is the index of the task in the list, -1 outside a bag. ``copy`` counts the task's
+    copies from 0, including those that failed. ``scratch`` is the copy's own directory, None if its
+    bag has none; see `directory`.
     """
 
     task: int
@@ -44,15 +39,15 @@ class Attempt:
 
     @property
     def directory(self) -> Path:
-        """Where this copy writes files that are to last: they do if it wins, and not otherwise.
+        """Directory for files that are kept only if this copy wins.
 
-        Whatever is in it when the function returns becomes ``task-...`` of the bag's directory,
-        by one rename. Outside of a bag it is the working directory.
+        When the function returns, one rename makes it ``task-...`` in the bag's directory. Outside
+        a bag it is the working directory.
 
         Raises
         ------
         RuntimeError
-            If the bag was given no directory.
+            If the bag has no directory.
         """
         if self.scratch is not None:
             return self.scratch
@@ -61,17 +56,18 @@ class Attempt:
         raise RuntimeError("this bag has no directory; run(..., directory=...) gives it one")
 
     def claim(self) -> int:
-        """Ask for the task's commit token before doing what cannot be undone.
+        """Request the task's commit token before an effect that can't be undone.
 
-        It returns once every other copy of the task is dead, and no other copy ever gets past it
-        unless this one dies first; a copy that comes second never returns from here, but is killed.
+        The call returns once every other copy of the task is dead. No other copy gets past it
+        unless this copy dies first. A copy that claims second never returns from here and is
+        killed.
 
         Returns
         -------
         int
-            The token. A later holder's is larger, across restarts too where the bag has a
-            directory: a store that keeps the largest it saw and refuses smaller ones is safe from
-            messages of the dead. 0 outside of a bag.
+            The token; 0 outside a bag. A later holder's token is larger, also across restarts if
+            the bag has a directory. A store that keeps the largest token and refuses smaller ones
+            is therefore safe from messages of dead copies (a fencing token).
         """
         return self._ask() if self._ask is not None else 0
 
@@ -80,7 +76,7 @@ _current = Attempt(-1, 0)
 
 
 def current() -> Attempt:
-    """Return the attempt that this process is; outside of a bag, one that stands for it."""
+    """Return the attempt that this process runs, or a placeholder outside a bag."""
     return _current
 
 
@@ -90,21 +86,13 @@ def serve(
     function: bytes,
     environment: Mapping[str, str],
 ) -> None:
-    """Run tasks as they come, until told to end; what a worker process does.
+    """Run tasks until told to end; the main function of a worker process.
 
-    Parameters
-    ----------
-    connection : Connection
-        Where tasks come from and answers go.
-    lifeline : Connection
-        Its end says that the process which gives the tasks is gone.
-    function : bytes
-        The function, pickled.
-    environment : mapping
-        Environment of the process that gives the tasks.
+    Tasks arrive on ``connection``, and responses go back on it. ``lifeline`` closes when the parent
+    process is gone. ``function`` is pickled, and ``environment`` is that of the parent.
     """
     global _current  # noqa: PLW0603  # a process runs one task at a time
-    os.setsid()  # what the function starts is ended with it, and Ctrl-C is not for it
+    os.setsid()  # its child processes are killed as a group, and Ctrl-C doesn't reach it
     threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
@@ -122,30 +110,30 @@ def serve(
 
     while True:
         try:
-            order = connection.recv()
+            request = connection.recv()
         except EOFError:
             return
-        if order is None:
+        if request is None:
             return
-        task, copy, scratch, payload = order
+        task, copy, scratch, payload = request
         _current = Attempt(task, copy, None if scratch is None else Path(scratch), ask)
         try:
             content = pickle.dumps(run(pickle.loads(payload)), protocol=pickle.HIGHEST_PROTOCOL)
         except Exception:
-            answer: tuple[str, float, Any] = (FAILED, time.monotonic(), _trace())
+            response: tuple[str, float, Any] = (FAILED, time.monotonic(), _trace())
         else:
-            answer = (DONE, time.monotonic(), content)
-        connection.send(answer)
+            response = (DONE, time.monotonic(), content)
+        connection.send(response)
 
 
 def _die_with(lifeline: Connection) -> None:
-    """End this process, and all it started, when the one that gives the tasks is gone."""
+    """Kill this process and its children when the parent process is gone."""
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os.killpg(0, signal.SIGKILL)
 
 
 def _trace() -> str:
-    """Return the last lines of what was just raised."""
+    """Return the last lines of the current exception's traceback."""
     lines = traceback.format_exc().strip().splitlines()
     return "\n".join(lines[-_TRACE_LINES:])

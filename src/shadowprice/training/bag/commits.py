@@ -1,11 +1,11 @@
-"""What a bag keeps on disk: results and files of its tasks, each there whole, once, or not at all.
+"""Directory of a bag: results and files of its tasks, each committed atomically and once.
 
 ::
 
-    bag.json                which bag it is
+    bag.json                identity of the bag
     token                   the largest token that was ever granted
-    task-000012/            a task that is done: what its copy wrote, and result.pickle
-    .copies/                what copies write that have not won
+    task-000012/            a finished task: the files of its copy, and result.pickle
+    .copies/                files of copies that have not won
 """
 
 from __future__ import annotations
@@ -27,23 +27,14 @@ _FORMAT: Final = "shadowprice-bag"
 
 
 class Commits:
-    """The directory of one bag.
-
-    Parameters
-    ----------
-    path : Path
-        The directory; made if it is not there.
-    function : callable
-        What the bag runs.
-    payloads : sequence of bytes
-        Its tasks, pickled.
+    """The directory of one bag, created if necessary and locked against other processes.
 
     Raises
     ------
     InputError
-        If another bag is in it, somebody else's files are, or another process uses it.
+        If it contains another bag or other files, or another process uses it.
     OSError
-        If it cannot be written.
+        If it can't be written.
     """
 
     def __init__(self, path: Path, function: Callable[..., Any], payloads: Sequence[bytes]) -> None:
@@ -65,8 +56,8 @@ class Commits:
             self._know(own)
         except BlockingIOError as error:
             os.close(self._lock)
-            mend = "wait for it, or give another directory"
-            raise InputError(Fault(str(path), "another process runs a bag in it", mend)) from error
+            hint = "wait for it, or give another directory"
+            raise InputError(Fault(str(path), "another process runs a bag in it", hint)) from error
         except BaseException:
             os.close(self._lock)
             raise
@@ -77,24 +68,24 @@ class Commits:
     def _know(self, own: dict[str, object]) -> None:
         file = self._path / "bag.json"
         try:
-            known = json.loads(file.read_text())
+            stored = json.loads(file.read_text())
         except FileNotFoundError:
             if any(self._path.iterdir()):
-                mend = "give a new directory, or an empty one"
+                hint = "give a new directory, or an empty one"
                 raise InputError(
-                    Fault(str(self._path), "it has files in it that are no bag's", mend)
+                    Fault(str(self._path), "it has files in it that are no bag's", hint)
                 ) from None
             _write(file, json.dumps(own).encode())
             return
         except ValueError:
-            known = None
-        if known != own:
-            mend = "give another directory, or remove this one"
+            stored = None
+        if stored != own:
+            hint = "give another directory, or remove this one"
             raise InputError(
                 Fault(
                     str(self._path),
                     "the results of another function or other tasks are in it",
-                    mend,
+                    hint,
                 )
             )
 
@@ -105,40 +96,40 @@ class Commits:
             return 0
 
     def done(self) -> dict[int, Any]:
-        """Return the results of the tasks that earlier runs did.
+        """Return the results of the tasks that earlier runs finished.
 
         Raises
         ------
         InputError
-            If one of them cannot be read.
+            If a result can't be read.
         """
-        found = {}
+        results = {}
         for entry in sorted(self._path.glob("task-*")):
             file = entry / RESULT
             try:
-                found[int(entry.name[5:])] = pickle.loads(file.read_bytes())
-            except FileNotFoundError:  # somebody removed it to have it again
+                results[int(entry.name[5:])] = pickle.loads(file.read_bytes())
+            except FileNotFoundError:  # removed by the user, so that the task runs again
                 continue
-            except Exception as error:  # damaged, or of a class that is gone: it may raise anything
-                said = f"it cannot be read ({type(error).__name__}: {error})"
-                mend = f"remove {entry.name} to have that task run again"
-                raise InputError(Fault(str(file), said, mend)) from error
-        return found
+            except Exception as error:  # damaged, or of a missing class: it may raise anything
+                message = f"it cannot be read ({type(error).__name__}: {error})"
+                hint = f"remove {entry.name} to have that task run again"
+                raise InputError(Fault(str(file), message, hint)) from error
+        return results
 
     def scratch(self, task: int, copy: int) -> Path:
-        """Make a copy's own directory."""
+        """Create a copy's own directory."""
         path = self._copies / f"{task}-{copy}"
         path.mkdir()
         return path
 
     def grant(self) -> int:
-        """Return a token larger than every one before; it is on disk before it is told."""
+        """Return a token larger than all earlier ones; it is on disk before the call returns."""
         self._token += 1
         _write(self._path / "token", str(self._token).encode())
         return self._token
 
     def refused(self, scratch: Path) -> str:
-        """Return why what a copy wrote cannot become its task's, empty if it can."""
+        """Return the reason why a copy's files can't be committed, empty if they can."""
         if not scratch.is_dir() or scratch.is_symlink():
             return "it removed its own attempt.directory, which is kept with the result"
         if os.path.lexists(scratch / RESULT):
@@ -146,24 +137,24 @@ class Commits:
         return ""
 
     def commit(self, task: int, scratch: Path, result: bytes) -> None:
-        """Make a copy's directory the task's, at once; it is on disk before."""
+        """Make a copy's directory the task's atomically, after its content is on disk."""
         (scratch / RESULT).write_bytes(result)
         for folder, _, files in os.walk(scratch):
             for name in files:
                 _sync(Path(folder, name))
             _sync(Path(folder))
         target = self._path / f"task-{task:06d}"
-        shutil.rmtree(target, ignore_errors=True)  # of a result that somebody removed
+        shutil.rmtree(target, ignore_errors=True)  # left if the user removed only the result
         scratch.rename(target)
         _sync(self._path)
 
     def drop(self, scratch: Path | None) -> None:
-        """Remove what a copy wrote that did not win."""
+        """Remove the files of a copy that did not win."""
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory for other processes."""
         if self._lock >= 0:
             shutil.rmtree(self._copies, ignore_errors=True)
             os.close(self._lock)

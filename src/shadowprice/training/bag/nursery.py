@@ -1,7 +1,7 @@
-"""What the server that processes are forked from has imported before, so that each begins at once.
+"""Preloading of the fork server, so that each forked process starts at once.
 
-Its preloading leaves out the main program's own module (CPython, until 3.14), which is where
-functions of scripts are, and which may be slow to import.
+CPython before 3.14 doesn't preload the main program's own module. Functions of scripts are defined
+there, and it may be slow to import.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _PARTS: Final = ("sys_path", "init_main_from_name", "init_main_from_path")
 
 
 def begin(module: str) -> None:
-    """Start the server of this program, unless it runs, with a function's module imported in it.
+    """Start the fork server of this program with a function's module preloaded.
 
-    One that runs already, of a bag before or of the program's own, is used as it is: processes
-    then import by themselves what it lacks.
+    A server that already runs, for an earlier bag or for the program itself, stays as it is.
+    Processes then import what it lacks.
     """
-    told = spawn.get_preparation_data("nursery")
-    os.environ[_VARIABLE] = json.dumps({name: told[name] for name in _PARTS if name in told})
+    data = spawn.get_preparation_data("nursery")
+    os.environ[_VARIABLE] = json.dumps({name: data[name] for name in _PARTS if name in data})
     try:
-        wanted = [__name__, "shadowprice.training.bag.attempt"]
-        set_forkserver_preload([*wanted, module] if module != "__main__" else wanted)
+        preload = [__name__, "shadowprice.training.bag.attempt"]
+        set_forkserver_preload([*preload, module] if module != "__main__" else preload)
         forkserver.ensure_running()
     finally:
         del os.environ[_VARIABLE]
 
 
 def _prepare() -> None:
-    """Import the main program, in the server."""
+    """Import the main program, in the fork server."""
     data: dict[str, Any] = json.loads(os.environ.pop(_VARIABLE, "null")) or {}
-    with contextlib.suppress(Exception):  # every process tries again, and says what it is
+    with contextlib.suppress(Exception):  # every process tries again, and reports the error
         spawn.prepare(data)
 
 

@@ -1,4 +1,4 @@
-"""What a bag tells while it runs, and what it leaves."""
+"""Progress and result of a bag."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ from shadowprice.training.bag.planning import Plan
 
 
 class TaskFailedError(ShadowpriceError):
-    """A task failed more often than it may; what else was done is done.
+    """A task failed more often than its retries allow; finished tasks keep their results.
 
-    Parameters
-    ----------
-    task : int
-        Its place in the list, from 0 on.
-    failures : int
-        How often it failed.
-    reason : str
-        The last failure: the end of a traceback, or how its process died.
+    ``task`` is the index of the task. ``failures`` counts its failures, and ``reason`` describes
+    the last one: the end of a traceback, or how its process died.
     """
 
     code = "task"
@@ -38,28 +32,16 @@ class Ending(StrEnum):
     """How one copy ended."""
 
     WON = "won"
-    """It was the first of its task to end."""
+    """The first copy of its task to end."""
     CANCELLED = "cancelled"
-    """Another was, and it was killed."""
+    """Killed because another copy won."""
     FAILED = "failed"
-    """It raised, or died."""
+    """Raised an exception, or its process died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One copy that ran.
-
-    Parameters
-    ----------
-    task, copy : int
-        Which copy of which task.
-    started, seconds : float
-        When it began, since the bag's beginning, and how long it ran.
-    ending : Ending
-        How it ended.
-    reason : str
-        Why it failed, empty otherwise.
-    """
+    """One copy that ran; ``started`` is in seconds since the bag's beginning."""
 
     task: int
     copy: int
@@ -71,18 +53,18 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a bag is.
+    """Progress of a bag.
 
     Parameters
     ----------
     tasks, done, failed, waiting : int
-        Tasks in all, those done (in earlier runs too), given up, and not begun.
+        All tasks, finished ones (in earlier runs too), abandoned ones, and those not yet started.
     copies : int
         Copies that run now.
     failures : int
         Copies that failed so far.
     seconds : float
-        Since the bag's beginning.
+        Time since the bag's beginning.
     """
 
     tasks: int
@@ -96,22 +78,22 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a bag leaves.
+    """Result of a bag.
 
     Parameters
     ----------
     values : mapping of int to object
-        Results of the tasks that are done.
+        Results of the finished tasks.
     failed : mapping of int to TaskFailedError
-        Tasks that were given up.
+        Abandoned tasks.
     tasks : int
-        Tasks in all.
+        Number of all tasks.
     ends : mapping of int to float
-        When each task ended, seconds since the bag's beginning; tasks of earlier runs have none.
+        End of each task in seconds since the bag's beginning; without tasks of earlier runs.
     seconds : float
-        When the last one did.
+        End of the last task, in the same time.
     plan : Plan
-        Copies that were planned, and what they promised.
+        Planned copies, and what they promised.
     tries : tuple of Try
         Every copy that ran, in the order of their ends.
     """
@@ -131,7 +113,7 @@ class Outcome:
         Raises
         ------
         TaskFailedError
-            If a task was given up: the first of these.
+            The first error, if a task was abandoned.
         """
         if self.failed:
             raise self.failed[min(self.failed)]
@@ -145,5 +127,5 @@ class Outcome:
 
     @property
     def machine_seconds(self) -> float:
-        """Seconds that processes ran, over all copies."""
-        return sum(one.seconds for one in self.tries)
+        """Total running time of all copies, in seconds."""
+        return sum(attempt.seconds for attempt in self.tries)

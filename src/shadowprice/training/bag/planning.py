@@ -1,4 +1,4 @@
-"""How many copies of which task: CSD where every task can start at once, by saving where not."""
+"""Number of copies of each task: by CSD if all can start at once, otherwise by savings."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Plan:
     Parameters
     ----------
     copies : tuple of int
-        Copies that each task starts with.
+        Copies with which each task starts.
     deadline : float or None
         Seconds until every task is to be done.
     miss_probability : float or None
-        How likely that is missed with these copies, by the laws; None where it is not known.
+        Probability of missing the deadline with these copies; None if unknown.
     machine_seconds : float or None
-        Expected machine time, by the laws.
+        Expected machine time; None if unknown.
     by_saving : bool
-        Whether idle processes take further copies where these are expected to save time.
+        Whether idle processes start further copies if these are expected to save time.
     """
 
     copies: tuple[int, ...]
@@ -44,65 +44,55 @@ class Plan:
 
 
 def measured(durations: ArrayLike, *, tail: bool = True) -> Distribution:
-    """Return the law of durations that were measured.
+    """Return the distribution of measured durations.
 
-    Parameters
-    ----------
-    durations : array_like
-        Seconds, of copies that ran to their end. Of copies that were killed the durations are not
-        known: run a bag without copies to measure.
-    tail : bool
-        Whether a Pareto tail is fitted beyond the body; without, nothing lasts longer than what
-        was seen.
+    ``durations`` are seconds of copies that ran to their end. The durations of killed copies are
+    unknown, so measure with a bag without copies. ``tail`` fits a Pareto tail beyond the body;
+    without it, no duration exceeds the longest measured one.
 
     Raises
     ------
     InputError
-        If they are too few, or no durations.
+        If they are too few, or not positive and finite.
     """
     from shadowprice.laws.empirical import Empirical  # noqa: PLC0415  # only where planned
     from shadowprice.laws.tail import fit_pareto_tail  # noqa: PLC0415
 
     seconds = np.asarray(durations, dtype=np.float64).ravel()
     if not seconds.size or not (np.isfinite(seconds) & (seconds > 0.0)).all():
-        mend = "give seconds, more than 0, of one try at least"
-        raise InputError(Fault("durations", "they are not all durations, or none", mend))
+        hint = "give seconds, more than 0, of one try at least"
+        raise InputError(Fault("durations", "they are not all durations, or none", hint))
     try:
         return Empirical(seconds, fit_pareto_tail(seconds) if tail else None)
     except InputError as error:
-        mend = "measure more, or give tail=False to use them as they are"
-        what = f"{seconds.size} are too few to tell a tail from"
-        raise InputError(Fault("durations", what, mend)) from error
+        hint = "measure more, or give tail=False to use them as they are"
+        message = f"{seconds.size} are too few to tell a tail from"
+        raise InputError(Fault("durations", message, hint)) from error
 
 
 def laws_of(law: LawArgument, tasks: int) -> tuple[Distribution, ...] | None:
-    """Return the law of every task's duration, None where none is known.
+    """Return the distribution of every task's duration, None if none is given.
 
-    Parameters
-    ----------
-    law : Distribution, sequence of Distribution, or None
-        One for all tasks, or one a task.
-    tasks : int
-        How many there are.
+    ``law`` is one distribution for all tasks, or one for each task.
 
     Raises
     ------
     InputError
-        If there are not as many laws as tasks, or something is no law.
+        If their number differs from ``tasks``, or an element isn't a distribution.
     """
     if law is None:
         return None
     from shadowprice.laws.distributions import Distribution  # noqa: PLC0415  # only where planned
 
     given: tuple[object, ...] = tuple(law) if isinstance(law, Sequence) else (law,) * tasks
-    laws = tuple(one for one in given if isinstance(one, Distribution))
-    for one in given:
-        if not isinstance(one, Distribution):
-            mend = "write for example Pareto.of_mean(1.8, 30.0), of shadowprice.cloning.api"
-            raise InputError(Fault("law", f"{type(one).__name__} is no law of durations", mend))
+    laws = tuple(value for value in given if isinstance(value, Distribution))
+    for value in given:
+        if not isinstance(value, Distribution):
+            hint = "write for example Pareto.of_mean(1.8, 30.0), of shadowprice.cloning.api"
+            raise InputError(Fault("law", f"{type(value).__name__} is no law of durations", hint))
     if len(laws) != tasks:
-        mend = "give one law for all tasks, or one a task"
-        raise InputError(Fault("law", f"{len(laws)} laws for {tasks} tasks", mend))
+        hint = "give one law for all tasks, or one a task"
+        raise InputError(Fault("law", f"{len(laws)} laws for {tasks} tasks", hint))
     return laws
 
 
@@ -117,29 +107,19 @@ def plan_copies(
 ) -> Plan:
     """Plan how many copies of each task to start.
 
-    With a law, a deadline and a process for every task these are CSD's: the copies of least
-    expected machine time that keep the deadline but for the miss probability. With a law alone, or
-    fewer processes than tasks, every task starts once, and copies are begun by expected saving
-    when nothing waits. Without a law every task runs once.
+    With a distribution, a deadline and a process for every task, CSD plans the copies: they
+    minimise the expected machine time within the miss probability. With a distribution alone, or
+    with fewer processes than tasks, every task starts once. Further copies start by expected saving
+    when no task waits. Without a distribution every task runs once.
 
-    Parameters
-    ----------
-    tasks, processes : int
-        How many there are.
-    law : optional
-        As in `laws_of`.
-    deadline : float, optional
-        Seconds until every task is to be done.
-    miss_probability : float
-        How often that may be missed.
-    copies : int or sequence of int, optional
-        So many, in place of a plan.
+    ``law`` is as in `laws_of`, ``deadline`` is in seconds, and ``copies`` replaces the plan.
 
     Raises
     ------
     InputError
-        If no copies keep the deadline, saying which deadline, number of processes or miss
-        probability would do; if a law is wrong, or breaks what the solver rests on.
+        If no number of copies keeps the deadline; the message names the deadline, processes or miss
+        probability that would do. Also if a distribution is invalid, or breaks an assumption of the
+        solver.
     """
     laws = laws_of(law, tasks)
     if tasks == 0:
@@ -152,16 +132,16 @@ def plan_copies(
         return Plan((1,) * tasks, deadline, by_saving=processes > 1)
     from shadowprice.cloning.api import CloningProblem, TaskGroup, solve  # noqa: PLC0415
 
-    groups = [TaskGroup(1, one) for one in laws]
+    groups = [TaskGroup(1, distribution) for distribution in laws]
     try:
-        found = solve(CloningProblem(groups, processes, deadline, miss_probability))
+        solution = solve(CloningProblem(groups, processes, deadline, miss_probability))
     except InputError as error:
         raise InputError([_in_our_words(fault) for fault in error.faults]) from error
     return Plan(
-        tuple(int(number) for number in found.copies),
+        tuple(int(number) for number in solution.copies),
         deadline,
-        found.miss_probability,
-        found.expected_cost,
+        solution.miss_probability,
+        solution.expected_cost,
     )
 
 
@@ -175,22 +155,22 @@ def _given(
 ) -> Plan:
     numbers = tuple(copies) if isinstance(copies, Iterable) else (operator.index(copies),) * tasks
     if len(numbers) != tasks or min(numbers) < 1:
-        mend = "write a number from 1 on, or one for each task"
-        raise InputError(Fault("copies", f"{copies} of {tasks} tasks", mend))
+        hint = "write a number from 1 on, or one for each task"
+        raise InputError(Fault("copies", f"{copies} of {tasks} tasks", hint))
     if laws is None or deadline is None or sum(numbers) > processes:
         return Plan(numbers, deadline)
     from shadowprice.cloning.api import CloningProblem, TaskGroup  # noqa: PLC0415
     from shadowprice.cloning.solver import expected_cost  # noqa: PLC0415
     from shadowprice.cloning.solver import miss_probability as missed  # noqa: PLC0415
 
-    groups = [TaskGroup(1, one) for one in laws]
+    groups = [TaskGroup(1, distribution) for distribution in laws]
     problem = CloningProblem(groups, processes, deadline, miss_probability)
-    each: NDArray[np.int64] = np.array(numbers, dtype=np.int64)
-    return Plan(numbers, deadline, missed(problem, each), expected_cost(problem, each))
+    counts: NDArray[np.int64] = np.array(numbers, dtype=np.int64)
+    return Plan(numbers, deadline, missed(problem, counts), expected_cost(problem, counts))
 
 
 def _in_our_words(fault: Fault) -> Fault:
-    """Call machines what they are here: processes."""
+    """Replace "machines" by "processes" in a diagnostic of the solver."""
     return Fault(
         "processes" if fault.place == "machines" else fault.place,
         fault.message.replace("machines", "processes"),

@@ -1,4 +1,4 @@
-"""Tasks that only wait: to rehearse a bag, and to hold its times against what was predicted."""
+"""Tasks that only sleep: to rehearse a bag, and to compare its times with predictions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from shadowprice.training.bag.attempt import current
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A task that lasts as long as a law draws it.
+    """A task that sleeps for a random time.
 
-    Parameters
-    ----------
-    law : Distribution
-        The law; every copy draws its own.
-    seed : int
-        Tells the luck of one bag from that of another.
+    Every copy draws its own time from ``law``. ``seed`` makes the random numbers of bags differ.
     """
 
     law: Distribution
@@ -27,7 +22,7 @@ class Wait:
 
 
 def wait(task: Wait) -> float:
-    """Wait as long as is drawn for this copy of this task, and return how long that was to be."""
+    """Sleep for a time drawn for this copy of this task, and return that time in seconds."""
     attempt = current()
     drawn = random.Random(f"{task.seed}/{attempt.task}/{attempt.copy}").random()
     seconds = float(task.law.inverse_survival(1.0 - drawn))

@@ -1,4 +1,4 @@
-"""One bag from its first copy to its last: who wins, who is killed, what is tried again."""
+"""Execution of one bag: the winner of each task, killed copies, and retries."""
 
 from __future__ import annotations
 
@@ -33,28 +33,15 @@ class _Copy:
     started: float
     scratch: Path | None
     holds: bool = False
-    """Whether it was granted its task's token: no other copy runs, or is begun, while it lives."""
+    """Whether it has its task's token: while it lives, no other copy runs or starts."""
 
 
 class Run:
     """A bag while it runs.
 
-    Parameters
-    ----------
-    workers : Workers
-        The processes.
-    plan : Plan
-        Copies of each of ``left``.
-    payloads : sequence of bytes
-        All tasks, pickled.
-    left : sequence of int
-        Tasks that are to run.
-    known : mapping
-        Results of the others.
-    law
-        As in `plan_copies`, of ``left``.
-    retries, keep_going, store, progress
-        As in `Workers.run`.
+    ``plan`` and ``law`` are for the tasks ``left``, given by index; ``known`` has the results of
+    the other tasks. ``payloads`` are all tasks, pickled. The keyword arguments are as in
+    `Workers.run`.
     """
 
     def __init__(
@@ -93,16 +80,16 @@ class Run:
             from shadowprice.training.bag.planning import laws_of  # noqa: PLC0415
 
             self._savings = Savings(laws_of(law, len(left)) or ())
-            # What decides is compiled at its first call, seconds that no task is to wait for.
+            # The first call compiles for seconds, so it happens before any task runs.
             self._savings.best(0.0, (), ())
 
     def finish(self) -> Outcome:
-        """Run until every task is done or given up; nothing runs afterwards."""
+        """Run until every task is done or abandoned; no copy runs afterwards."""
         # Copies of one task follow one another, so that few processes take every task once first.
-        most = max(self._plan.copies, default=0)
-        for number in range(most):
-            wanted = zip(self._left, self._plan.copies, strict=True)
-            self._waiting.extend(task for task, copies in wanted if number < copies)
+        maximum = max(self._plan.copies, default=0)
+        for number in range(maximum):
+            planned = zip(self._left, self._plan.copies, strict=True)
+            self._waiting.extend(task for task, copies in planned if number < copies)
         self._workers.prepare(min(len(self._waiting), self._workers.processes))
         self._began = time.monotonic()
         try:
@@ -138,7 +125,7 @@ class Run:
             self._begin(task)
 
     def _next(self) -> int | None:
-        """Return the task of the next copy to begin, None where none is."""
+        """Return the task of the next copy to start, None if there is none."""
         while self._waiting:
             task = self._waiting.popleft()
             settled = any(copy.holds for copy in self._running[task])
@@ -147,24 +134,27 @@ class Run:
         if self._savings is None:
             return None
         open_tasks = [
-            place
-            for place, task in enumerate(self._left)
+            index
+            for index, task in enumerate(self._left)
             if self._running[task] and not any(copy.holds for copy in self._running[task])
         ]
-        begun = [[copy.started for copy in self._running[self._left[at]]] for at in open_tasks]
-        place = self._savings.best(time.monotonic(), open_tasks, begun)
-        return None if place is None else self._left[place]
+        begun = [
+            [copy.started for copy in self._running[self._left[position]]]
+            for position in open_tasks
+        ]
+        index = self._savings.best(time.monotonic(), open_tasks, begun)
+        return None if index is None else self._left[index]
 
     def _begin(self, task: int) -> None:
         number = self._begun[task]
         scratch = None if self._store is None else self._store.scratch(task, number)
-        place = None if scratch is None else str(scratch)
+        directory = None if scratch is None else str(scratch)
         while True:
             worker, started = self._workers.take(), time.monotonic()
             try:
-                worker.connection.send((task, number, place, self._payloads[task]))
+                worker.connection.send((task, number, directory, self._payloads[task]))
             except OSError:
-                worker.kill()  # it died while it was idle: no task's fault
+                worker.kill()  # it died while idle, so no task has failed
             else:
                 break
         self._begun[task] += 1
@@ -177,35 +167,35 @@ class Run:
         for copies in self._running.values():
             for copy in copies:
                 answering[copy.worker.connection] = copy
-                # What it forked may hold its pipe open for longer than it lives.
+                # A child process that it forked may hold the pipe open after it died.
                 answering[copy.worker.process.sentinel] = copy
         if not answering:
             return
-        look = None if self._savings is None else self._savings.look
-        for ready in wait(list(answering), look):
+        timeout = None if self._savings is None else self._savings.look
+        for ready in wait(list(answering), timeout):
             copy = answering[ready]
             if copy not in self._running[copy.task]:
-                continue  # another answer of this round has ended it
+                continue  # ended by an earlier response of this round
             try:
                 if not copy.worker.connection.poll():
                     raise EOFError
-                kind, at, content = copy.worker.connection.recv()
+                kind, timestamp, content = copy.worker.connection.recv()
             except (EOFError, OSError):
                 self._fail(copy, f"its process {copy.worker.death()}")
                 continue
             if kind == CLAIM:
                 self._settle(copy)
                 token = next(_tokens) if self._store is None else self._store.grant()
-                with contextlib.suppress(OSError):  # it died meanwhile: its pipe will say so
+                with contextlib.suppress(OSError):  # it died meanwhile: its pipe shows it later
                     copy.worker.connection.send(token)
             elif kind == DONE:
                 self._settle(copy)
-                self._win(copy, at, content)
+                self._win(copy, timestamp, content)
             else:
                 self._fail(copy, content, alive=True)
 
     def _settle(self, winner: _Copy) -> None:
-        """Kill the other copies of a task: the first to claim it, or to end, has it alone."""
+        """Kill the other copies of a task, so that the first to claim or end has it alone."""
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:
                 copy.worker.kill()
@@ -215,14 +205,14 @@ class Run:
     def _win(self, copy: _Copy, at: float, content: bytes) -> None:
         try:
             value = pickle.loads(content)
-        except Exception as error:  # reading it may raise anything
+        except Exception as error:  # unpickling may raise anything
             kind = type(error).__name__
             self._fail(copy, f"its result cannot be unpickled ({kind}: {error})", alive=True)
             return
         if self._store is not None and copy.scratch is not None:
-            wrong = self._store.refused(copy.scratch)
-            if wrong:
-                self._fail(copy, wrong, alive=True)
+            refusal = self._store.refused(copy.scratch)
+            if refusal:
+                self._fail(copy, refusal, alive=True)
                 return
             self._store.commit(copy.task, copy.scratch, content)
         self._values[copy.task] = value

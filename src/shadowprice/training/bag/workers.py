@@ -1,4 +1,4 @@
-"""Processes that run copies, and the bags that are run on them."""
+"""Processes that run copies, and bags that run on these processes."""
 
 from __future__ import annotations
 
@@ -25,29 +25,25 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
 MOST: Final = 4096
-"""Processes at once: each takes four descriptors."""
+"""Limit of the processes at once, because each takes four descriptors."""
 
 _PATIENCE: Final = 60.0
-"""Seconds that a process has to import what it needs."""
+"""Timeout of a process for importing the function, in seconds."""
 
 
 class Worker:
-    """One process that runs copies, one after the other.
-
-    Parameters
-    ----------
-    function : bytes
-        What it runs, pickled.
-    """
+    """One process that runs copies of a pickled function, one after the other."""
 
     def __init__(self, function: bytes) -> None:
         context = multiprocessing.get_context("forkserver")
-        self.connection, other = context.Pipe()
-        # Never written to: its end is what tells a process that this one is gone.
-        held, self._lifeline = context.Pipe(duplex=False)
+        self.connection, child_connection = context.Pipe()
+        # Nothing is written to it: end of file shows the child that this process is gone.
+        child_lifeline, self._lifeline = context.Pipe(duplex=False)
         self.ready = False
         self.process: ForkServerProcess = context.Process(
-            target=serve, args=(other, held, function, dict(os.environ)), daemon=False
+            target=serve,
+            args=(child_connection, child_lifeline, function, dict(os.environ)),
+            daemon=False,
         )
         try:
             self.process.start()
@@ -56,16 +52,16 @@ class Worker:
             self._lifeline.close()
             raise
         finally:
-            other.close()
-            held.close()
+            child_connection.close()
+            child_lifeline.close()
 
     def get_ready(self) -> None:
-        """Wait until it can take a task.
+        """Wait until the process can take a task.
 
         Raises
         ------
         ShadowpriceError
-            If it cannot import the function, or dies before.
+            If it can't import the function, or dies before.
         """
         if self.ready:
             return
@@ -80,7 +76,7 @@ class Worker:
         self.ready = True
 
     def death(self) -> str:
-        """Return how it died, for people."""
+        """Return how the process died, as text."""
         self.process.join(5.0)
         code = self.process.exitcode
         if code is None:
@@ -91,10 +87,10 @@ class Worker:
         return f"exited {code} before its task was done"
 
     def kill(self) -> None:
-        """End it and all it started, and wait until it is gone."""
+        """Kill the process and all its children, and wait for its end."""
         number = self.process.pid
         if number is not None:
-            # First itself, so that it starts nothing any more, then its group.
+            # Kill the process first, so that it starts no further children, then its group.
             self.process.kill()
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(number, signal.SIGKILL)
@@ -105,35 +101,28 @@ class Worker:
 
 
 class Workers:
-    """Processes for a function's tasks; bags are run on them one after the other.
+    """A pool of processes for the tasks of a function; bags run on it one after the other.
 
-    They come from a server that is forked before any thread is, so the function, its tasks and
-    results have to be picklable: a function of a module, no lambda. As with every such process, a
-    script's own ``if __name__ == "__main__":`` has to guard what begins it.
-
-    Parameters
-    ----------
-    function : callable
-        Takes a task, returns its result; both may be anything that can be pickled.
-    processes : int
-        Most at once.
+    The processes come from a fork server that starts before any thread. So the function, its tasks
+    and its results have to be picklable: use a module's function, not a lambda. A script has to
+    guard its own code with ``if __name__ == "__main__":``. ``processes`` is the maximum at once.
 
     Raises
     ------
     InputError
-        If the function cannot be pickled, or the number is out of range.
+        If the function can't be pickled, or the number is out of range.
     """
 
     def __init__(self, function: Callable[[Any], Any], processes: int) -> None:
         if not 1 <= processes <= MOST:
-            mend = f"write a number from 1 to {MOST}"
-            raise InputError(Fault("processes", f"{processes} processes", mend))
+            hint = f"write a number from 1 to {MOST}"
+            raise InputError(Fault("processes", f"{processes} processes", hint))
         self._function = function
         self._pickled = _pickled(function, "function")
         self._processes = processes
         self._idle: list[Worker] = []
         nursery.begin(getattr(function, "__module__", None) or "__main__")
-        # A program that ends would wait for processes that wait for it.
+        # At exit, multiprocessing joins its children, which wait for this process: a deadlock.
         weakref.finalize(self, _kill_all, self._idle)
 
     def __enter__(self) -> Self:
@@ -166,49 +155,47 @@ class Workers:
     ) -> Outcome:
         """Run the function over tasks, in copies.
 
-        Whatever ends it, an exception or Ctrl-C included, no copy is left running; what was
-        committed to the directory stays, and another run there goes on from it.
+        No copy runs on after the call, even after an exception or Ctrl-C. Results committed to the
+        directory stay, and another run there goes on from them.
 
         Parameters
         ----------
-        tasks : iterable
-            The tasks.
         law, deadline, miss_probability, copies
-            What copies are planned by; see `plan_copies`. Time begins when all processes are ready.
+            Arguments of `plan_copies`. Time begins when all processes are ready.
         retries : int
-            Failures that each task is allowed; a copy that raises, or whose process dies, has
-            failed. While another copy of the task runs, one failure more does not end it.
+            Failures allowed for each task. A copy fails if it raises or its process dies. While
+            another copy of the task runs, one more failure does not end the task.
         keep_going : bool
-            Whether the other tasks go on when one has failed; see `Outcome.failed`.
+            Whether the other tasks go on after one has failed; see `Outcome.failed`.
         directory : path, optional
-            Where results and files of finished tasks are kept.
+            Directory for results and files of finished tasks.
         progress : callable, optional
-            Told of every start and end.
+            Called at every start and end of a copy.
 
         Raises
         ------
         InputError
-            If an argument is wrong, no copies keep the deadline, or the directory holds another
-            bag.
+            If an argument is invalid, no number of copies keeps the deadline, or the directory
+            contains another bag.
         TaskFailedError
-            If a task failed more often than it may, unless ``keep_going``.
+            If a task failed more often than allowed, unless ``keep_going``.
         """
         listed = list(tasks)
         if retries < 0:
             raise InputError(Fault("retries", f"{retries} retries", "write 0 or more"))
-        payloads = [_pickled(task, f"tasks[{at}]") for at, task in enumerate(listed)]
+        payloads = [_pickled(task, f"tasks[{index}]") for index, task in enumerate(listed)]
         store = None
         if directory is not None:
             store = Commits(Path(directory), self._function, payloads)
         try:
-            known = store.done() if store is not None else {}
-            left = [task for task in range(len(listed)) if task not in known]
+            finished = store.done() if store is not None else {}
+            remaining = [task for task in range(len(listed)) if task not in finished]
             if isinstance(law, Sequence) and len(law) == len(listed):
-                law = tuple(law[task] for task in left)
+                law = tuple(law[task] for task in remaining)
             if isinstance(copies, Sequence) and len(copies) == len(listed):
-                copies = tuple(copies[task] for task in left)
+                copies = tuple(copies[task] for task in remaining)
             plan = plan_copies(
-                len(left),
+                len(remaining),
                 self._processes,
                 law=law,
                 deadline=deadline,
@@ -216,7 +203,7 @@ class Workers:
                 copies=copies,
             )
             run = Run(
-                self, plan, payloads, left, known, law,
+                self, plan, payloads, remaining, finished, law,
                 retries=retries, keep_going=keep_going, store=store, progress=progress,
             )  # fmt: skip
             return run.finish()
@@ -228,11 +215,11 @@ class Workers:
 
     @property
     def processes(self) -> int:
-        """Most processes at once."""
+        """Maximum number of processes at once."""
         return self._processes
 
     def prepare(self, count: int) -> None:
-        """Have so many processes ready, so that tasks can begin at the same time."""
+        """Make a number of processes ready, so that their tasks can begin at the same time."""
         fresh = [Worker(self._pickled) for _ in range(count - len(self._idle))]
         self._idle.extend(fresh)
         try:
@@ -249,7 +236,7 @@ class Workers:
         return self._idle.pop()
 
     def give(self, worker: Worker) -> None:
-        """Take back a process whose task is done."""
+        """Return a process to the pool after its task."""
         self._idle.append(worker)
 
 
@@ -262,5 +249,5 @@ def _pickled(value: object, place: str) -> bytes:
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        mend = "processes are sent what can be pickled: values, and functions of a module"
-        raise InputError(Fault(place, f"it cannot be pickled ({error})", mend)) from error
+        hint = "processes are sent what can be pickled: values, and functions of a module"
+        raise InputError(Fault(place, f"it cannot be pickled ({error})", hint)) from error

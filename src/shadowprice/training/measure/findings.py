@@ -1,4 +1,4 @@
-"""What profiling found: a curve, models held against it, and the job file that states it."""
+"""Result of profiling: a speed curve, models compared with it, and the job file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shadowprice.training.measure.fit import LinearFit, SerialFit, fit_linear, f
 from shadowprice.training.measure.running import Command, Point
 
 HEAD: Final = "# Measured by shadowprice profile"
-"""How the files begin that are written here."""
+"""First words of the files written here."""
 
 _MARGIN: Final = 1.25
 _MEBIBYTE: Final = 1 << 20
@@ -23,16 +23,10 @@ _ROUND: Final = 64 * _MEBIBYTE
 
 @dataclass(frozen=True)
 class Findings:
-    """What profiling found.
+    """Result of profiling.
 
-    Parameters
-    ----------
-    points : sequence of Point
-        What was measured, at least one.
-    unmeasured : mapping of (workers, servers) to str
-        Why others were not.
-    command : Command
-        What was run.
+    ``points`` has at least one measurement. ``unmeasured`` has the reasons for missing ones, by
+    (workers, servers).
     """
 
     points: Sequence[Point]
@@ -41,7 +35,7 @@ class Findings:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Medians of what the job measured of itself."""
+        """Medians of the metrics that the job reported."""
         names = {name for point in self.points for name in point.metrics}
         return {
             name: statistics.median(
@@ -52,27 +46,29 @@ class Findings:
 
     @cached_property
     def curve(self) -> dict[int, Point]:
-        """What a job file states for each number of workers.
+        """Measurement for each number of workers in the job file.
 
-        With servers: what was measured with as few of them as OASiS (6) asks for, by the bandwidths
-        that the job measured (one where it measured none), or with the next more.
+        With parameter servers, it has the fewest servers that satisfy OASiS (6) with the measured
+        bandwidths (one server without them). If no measurement has enough servers, it is the one
+        with the most.
         """
         chosen: dict[int, Point] = {}
         for workers in sorted({point.workers for point in self.points}):
-            known = sorted(
-                (one for one in self.points if one.workers == workers), key=lambda one: one.ps
+            candidates = sorted(
+                (result for result in self.points if result.workers == workers),
+                key=lambda result: result.ps,
             )
-            enough = [one for one in known if one.ps >= self.servers_needed(workers)]
-            chosen[workers] = (enough or known[-1:])[0]
+            enough = [result for result in candidates if result.ps >= self.servers_needed(workers)]
+            chosen[workers] = (enough or candidates[-1:])[0]
         return chosen
 
     @property
     def served(self) -> bool:
-        """Whether parameter servers were used."""
+        """Whether any measurement used parameter servers."""
         return any(point.ps for point in self.points)
 
     def servers_needed(self, workers: int) -> int:
-        """Return how many servers a job file asks for, 0 without any."""
+        """Return the number of servers that a job file requests, 0 without servers."""
         if not self.served:
             return 0
         need = self.metrics.get("worker_bandwidth", 0.0)
@@ -92,12 +88,12 @@ class Findings:
 
     @cached_property
     def serial(self) -> SerialFit | None:
-        """A step with a part that is not divided, where enough was measured."""
+        """Amdahl's law, None with too few measurements."""
         return fit_serial([point.speed for point in self.curve.values()])
 
     @property
     def restart(self) -> float | None:
-        """Seconds that a change costs: from the order to stop to the first step afterwards."""
+        """Seconds from the stop command to the first step after a change; None if unknown."""
         stops = [point.stop for point in self.points if point.stop is not None]
         starts = [point.start for point in self.points if point.resumed] or [
             point.start for point in self.points
@@ -105,12 +101,12 @@ class Findings:
         return statistics.median(stops) + statistics.median(starts) if stops else None
 
     def memory(self, role: str) -> int | None:
-        """Return the bytes to ask for: the most that a process took, a quarter more, rounded up."""
+        """Return the bytes to request: the largest use of a process plus a quarter, rounded up."""
         taken = [point.memory[role] for point in self.points if role in point.memory]
         return math.ceil(max(taken) * _MARGIN / _ROUND) * _ROUND if taken else None
 
     def record(self) -> dict[str, object]:
-        """Return everything as plain values."""
+        """Return all results as plain values."""
         return {
             "points": [_point_record(point) for point in self.points],
             "unmeasured": [
@@ -137,12 +133,12 @@ class Findings:
         }
 
     def remarks(self) -> list[str]:
-        """Return what is to be known of these numbers, a line each."""
+        """Return remarks on the results, one per line."""
         lines = [f"the linear model {self._linear_told()}"]
         if self.serial is not None:
-            told = f"a step of {format_seconds(self.serial.serial)} that nobody shares and "
-            told += f"{format_seconds(self.serial.shared)} that workers divide "
-            lines.append(told + _how_well(self.serial))
+            text = f"a step of {format_seconds(self.serial.serial)} that nobody shares and "
+            text += f"{format_seconds(self.serial.shared)} that workers divide "
+            lines.append(text + _how_well(self.serial))
         if self.metrics:
             lines.append("the job measured: " + ", ".join(map(_metric_told, self.metrics.items())))
         if self.restart is not None:
@@ -151,49 +147,51 @@ class Findings:
             )
         for point in self.points:
             lines.extend(_warnings(point))
-        tried = [point.resumed for point in self.points if point.resumed is not None]
-        if tried and not any(tried):
+        resumptions = [point.resumed for point in self.points if point.resumed is not None]
+        if resumptions and not any(resumptions):
             lines.append("it never went on from a checkpoint: every change would begin anew")
         return lines
 
     def _linear_told(self) -> str:
         fit = self.linear
         tau = "tau unknown" if fit.minibatch_time is None else f"tau {_ms(fit.minibatch_time)}"
-        told = f"(tau + 2 e / b) {_how_well(fit)}: {tau}, a worker's step {_ms(fit.step_time)}"
+        text = f"(tau + 2 e / b) {_how_well(fit)}: {tau}, a worker's step {_ms(fit.step_time)}"
         if fit.bandwidth is not None:
-            told += f", b {format_amount(round(fit.bandwidth), Dimension.RATE)}"
-        return told
+            text += f", b {format_amount(round(fit.bandwidth), Dimension.RATE)}"
+        return text
 
 
 def _how_well(fit: LinearFit | SerialFit) -> str:
     quality = fit.quality
     if quality.verdict == "untried":
         return "cannot be tried on so few numbers of workers"
-    share = quality.determination
-    squared = "" if share is None else f", R2 {share:.3f}"
-    return f"{quality.verdict} (off by {quality.largest:.1%} at most{squared})"
+    r_squared = quality.determination
+    suffix = "" if r_squared is None else f", R2 {r_squared:.3f}"
+    return f"{quality.verdict} (off by {quality.largest:.1%} at most{suffix})"
 
 
 def _warnings(point: Point) -> list[str]:
-    who = counted(point.workers, point.ps)
-    found = []
+    counts = counted(point.workers, point.ps)
+    warnings = []
     if not point.precise:
-        found.append(
-            f"{who}: known to {point.step.error:.1%} only; raise --time, or report oftener"
+        warnings.append(
+            f"{counts}: known to {point.step.error:.1%} only; raise --time, or report oftener"
         )
     if point.forced:
-        found.append(f"{who}: it did not end on SIGTERM and was killed; see docs/executors.md")
-    return found
+        warnings.append(
+            f"{counts}: it did not end on SIGTERM and was killed; see docs/executors.md"
+        )
+    return warnings
 
 
 def counted(workers: int, ps: int) -> str:
     """Return ``4 workers, 2 servers``."""
-    told = f"{workers} worker{'s' * (workers != 1)}"
-    return f"{told}, {ps} server{'s' * (ps != 1)}" if ps else told
+    text = f"{workers} worker{'s' * (workers != 1)}"
+    return f"{text}, {ps} server{'s' * (ps != 1)}" if ps else text
 
 
 def rounded(value: float) -> float:
-    """Return a number to four digits."""
+    """Return a number with four significant digits."""
     return float(f"{value:.4g}")
 
 
@@ -248,14 +246,8 @@ def _quality_record(fit: LinearFit | SerialFit) -> dict[str, object]:
 def job_record(findings: Findings, name: str, minibatches: int) -> dict[str, Any]:
     """Return the job as a job file states it.
 
-    Parameters
-    ----------
-    findings : Findings
-        What was measured.
-    name : str
-        Its name.
-    minibatches : int
-        Mini-batches of the whole training; it is divided into as many chunks as workers may run.
+    ``minibatches`` is for the whole training. It is divided into as many chunks as the largest
+    number of measured workers.
     """
     curve = findings.curve
     chunks = max(curve)
@@ -274,7 +266,7 @@ def job_record(findings: Findings, name: str, minibatches: int) -> dict[str, Any
     if findings.served:
         ps: dict[str, Any] = {"cpu": command.cores or 1}
         _add_memory(ps, findings.memory("ps"))
-        need, have = (findings.metrics.get(f"{who}_bandwidth", 0.0) for who in ("worker", "ps"))
+        need, have = (findings.metrics.get(f"{role}_bandwidth", 0.0) for role in ("worker", "ps"))
         if need and have >= need:
             worker["bandwidth"] = format_amount(round(need), Dimension.RATE)
             ps["bandwidth"] = format_amount(round(have), Dimension.RATE)
@@ -297,28 +289,22 @@ def _add_memory(demand: dict[str, Any], size: int | None) -> None:
 
 
 def job_file(findings: Findings, name: str, minibatches: int, when: str, stated: bool) -> str:
-    """Return the content of the job file, with what was measured as comments.
+    """Return the content of the job file, with the measurements as comments.
 
-    Parameters
-    ----------
-    findings, name, minibatches
-        As in `job_record`.
-    when : str
-        The day.
-    stated : bool
-        Whether somebody stated how long the training is; else the file says that it is a guess.
+    ``when`` is the date. ``stated`` is False if nobody stated the length of the training; the file
+    then says that it is a guess.
     """
     import yaml  # noqa: PLC0415  # only where a file is written
 
     lines = [f"{HEAD}, {when}:"]
     lines += [
-        f"#   {counted(one.workers, one.ps)}: {rounded(one.step.per_second):g} mini-batches/s "
-        f"+- {one.step.error:.1%}"
-        for one in findings.points
+        f"#   {counted(point.workers, point.ps)}: {rounded(point.step.per_second):g} "
+        f"mini-batches/s +- {point.step.error:.1%}"
+        for point in findings.points
     ]
     lines += [
-        f"#   {counted(*who)}: not measured: {why.splitlines()[0]}"
-        for who, why in findings.unmeasured.items()
+        f"#   {counted(*counts)}: not measured: {reason.splitlines()[0]}"
+        for counts, reason in findings.unmeasured.items()
     ]
     lines += [f"# {remark}" for remark in findings.remarks()]
     if not stated:
@@ -337,18 +323,9 @@ def job_file(findings: Findings, name: str, minibatches: int, when: str, stated:
 def families_file(
     findings: Findings, family: str, known: Mapping[str, Mapping[str, Any]], when: str
 ) -> str:
-    """Return the content of a library of families with one added, or measured anew.
+    """Return a library of families with one family added or replaced.
 
-    Parameters
-    ----------
-    findings : Findings
-        What was measured.
-    family : str
-        The family that its job is of.
-    known : mapping
-        What the library holds, by family.
-    when : str
-        The day.
+    ``known`` has the families of the library by name, and ``when`` is the date.
     """
     import yaml  # noqa: PLC0415  # only where a file is written
 
@@ -360,7 +337,7 @@ def families_file(
     worst = max(point.step.error for point in findings.curve.values())
     entry["measured"] = f"{when}, +- {worst:.1%} at most"
     content = yaml.safe_dump(
-        {"families": {**{name: dict(one) for name, one in known.items()}, family: entry}},
+        {"families": {**{name: dict(value) for name, value in known.items()}, family: entry}},
         sort_keys=False,
         default_flow_style=None,
         allow_unicode=True,

@@ -1,4 +1,4 @@
-"""Step time from reports of progress: without the warm-up, and how exact it is."""
+"""Step time from progress reports, without the warm-up, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scipy.special import stdtrit
 from shadowprice.core.errors import ShadowpriceError
 
 LEVEL: Final = 0.95
-"""Of confidence intervals."""
+"""Confidence level of the intervals."""
 
 BATCHES: Final = 20
-"""Most stretches that intervals are put together to: neighbours are alike, stretches less so."""
+"""Maximum number of batch means; longer batches are less correlated with their neighbours."""
 
 FEWEST: Final = 6
-"""Fewest intervals after the warm-up that a step time is told of."""
+"""Minimum number of intervals after the warm-up for a step time."""
 
 
 class BackwardsError(ShadowpriceError):
@@ -30,16 +30,16 @@ class BackwardsError(ShadowpriceError):
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How long a mini-batch of the whole job takes.
+    """Time of a mini-batch of the whole job.
 
     Parameters
     ----------
     seconds : float
         Mean over the mini-batches after the warm-up.
     half_width : float
-        Of its confidence interval, in seconds.
+        Half the width of the confidence interval, in seconds.
     minibatches : float
-        How many it is the mean of.
+        Mini-batches in the mean.
     warm_up : float
         Mini-batches left out before.
     """
@@ -51,17 +51,17 @@ class StepTime:
 
     @property
     def error(self) -> float:
-        """Half the interval's width as a share of the mean."""
+        """Half the width of the confidence interval as a share of the mean."""
         return self.half_width / self.seconds
 
     @property
     def per_second(self) -> float:
-        """Mini-batches a second of the whole job."""
+        """Mini-batches per second of the whole job."""
         return 1.0 / self.seconds
 
 
 class Pace:
-    """Reports of one generation, in the order in which they came."""
+    """Reports of one generation, in the order of their arrival."""
 
     def __init__(self) -> None:
         self._at: list[float] = []
@@ -69,33 +69,29 @@ class Pace:
 
     @property
     def reports(self) -> int:
-        """How many were counted."""
+        """Number of reports that count."""
         return len(self._at)
 
     @property
     def first(self) -> tuple[float, float] | None:
-        """When the first report came, and what it said."""
+        """Time and mini-batches of the first report, None before it."""
         return (self._at[0], self._done[0]) if self._at else None
 
     @property
     def done(self) -> float:
-        """What the newest report said, 0 before the first."""
+        """Mini-batches of the newest report, 0 before the first."""
         return self._done[-1] if self._done else 0.0
 
     def add(self, at: float, minibatches: float) -> None:
-        """Take a report in; one that says nothing new is left out.
+        """Record a report; ignore one without progress.
 
-        Parameters
-        ----------
-        at : float
-            When it was made, seconds.
-        minibatches : float
-            Since the job's beginning.
+        ``at`` is the time of the report in seconds, and ``minibatches`` counts since the job's
+        beginning.
 
         Raises
         ------
         BackwardsError
-            If it says less than the one before.
+            If the report states less than the previous one.
         """
         if self._done and minibatches < self._done[-1]:
             raise BackwardsError(
@@ -107,7 +103,7 @@ class Pace:
             self._done.append(minibatches)
 
     def step_time(self) -> StepTime | None:
-        """Return the step time as it is known by now, None while there are too few reports."""
+        """Return the current estimate of the step time, None while there are too few reports."""
         seconds, steps = np.diff(self._at), np.diff(self._done)
         left_out = _warm_up(seconds / steps) if len(steps) else 0
         seconds, steps = seconds[left_out:], steps[left_out:]
@@ -115,10 +111,12 @@ class Pace:
             return None
         mean = float(seconds.sum() / steps.sum())
         stretches = np.array_split(np.arange(len(steps)), min(BATCHES, len(steps)))
-        off = np.array([seconds[one].sum() - mean * steps[one].sum() for one in stretches])
+        residuals = np.array(
+            [seconds[stretch].sum() - mean * steps[stretch].sum() for stretch in stretches]
+        )
         count = len(stretches)
         # The variance of a ratio of sums; see Cochran, Sampling Techniques, 6.4.
-        error = math.sqrt(count / (count - 1) * float(off @ off)) / float(steps.sum())
+        error = math.sqrt(count / (count - 1) * float(residuals @ residuals)) / float(steps.sum())
         factor = float(stdtrit(count - 1, 0.5 + 0.5 * LEVEL))
         return StepTime(
             mean, factor * error, float(steps.sum()), self._done[left_out] - self._done[0]
@@ -126,13 +124,13 @@ class Pace:
 
 
 def _warm_up(rates: NDArray[np.float64]) -> int:
-    """Return how many intervals to leave out at the beginning: where the rest's error is least.
+    """Return how many intervals to leave out at the beginning to minimise the rest's error.
 
-    White's marginal standard error rule, over the first half.
+    It is White's marginal standard error rule, over the first half.
     """
-    most = len(rates) // 2
+    maximum = len(rates) // 2
     errors = [
         float(((rates[cut:] - rates[cut:].mean()) ** 2).sum()) / (len(rates) - cut) ** 2
-        for cut in range(most + 1)
+        for cut in range(maximum + 1)
     ]
     return int(np.argmin(errors))

@@ -1,7 +1,7 @@
-"""Running a command with some workers and servers for as long as it takes to know its speed.
+"""Runs of a command with some workers and servers until its speed is known.
 
-It is run as the local executor runs every generation, on slices of this machine and without a
-service: under a supervisor, with its log, and with nothing left behind.
+A run works as in the local executor, on slices of this machine and without a service: under a
+supervisor, with a log, and without leaving anything behind.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ METRICS: Final = (
     "worker_bandwidth",
     "ps_bandwidth",
 )
-"""Metrics of a job's reports that say what the schedulers' model is made of."""
+"""Reported metrics that are parameters of the schedulers' model of a job."""
 
 
 class UnmeasuredError(ShadowpriceError):
-    """A job's speed was not measured, and why; the last lines of its log follow."""
+    """A job's speed could not be measured; the message has the reason and the end of its log."""
 
     code = "unmeasured"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to be measured.
+    """Command to measure.
 
     Parameters
     ----------
     words : tuple of str
-        The command.
+        Arguments of the command.
     directory : str
-        Absolute path that it runs in.
+        Working directory, absolute.
     environment : mapping of str to str
         Variables beside those of the contract.
     cores, gpus : int
-        What every worker gets; 0 cores for all.
+        Resources of every worker; 0 cores for all.
     grace : float
         Seconds between SIGTERM and SIGKILL.
     """
@@ -83,18 +83,18 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a number of workers is measured.
+    """Conditions that end the measurement of a number of workers.
 
     Parameters
     ----------
     seconds : float
-        At the latest, from its start on.
+        Maximum time since its start.
     precision : float
-        As soon as the step time is known so well: half its confidence interval, as a share.
+        Sufficient precision of the step time: half the confidence interval's width, as a share.
     least_seconds : float
-        But not before so long after the first report.
+        Minimum time since the first report.
     steps : float or None
-        After so many mini-batches, however exact.
+        Sufficient number of mini-batches, whatever the precision.
     """
 
     seconds: float = 60.0
@@ -105,29 +105,28 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was measured with some workers and servers.
+    """Measurement with some workers and servers.
 
     Parameters
     ----------
     workers, ps : int
-        How many there were.
+        Number of processes of each role.
     step : StepTime
-        How long a mini-batch takes.
+        Time of a mini-batch.
     precise : bool
-        Whether it is as exact as was asked for.
+        Whether the step time has the requested precision.
     memory : mapping of str to int
-        Bytes that the largest worker, and parameter server, took.
+        Bytes of the largest worker and of the largest parameter server.
     metrics : mapping of str to float
-        Newest of those that the job reported and that say something of its model.
+        Newest reported values of `METRICS`.
     start : float
-        Seconds from the order to start to the first report, without the steps in between.
+        Seconds from the start command to the first report, without the steps in between.
     stop : float or None
-        Seconds from the order to stop to the end; None where it ended by itself.
+        Seconds from the stop command to the end; None if the job ended by itself.
     resumed : bool or None
-        Whether it went on from the checkpoint of the number before; None where there was none to go
-        on from.
+        Whether the job resumed from the previous measurement's checkpoint; None without one.
     forced : bool
-        Whether it had to be killed after its grace.
+        Whether the job was killed after its grace period.
     finished : bool
         Whether the job was done before it was stopped.
     """
@@ -146,13 +145,13 @@ class Point:
 
     @property
     def speed(self) -> Speed:
-        """Its speed."""
+        """Measured speed."""
         return Speed(self.workers, self.ps, self.step.per_second)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a generation while it runs."""
+    """State of a generation while it runs."""
 
     pace: Pace = field(default_factory=Pace)
     memory: dict[str, int] = field(default_factory=dict)
@@ -162,19 +161,15 @@ class _Seen:
 
 
 Tell = Callable[[str, float, StepTime | None], None]
-"""Called while a number of workers is measured: what goes on, the share of its time, and how
-exact it is by now."""
+"""Called during a measurement with the activity, the elapsed share of its time, and the current
+estimate.
+"""
 
 
 class Bench:
-    """Runs a command, one number of workers after the other.
+    """Runs a command with one number of workers after the other.
 
-    Parameters
-    ----------
-    directory : Path
-        Where the executor keeps what it needs; empty before, and to be removed afterwards.
-    command : Command
-        What to run.
+    ``directory`` holds the files of the executor. It has to be empty, and the caller removes it.
     """
 
     def __init__(self, directory: Path, command: Command) -> None:
@@ -192,7 +187,7 @@ class Bench:
     @classmethod
     @asynccontextmanager
     async def opened(cls, directory: Path, command: Command) -> AsyncIterator[Bench]:
-        """Open a bench, and leave nothing running behind."""
+        """Open a bench; at the end, stop everything that it runs."""
         bench = cls(directory, command)
         await bench._executor.open()
         cores = len(os.sched_getaffinity(0))
@@ -222,20 +217,21 @@ class Bench:
         return f"profile-{self._job}"
 
     def begin_anew(self) -> None:
-        """Let the next number of workers begin at the job's beginning."""
+        """Start the next measurement from the job's beginning, as a new job."""
         self._job += 1
         self._generation = 0
         self._before = 0.0
 
     async def measure(self, workers: int, ps: int, limits: Limits, tell: Tell) -> Point:
-        """Run with so many workers and servers until the speed is known, and stop.
+        """Run with some workers and servers until the speed is known, then stop.
 
-        It goes on from the checkpoint of the number before, as a job does that is moved.
+        The job resumes from the checkpoint of the previous measurement, as after a move.
 
         Raises
         ------
         UnmeasuredError
-            If it dies, is never heard of, reports backwards, or is done too early.
+            If the job fails, never reports, reports less progress than before, or is done too
+            early.
         """
         self._generation += 1
         self._order += 1
@@ -280,10 +276,10 @@ class Bench:
         )
 
     async def _until_known(self, entry: Entry, ordered: float, limits: Limits, tell: Tell) -> None:
-        """Read reports until the speed is known well enough, time is up, or it has ended."""
+        """Read reports until the speed is known, time is up, or the job has ended."""
         seen = self._seen
         execution = ""
-        weighed = 0.0
+        memory_read_at = 0.0
         while seen.over is None:
             await asyncio.sleep(_LOOK)
             now = time.time()
@@ -296,14 +292,14 @@ class Bench:
                 seen.metrics |= {n: v for n, v in report.metrics.items() if n in METRICS}
             if not execution and seen.started:
                 execution = entry.generation.plan().get("execution", "")
-            if execution and now - weighed > _MEMORY_EVERY:
-                weighed = now
+            if execution and now - memory_read_at > _MEMORY_EVERY:
+                memory_read_at = now
                 for role, size in (await asyncio.to_thread(memory.by_role, execution)).items():
                     seen.memory[role] = max(seen.memory.get(role, 0), size)
-            known = seen.pace.step_time()
+            estimate = seen.pace.step_time()
             elapsed = now - ordered
-            tell(_doing(seen), min(1.0, elapsed / limits.seconds), known)
-            if elapsed > limits.seconds or self._known(known, now, limits):
+            tell(_doing(seen), min(1.0, elapsed / limits.seconds), estimate)
+            if elapsed > limits.seconds or self._known(estimate, now, limits):
                 return
 
     def _known(self, step: StepTime | None, now: float, limits: Limits) -> bool:
@@ -340,7 +336,7 @@ class Bench:
         resumed = self._before <= first[1] if self._before > 0.0 else None
         steps = first[1] - self._before if resumed else first[1]
         self._before = seen.pace.done
-        if finished:  # nothing is left of it to go on with
+        if finished:  # the next measurement can't resume a finished job
             self.begin_anew()
         return Point(
             workers=workers,
@@ -364,7 +360,7 @@ def _doing(seen: _Seen) -> str:
 
 
 def _why_unknown(pace: Pace, limits: Limits, over: Ended) -> str:
-    """Return why there is no step time of a generation that did not fail."""
+    """Return why a generation that did not fail has no step time."""
     if over.ending is Ending.DONE:
         what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
         return _with_tail(f"{what}: too few; let it train longer, or report more often", over.tail)
@@ -394,39 +390,29 @@ async def measure_all(
 ) -> tuple[list[Point], dict[tuple[int, int], str]]:
     """Measure a command with several numbers of workers and servers.
 
-    Parameters
-    ----------
-    directory : Path
-        As for `Bench`.
-    command : Command
-        What to run.
-    counts : list of (workers, servers)
-        In this order.
-    limits : Limits
-        Of each.
-    tell : callable
-        As `Tell`, with the place among ``counts`` before.
+    Each element of ``counts`` is a pair (workers, servers), measured in this order. ``tell`` is a
+    `Tell` with the index in ``counts`` as first argument.
 
     Returns
     -------
     points : list of Point
-        Those that were measured.
+        Successful measurements.
     unmeasured : mapping of (workers, servers) to str
-        Why others were not.
+        Reasons for the others.
     """
     points: list[Point] = []
     unmeasured: dict[tuple[int, int], str] = {}
     async with Bench.opened(directory, command) as bench:
-        for place, (workers, ps) in enumerate(counts):
+        for index, (workers, ps) in enumerate(counts):
 
-            def told(what: str, share: float, step: StepTime | None, at: int = place) -> None:
+            def told(what: str, share: float, step: StepTime | None, at: int = index) -> None:
                 tell(at, what, share, step)
 
             try:
                 points.append(await bench.measure(workers, ps, limits, told))
             except UnmeasuredError as error:
                 unmeasured[workers, ps] = str(error)
-                if not points:  # what never works is not tried with more
+                if not points:  # a command that has never worked isn't tried with more workers
                     break
                 bench.begin_anew()
     return points, unmeasured
