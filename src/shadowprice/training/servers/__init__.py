@@ -1,7 +1,7 @@
-"""Training with parameter servers: the workflow of the papers, asynchronous or in step.
+"""Training with parameter servers, as in the papers: asynchronous or synchronous.
 
-Servers keep the model, divided evenly; workers are dealt chunks of the data, push gradients after
-each mini-batch and pull parameters. `run` is all that a script calls:
+The parameter servers keep the model, divided evenly. Workers get chunks of the data, push gradients
+after each mini-batch and pull parameters. A script only calls `run`:
 
     from shadowprice.training import servers
 
@@ -11,7 +11,7 @@ each mini-batch and pull parameters. `run` is all that a script calls:
     )
     outcome = servers.run(recipe)
 
-Names are loaded when they are used: only they need torch and fsspec.
+Names are loaded at first use, because they need torch and fsspec.
 """
 
 from __future__ import annotations

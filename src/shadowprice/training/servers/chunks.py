@@ -1,9 +1,9 @@
-"""The data set, in chunks on a storage: a directory, S3, HDFS, whatever fsspec reaches.
+"""The data set, in chunks on any storage that fsspec reaches: a directory, S3, HDFS.
 
-A data set is a folder with ``index.json``, which names its chunks with their samples, sizes and
-digests, and the chunks: arrays by name, all with one row a sample, as `numpy.savez` writes them.
-What is read is compared with the index, so that a chunk that is torn or changed is never trained
-on; storages that fail or are slow are asked again.
+A data set is a folder with chunks and ``index.json``. The index has the names, samples, sizes and
+digests of the chunks. A chunk has named arrays with one row per sample, as `numpy.savez` writes
+them. Every read chunk is compared with the index, so a torn or changed one never enters training.
+Reads from storage that fails or is slow are retried.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ Arrays = dict[str, NDArray[Any]]
 
 INDEX: Final = "index.json"
 INDEX_BYTES: Final = 64 << 20
-"""Most bytes of an index."""
+"""Limit of an index, in bytes."""
 
 CHUNK_BYTES: Final = 4 << 30
-"""Most bytes of a chunk."""
+"""Limit of a chunk, in bytes."""
 
 CHUNKS: Final = 1_000_000
-"""Most chunks of a data set."""
+"""Limit of the chunks of a data set."""
 
 _BY_JAVA: Final = ("hdfs", "viewfs")
-"""What pyarrow reads by Hadoop's library, and so with a Java machine in this process."""
+"""Protocols that pyarrow reads by Hadoop's library, with a JVM in this process."""
 
 _DELAYS: Final = (0.1, 0.5, 2.0, 5.0)
-"""Seconds to wait before a storage is asked again."""
+"""Backoff before each retry of a read, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk of a data set, as its index has it.
+    """One chunk of a data set, as in the index.
 
     Parameters
     ----------
     file : str
-        Its name in the folder.
+        File name in the folder.
     samples : int
-        Its samples.
+        Number of samples.
     size : int
-        Bytes of the file.
+        Size of the file in bytes.
     digest : str
         SHA-256 of the file, in hexadecimal.
     """
@@ -73,11 +73,11 @@ class DataSet:
     Parameters
     ----------
     url : str
-        Its folder, as fsspec writes it: a path, ``s3://...``, ``hdfs://...``.
+        Its folder in fsspec's notation: a path, ``s3://...``, ``hdfs://...``.
     chunks : tuple of Chunk
-        What its index names.
+        Chunks of its index.
     options : mapping
-        What fsspec is told beside the address: credentials, ports.
+        Options of fsspec: credentials, ports.
     """
 
     url: str
@@ -86,7 +86,7 @@ class DataSet:
 
     @property
     def samples(self) -> int:
-        """Samples of all chunks."""
+        """Number of samples in all chunks."""
         return sum(chunk.samples for chunk in self.chunks)
 
     def fetch(self, number: int) -> Arrays:
@@ -95,7 +95,7 @@ class DataSet:
         Raises
         ------
         TrainingError
-            If it is not there, or not what the index says, however often it is read.
+            If the chunk is missing or differs from the index in every attempt.
         """
         chunk = self.chunks[number]
         what = f"{self.url}/{chunk.file}"
@@ -114,24 +114,24 @@ class DataSet:
 
 
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
-    """Write a data set in chunks; its index comes last, so that it is whole or not there.
+    """Write a data set in chunks; the index comes last, so no partial data set is visible.
 
     Parameters
     ----------
     url : str
-        Its folder.
+        Folder of the data set.
     arrays : mapping of str to array
-        What a sample consists of, all with one row a sample.
+        Arrays that make up a sample, all with one row per sample.
     samples : int
         Samples of a chunk; the last may have fewer.
     **options
-        What fsspec is told beside the address.
+        Options of fsspec.
 
     Raises
     ------
     TrainingError
-        If there is no sample, arrays do not have one row each or hold no numbers, or nothing that
-        is installed reaches the storage.
+        If there are no samples, the arrays differ in length or contain anything but numbers, or no
+        installed package reaches the storage.
     """
     try:
         arrays = {name: _numbers(name, array) for name, array in arrays.items()}
@@ -153,7 +153,7 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
         system.pipe_file(f"{folder}/{name}", content)
         rows = min(samples, count - first)
         chunks.append(Chunk(name, rows, len(content), hashlib.sha256(content).hexdigest()))
-    index = {"chunks": [[one.file, one.samples, one.size, one.digest] for one in chunks]}
+    index = {"chunks": [[entry.file, entry.samples, entry.size, entry.digest] for entry in chunks]}
     system.pipe_file(f"{folder}/{INDEX}", json.dumps(index).encode())
     return DataSet(url, tuple(chunks), options)
 
@@ -164,14 +164,14 @@ def read(url: str, **options: Any) -> DataSet:
     Parameters
     ----------
     url : str
-        Its folder.
+        Folder of the data set.
     **options
-        What fsspec is told beside the address.
+        Options of fsspec.
 
     Raises
     ------
     TrainingError
-        If it is not there, says what cannot be, or nothing that is installed reaches it.
+        If the index is missing or invalid, or no installed package reaches the storage.
     """
     content = _insistently(
         lambda: _read(url, INDEX, INDEX_BYTES, options), f"data set {url}: its {INDEX}"
@@ -190,14 +190,14 @@ def read(url: str, **options: Any) -> DataSet:
 def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
     if not isinstance(file, str) or "/" in file or file in {"", ".", ".."}:
         raise ValueError(f"{file!r} is no name of a file in its folder")
-    for value, most in ((samples, 2**40), (size, CHUNK_BYTES)):
-        if not isinstance(value, int) or not 1 <= value <= most:
-            raise ValueError(f"{value!r} of {file} is no count from 1 to {most:,}")
+    for value, maximum in ((samples, 2**40), (size, CHUNK_BYTES)):
+        if not isinstance(value, int) or not 1 <= value <= maximum:
+            raise ValueError(f"{value!r} of {file} is no count from 1 to {maximum:,}")
     return Chunk(file, samples, size, str(digest))
 
 
 def _read(url: str, name: str, most: int, options: Mapping[str, Any]) -> bytes:
-    """Return a file, or of one that is longer than it may be, one byte more than that."""
+    """Return a file's content, truncated to one byte more than the limit ``most``."""
     system, folder = _storage(url, options)
     with system.open(f"{folder}/{name}", "rb") as stream:
         content: bytes = stream.read(most + 1)
@@ -205,37 +205,37 @@ def _read(url: str, name: str, most: int, options: Mapping[str, Any]) -> bytes:
 
 
 def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return what reads and writes where an address leads, and the folder there.
+    """Return the file system of an address, and the folder in it.
 
     Raises
     ------
     TrainingError
-        If nothing that is installed does: asking again would not help, as it does with a storage
-        that is away.
+        If no installed package reaches it. A retry can't help then, unlike with a storage that is
+        unreachable for a while.
     """
-    if any(f"{one}://" in url for one in _BY_JAVA):
+    if any(f"{scheme}://" in url for scheme in _BY_JAVA):
         _keep_signals()
     try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
+        result: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
-        # fsspec knows for each storage what it takes, the libraries that are no packages included.
+        # fsspec names the requirements of each storage, including libraries that aren't packages.
         protocol = fsspec.utils.get_protocol(url)
-        known = known_implementations.get(protocol, {})
-        said = known.get("err", str(error))
-        raise TrainingError(f"data set {url}: nothing here reads it: {said}") from error
+        implementation = known_implementations.get(protocol, {})
+        reason = implementation.get("err", str(error))
+        raise TrainingError(f"data set {url}: nothing here reads it: {reason}") from error
     except ValueError as error:
         raise TrainingError(f"data set {url}: no such storage: {error}") from error
-    return found
+    return result
 
 
 def _keep_signals() -> None:
-    """Let Java leave signals alone, where pyarrow reads by Hadoop's library.
+    """Make the JVM of Hadoop's library leave signals alone.
 
-    Its own answer to SIGTERM would end the process at once, with the status of one that has saved.
+    On SIGTERM it would end the process at once, with the exit status of a job that has saved.
     """
-    given = os.environ.get("LIBHDFS_OPTS", "").split()
-    if "-Xrs" not in given:
-        os.environ["LIBHDFS_OPTS"] = " ".join([*given, "-Xrs"])
+    arguments = os.environ.get("LIBHDFS_OPTS", "").split()
+    if "-Xrs" not in arguments:
+        os.environ["LIBHDFS_OPTS"] = " ".join([*arguments, "-Xrs"])
 
 
 def _unpacked(content: bytes, samples: int) -> Arrays:
@@ -247,33 +247,33 @@ def _unpacked(content: bytes, samples: int) -> Arrays:
 
 
 def _numbers(name: str, array: Any) -> NDArray[Any]:
-    """Return an array as torch takes it: numbers, in this machine's order of bytes.
+    """Return an array in a form that torch accepts: numbers in native byte order.
 
     Raises
     ------
     ValueError
-        If it holds anything else, has no rows, or a name that `numpy.savez` takes for itself.
+        If it has another type or no rows, or a name that `numpy.savez` reserves.
     """
-    found = np.asarray(array)
-    if found.dtype.kind not in "biufc":
-        raise ValueError(f"its array {name} is of {found.dtype}: write numbers, also for texts")
-    if not found.ndim:
+    numbers = np.asarray(array)
+    if numbers.dtype.kind not in "biufc":
+        raise ValueError(f"its array {name} is of {numbers.dtype}: write numbers, also for texts")
+    if not numbers.ndim:
         raise ValueError(f"its array {name} has no rows")
     if name in {"file", "allow_pickle"}:
         raise ValueError(f"no array can be called {name}: give it another name")
-    return found.astype(found.dtype.newbyteorder("="), copy=False)
+    return numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
 
 
 def _insistently(attempt: Any, what: str) -> Any:
-    """Return what an attempt returns; where it fails by the storage's fault, try again."""
+    """Return the result of an attempt, with retries after failures of the storage."""
     for delay in (*_DELAYS, None):
         try:
             return attempt()
         except TrainingError:
             raise
-        except Exception as error:  # each storage raises its own
+        except Exception as error:  # each storage raises errors of its own type
             if delay is None:
-                said = str(error) or type(error).__name__
-                raise TrainingError(f"{what} cannot be read: {said}") from error
+                reason = str(error) or type(error).__name__
+                raise TrainingError(f"{what} cannot be read: {reason}") from error
             time.sleep(delay)
     raise AssertionError("unreachable")  # pragma: no cover

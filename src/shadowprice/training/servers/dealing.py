@@ -1,9 +1,9 @@
-"""Which chunk is with whom, and what of it counts: every mini-batch of every epoch, once.
+"""Assignment of chunks to workers: every mini-batch of every epoch counts exactly once.
 
-A chunk is dealt to one worker at a time, under a token. A mini-batch counts when it is committed
-under the token that is in force, in its turn; what it changes is then applied on all servers. When
-a worker is lost its tokens lapse: what it committed stays, and the rest of its chunk is dealt
-again. So nothing is left out and nothing counts twice, whenever a worker dies or wakes up late.
+A chunk is assigned to one worker at a time, under a token. A mini-batch counts when it is committed
+in its turn under the current token. All servers then apply its gradient. When a worker is lost, its
+tokens expire. Its committed mini-batches stay, and the rest of its chunk is assigned again. So
+nothing is left out or counted twice, even if a worker dies or continues late.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any
 from shadowprice.training.sampling import Order
 
 Key = tuple[int, int]
-"""What was pushed: under which token, and the mini-batch's number."""
+"""Identifier of a pushed gradient: its token, and the number of its mini-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker is to do next.
+    """The next assignment of a worker.
 
     Parameters
     ----------
     token : int
-        Under which its results are pushed and committed.
+        Token for pushes and commits of the results.
     epoch : int
-        The epoch, from 0 on.
+        The epoch, from 0.
     chunk : int
-        The chunk; of synchronous training the step.
+        The chunk; in synchronous training, the step.
     first, last : int
-        Mini-batches of the chunk, or parts of the step: from the first on, before the last.
+        Range of mini-batches of the chunk, or of parts of the step, without ``last``.
     ahead : int
-        The chunk that this worker will probably be dealt next, to be fetched ahead; -1 for none.
+        The chunk that the worker will probably get next, for prefetching; -1 for none.
     """
 
     token: int
@@ -45,21 +45,21 @@ class Work:
 
 
 class Ledger:
-    """Deals chunks for asynchronous training.
+    """Assigns chunks for asynchronous training.
 
-    Of the epoch that follows, chunks are dealt as soon as all of the present one are dealt, but
-    none that is still being worked on.
+    Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk that
+    is still in work is never assigned a second time.
 
     Parameters
     ----------
     minibatches : sequence of int
         Mini-batches of every chunk.
     epochs : int
-        How often all chunks are gone through.
+        Number of epochs.
     order : callable
-        Gives the order of the chunks in an epoch.
+        Returns the order of the chunks in an epoch.
     record : mapping, optional
-        What `record` returned, to go on from there.
+        Result of `record`, to go on from.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Ledger:
 
     @property
     def epoch(self) -> int:
-        """The first epoch that is not complete; once all are, their number."""
+        """The first incomplete epoch; once all are complete, their number."""
         return min(self._left, default=self._opened)
 
     @property
@@ -98,26 +98,31 @@ class Ledger:
         return self._opened >= self._epochs and not self._unfinished()
 
     def record(self) -> dict[str, Any]:
-        """Return what counts, as plain values; tokens lapse with the generation."""
-        left = [[epoch, [list(one) for one in part.items()]] for epoch, part in self._left.items()]
-        return {"committed": self.committed, "opened": self._opened, "left": left}
+        """Return the committed state as plain values; tokens expire with the generation."""
+        remaining = [
+            [epoch, [list(entry) for entry in chunks.items()]]
+            for epoch, chunks in self._left.items()
+        ]
+        return {"committed": self.committed, "opened": self._opened, "left": remaining}
 
     def deal(self, worker: int, workers: int) -> Work | None:
-        """Deal a chunk to a worker that has none, if one is free now.
+        """Assign a free chunk to a worker; return None if there is none now.
 
         Parameters
         ----------
         worker : int
-            Who asks; what it had before lapses.
+            The requesting worker, whose earlier assignment expires.
         workers : int
-            How many there are.
+            Number of workers.
         """
         del workers
         self._lapse(worker)
         chosen = self._chosen(self._reserved.pop(worker, None))
         if chosen is None:
             return None
-        self._reserved = {who: one for who, one in self._reserved.items() if one != chosen}
+        self._reserved = {
+            who: reservation for who, reservation in self._reserved.items() if reservation != chosen
+        }
         self._tokens += 1
         epoch, chunk = chosen
         self._leases[self._tokens] = (worker, epoch, chunk)
@@ -125,18 +130,18 @@ class Ledger:
         if ahead is not None:
             self._reserved[worker] = ahead
         done = self._left[epoch][chunk]
-        following = -1 if ahead is None else ahead[1]
-        return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], following)
+        ahead_chunk = -1 if ahead is None else ahead[1]
+        return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], ahead_chunk)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Count a mini-batch; return what is to be applied now, None where it does not count.
+        """Count a mini-batch; return the gradients to apply now, None if it doesn't count.
 
         Parameters
         ----------
         worker, token : int
-            Who computed it, and under which token.
+            The worker that computed it, and its token.
         index : int
-            The number of the mini-batch in its chunk.
+            Number of the mini-batch in its chunk.
         """
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker:
@@ -153,53 +158,64 @@ class Ledger:
         return ((token, index),)
 
     def lost(self, worker: int) -> None:
-        """Take back what a worker has."""
+        """Release the assignments of a lost worker."""
         self._lapse(worker)
         self._reserved.pop(worker, None)
 
     def holders(self) -> frozenset[int]:
-        """Return the workers that have something to do."""
+        """Return the workers with an assignment."""
         return frozenset(worker for worker, _, _ in self._leases.values())
 
     def _lapse(self, worker: int) -> None:
         self._leases = {token: lease for token, lease in self._leases.items() if lease[0] != worker}
 
     def _chosen(self, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return what to deal next: of the oldest epoch, and rather what nobody else reserved."""
+        """Return the chunk to assign next: of the oldest epoch, and preferably unreserved."""
         while True:
             for epoch in self._unfinished():
                 free = self._free(epoch)
                 if reserved is not None and reserved[0] == epoch and reserved[1] in free:
                     return reserved
-                others = {chunk for at, chunk in self._reserved.values() if at == epoch}
+                others_reserved = {
+                    chunk
+                    for reserved_epoch, chunk in self._reserved.values()
+                    if reserved_epoch == epoch
+                }
                 if free:
-                    return epoch, next((one for one in free if one not in others), free[0])
+                    return epoch, next(
+                        (candidate for candidate in free if candidate not in others_reserved),
+                        free[0],
+                    )
             if not self._opened_another():
                 return None
 
     def _ahead(self) -> tuple[int, int] | None:
-        """Return what is free and nobody meant to do."""
+        """Return a free chunk that no worker has reserved."""
         while True:
             for epoch in self._unfinished():
-                others = {chunk for at, chunk in self._reserved.values() if at == epoch}
+                others_reserved = {
+                    chunk
+                    for reserved_epoch, chunk in self._reserved.values()
+                    if reserved_epoch == epoch
+                }
                 for chunk in self._free(epoch):
-                    if chunk not in others:
+                    if chunk not in others_reserved:
                         return epoch, chunk
             if not self._opened_another():
                 return None
 
     def _free(self, epoch: int) -> list[int]:
-        """Return what is left of an epoch and with nobody, in its order."""
-        left = self._left[epoch]
-        busy = {held for _, _, held in self._leases.values()}
-        return [chunk for chunk in self._order(epoch) if chunk in left and chunk not in busy]
+        """Return the unfinished chunks of an epoch that no worker has, in the epoch's order."""
+        unfinished = self._left[epoch]
+        busy = {assigned for _, _, assigned in self._leases.values()}
+        return [chunk for chunk in self._order(epoch) if chunk in unfinished and chunk not in busy]
 
     def _unfinished(self) -> list[int]:
-        """Return the epochs that are open; what was begun of more than there are now is left."""
+        """Return the open epochs. A restored record may have more epochs than the job has now."""
         return sorted(epoch for epoch in self._left if epoch < self._epochs)
 
     def _opened_another(self) -> bool:
-        """Begin the next epoch, unless two are open or none is left."""
+        """Open the next epoch, unless two are open or none remains."""
         if self._opened >= self._epochs or len(self._left) > 1:
             return False
         self._left[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
@@ -208,19 +224,19 @@ class Ledger:
 
 
 class Rounds:
-    """Deals the parts of one step after the other, for synchronous training.
+    """Assigns the parts of one step after the other, for synchronous training.
 
-    Every worker gets a share of the step's parts; those of one that is lost go to another. The step
-    is applied once all of them are in, in the order of its parts.
+    Every worker gets a share of the step's parts; the share of a lost worker goes to another. The
+    step is applied once all shares are committed, in the order of its parts.
 
     Parameters
     ----------
     order : Order
-        Which samples a step takes, in which parts.
+        Samples and parts of each step.
     epochs : int
-        How often all samples are gone through.
+        Number of epochs.
     record : mapping, optional
-        What `record` returned, to go on from there.
+        Result of `record`, to go on from.
     """
 
     def __init__(self, order: Order, epochs: int, record: Mapping[str, Any] | None = None) -> None:
@@ -236,7 +252,7 @@ class Rounds:
 
     @property
     def epoch(self) -> int:
-        """The first epoch that is not complete; once all are, their number."""
+        """The first incomplete epoch; once all are complete, their number."""
         return self._order.epoch(self.committed)
 
     @property
@@ -245,11 +261,11 @@ class Rounds:
         return self.committed >= self._steps
 
     def record(self) -> dict[str, Any]:
-        """Return what counts, as plain values; a step that is not complete does not."""
+        """Return the committed state as plain values, without the incomplete step."""
         return {"committed": self.committed}
 
     def deal(self, worker: int, workers: int) -> Work | None:
-        """Deal parts of the present step to a worker, if any are left; see `Ledger.deal`."""
+        """Assign parts of the current step to a worker, if any remain; see `Ledger.deal`."""
         self._lapse(worker)
         if not self._open and not self.finished:
             parts = len(self._order.divided(self.committed))
@@ -263,7 +279,10 @@ class Rounds:
         return Work(self._tokens, self.epoch, self.committed, first, last)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Take a share in; return what is to be applied now, None where it does not count."""
+        """Record a share; return the gradients to apply now, None if it doesn't count.
+
+        The result is empty until the last share of the step arrives.
+        """
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker or index != lease[1][0]:
             return None
@@ -278,11 +297,11 @@ class Rounds:
         return whole
 
     def lost(self, worker: int) -> None:
-        """Take back what a worker has."""
+        """Release the assignments of a lost worker."""
         self._lapse(worker)
 
     def holders(self) -> frozenset[int]:
-        """Return the workers that have something to do."""
+        """Return the workers with an assignment."""
         return frozenset(worker for worker, _ in self._leases.values())
 
     def _lapse(self, worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Chunks fetched ahead of need, so that a worker waits for its first one only."""
+"""Prefetching of chunks, so that a worker waits only for its first chunk."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from shadowprice import jobs
 from shadowprice.training.servers.chunks import Arrays
 
 _LOOK: Final = 0.1
-"""Seconds between looks at whether a worker that waits was told to stop."""
+"""Seconds between polls of the stop signal while a worker waits."""
 
 
 class Fetcher:
-    """Fetches chunks in the background, and keeps the last few.
+    """Fetches chunks in the background, and keeps the last ones.
 
-    Parameters
-    ----------
-    fetch : callable
-        Returns a chunk by its number; may take long, and may raise.
-    keep : int
-        Chunks kept in memory, those on their way included.
+    ``fetch`` returns a chunk by its number. It may take long, and may raise. ``keep`` is the number
+    of chunks in memory, including those being fetched.
     """
 
     def __init__(self, fetch: Callable[[int], Arrays], keep: int = 2) -> None:
@@ -31,53 +27,48 @@ class Fetcher:
         self._keep = max(1, keep)
         self._known: OrderedDict[int, Future[Arrays]] = OrderedDict()
         self.waited = 0
-        """Chunks that were not there yet when they were taken."""
+        """Number of chunks that were not there yet when a worker took them."""
 
     def want(self, number: int) -> None:
-        """Begin to fetch a chunk, unless it is there or on its way."""
+        """Start to fetch a chunk, unless it is there or being fetched."""
         if number < 0 or number in self._known:
             return
-        coming: Future[Arrays] = Future()
-        self._known[number] = coming
-        # A thread of its own each: one that hangs holds nobody up, and none outlives the process.
-        threading.Thread(target=self._run, args=(number, coming), daemon=True).start()
+        future: Future[Arrays] = Future()
+        self._known[number] = future
+        # One daemon thread per chunk: a hanging fetch delays no other, nor the process's exit.
+        threading.Thread(target=self._run, args=(number, future), daemon=True).start()
         while len(self._known) > self._keep:
             self._known.popitem(last=False)
 
     def want_ahead(self, number: int) -> None:
-        """Begin to fetch a chunk that is needed later, where it takes no other's place."""
+        """Prefetch a chunk, unless only one chunk is kept."""
         if self._keep > 1:
             self.want(number)
 
     def take(self, number: int, stop: Any = None) -> Arrays:
-        """Return a chunk, once it is there.
+        """Wait for a chunk, and return it.
 
-        Parameters
-        ----------
-        number : int
-            Which.
-        stop : object, optional
-            True once the job was told to stop: a storage that stands still is waited for no longer.
+        ``stop`` becomes true on SIGTERM, which ends the wait for a storage that hangs.
 
         Raises
         ------
         SystemExit
-            Status 143, if the job is told to stop before it is there.
+            Status 143, if SIGTERM comes before the chunk.
         TrainingError
-            If it cannot be fetched; the next who asks tries again.
+            If the chunk can't be fetched; the next call tries again.
         """
         ahead = self._known.get(number)
         if ahead is not None and ahead.done() and ahead.exception() is not None:
-            del self._known[number]  # that was ahead of need: the storage may be back
+            del self._known[number]  # a prefetch that failed: the storage may be back
         self.want(number)
         self._known.move_to_end(number)
-        coming = self._known[number]
-        self.waited += not coming.done()
-        while not wait((coming,), _LOOK).done:
+        future = self._known[number]
+        self.waited += not future.done()
+        while not wait((future,), _LOOK).done:
             if stop:
                 jobs.leave()
         try:
-            return coming.result()
+            return future.result()
         except BaseException:
             self._known.pop(number, None)
             raise
@@ -85,5 +76,5 @@ class Fetcher:
     def _run(self, number: int, coming: Future[Arrays]) -> None:
         try:
             coming.set_result(self._fetch(number))
-        except BaseException as error:  # handed to who takes it
+        except BaseException as error:  # raised again in `take`
             coming.set_exception(error)

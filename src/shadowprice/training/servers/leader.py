@@ -1,4 +1,4 @@
-"""The leading server: deals work, says what counts, saves, reports."""
+"""The leading server: assigns work, decides what counts, saves, reports."""
 
 from __future__ import annotations
 
@@ -21,33 +21,21 @@ from shadowprice.training.servers.server import Server
 from shadowprice.training.servers.shard import Shard, State, gathered
 
 _LOOK: float = 0.2
-"""Seconds between looks at the clock."""
+"""Seconds between two checks of deadlines and of the stop signal."""
 
 _LINGER: float = 10.0
-"""Seconds that a leader waits, once everything is done, for workers that never came."""
+"""Timeout of a finished leader for workers that never came, in seconds."""
 
 
 class Leader(Server):
     """The first server.
 
-    A gradient counts when its commit is taken, under one lock, which fixes one order for all
-    servers: each applies the same gradients in the same order, so what they keep after as many
-    mini-batches belongs together, and the state of all of them is that after one mini-batch.
+    A gradient counts when its commit is accepted under one lock, which fixes one order for all
+    servers. Each server applies the same gradients in the same order. So the states of all servers
+    at one version belong together: they form the state of the model after one mini-batch.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        What is learnt.
-    settings : Settings
-        How.
-    servers : int
-        How many servers there are, this one included.
-    workers : int
-        How many workers there are to be.
-    state : mapping, optional
-        What was saved.
-    device : torch.device, optional
-        Where its stretch of the model is kept; see `Shard`.
+    ``servers`` includes this one, ``workers`` is the expected number, ``state`` is that of a
+    checkpoint, and ``device`` is as in `Shard`.
     """
 
     def __init__(
@@ -71,7 +59,7 @@ class Leader(Server):
         super().__init__(shard, dealer.committed, keeps=settings.synchronous)
         self.measured = Measured()
         self.followers: list[Link] = []
-        """Lines to the other servers, in their order."""
+        """Links to the other servers, in their order."""
         self._recipe, self._settings = recipe, settings
         self._dealer = dealer
         self._workers = workers
@@ -79,34 +67,34 @@ class Leader(Server):
         self._came: set[int] = set()
         self._heard: dict[int, float] = {}
         self._waiting: set[int] = set()
-        """Workers that wait here, for work or for slower ones."""
+        """Workers that wait here, for an assignment or for slower workers."""
         self._patience = settings.patience
         self._clocks: dict[int, int] = {}
         self._buffers: dict[Key, Any] = {}
         self._losses: dict[Key, float] = {}
         self._began = False
-        """Whether work was dealt in this generation."""
+        """Whether any work was assigned in this generation."""
         self._shown: int | None = None
-        """The worker that shows what was learnt, once one was told so."""
+        """The worker that shows the result, once it is chosen."""
 
     # ------------------------------------------------------------------ for workers
 
     def serve(self, worker: int, link: Link) -> None:
-        """Answer a worker until it goes; see `Server.serve`."""
+        """Respond to a worker until it leaves; see `Server.serve`."""
         with self.changed:
             self._live.add(worker)
             self._came.add(worker)
         super().serve(worker, link)
 
     def left(self, worker: int) -> None:
-        """Take back what a worker has, so that another may do it."""
+        """Release the assignments of a worker, so that another can process them."""
         with self.changed:
             self._live.discard(worker)
             self._dealer.lost(worker)
             self.changed.notify_all()
 
     def answer(self, worker: int, message: Message) -> Message:
-        """Return the answer to a worker's message; see `Server.answer`."""
+        """Return the response to a worker's message; see `Server.answer`."""
         if message.kind is Kind.NEXT:
             return self._next(worker)
         if message.kind is Kind.COMMIT:
@@ -114,14 +102,14 @@ class Leader(Server):
         return super().answer(worker, message)
 
     def kept(self) -> list[Message]:
-        """Return what a worker pulls: the buffers too, if the model has any."""
-        found = super().kept()
+        """Return the parameters, and the buffers if the model has any."""
+        messages = super().kept()
         if len(self.shard.buffers):
-            found.append(Message(Kind.BUFFERS, version=self.version, payload=self.shard.buffers))
-        return found
+            messages.append(Message(Kind.BUFFERS, version=self.version, payload=self.shard.buffers))
+        return messages
 
     def _next(self, worker: int) -> Message:
-        """Deal work, as soon as there is some."""
+        """Assign work as soon as there is some."""
         with self.changed, self._waits(worker):
             while not self.ended:
                 if self._dealer.finished:
@@ -134,20 +122,25 @@ class Leader(Server):
                         jobs.note_restored(self.version)
                     self._heard[worker] = time.monotonic()
                     others = self._dealer.holders() - {worker}
-                    slowest = min((self._clocks.get(one, 0) for one in others), default=0)
-                    # Who had nothing to do does not hold up those that did.
+                    slowest = min((self._clocks.get(other, 0) for other in others), default=0)
+                    # A worker that was idle must not slow down those that worked.
                     self._clocks[worker] = max(self._clocks.get(worker, 0), slowest)
                     numbers = (work.epoch, work.chunk, work.first, work.last, work.ahead)
                     return Message(
-                        Kind.WORK, work.token, 0, self.version, tuple(float(n) for n in numbers)
+                        Kind.WORK,
+                        work.token,
+                        0,
+                        self.version,
+                        tuple(float(number) for number in numbers),
                     )
                 self.changed.wait()
             return Message(Kind.STOP)
 
     def _shows(self, worker: int) -> bool:
-        """Return whether a worker is to show what was learnt: one does, the first that is left.
+        """Return whether a worker shows the result: the first of the remaining workers.
 
-        One that is not gone, and says nothing any more, is not waited for long; `changed` is held.
+        A worker that lives but is silent is waited for only `_LINGER` seconds. The caller holds
+        `changed`.
         """
 
         def known() -> bool:
@@ -160,6 +153,7 @@ class Leader(Server):
         return self._shown == worker
 
     def _committed(self, worker: int, message: Message) -> Message:
+        """Count a worker's gradient if its token is current; return the response."""
         key = (message.token, message.index)
         with self.changed:
             if self.ended:
@@ -199,43 +193,43 @@ class Leader(Server):
         self._settings.observe(number, loss)
 
     def _hold(self, worker: int) -> None:
-        """Let a worker wait while it is too far ahead of the slowest."""
-        bound = self._settings.staleness
-        if bound is None or self._settings.synchronous:
+        """Block a worker while it is too far ahead of the slowest one."""
+        limit = self._settings.staleness
+        if limit is None or self._settings.synchronous:
             return
 
         def may_go() -> bool:
             others = self._dealer.holders() - {worker}
-            slowest = min((self._clocks.get(one, 0) for one in others), default=None)
-            return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= bound
+            slowest = min((self._clocks.get(other, 0) for other in others), default=None)
+            return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= limit
 
-        self.changed.notify_all()  # this one is not the slowest any more
+        self.changed.notify_all()  # this worker is no longer the slowest
         with self._waits(worker):
             self.changed.wait_for(may_go)
         self._heard[worker] = time.monotonic()
 
     def _measure(self, message: Message) -> None:
         _, computing, exchanging, moved, pulled = message.numbers
-        known = self.measured
-        known.minibatch_time.add(computing)
+        measured = self.measured
+        measured.minibatch_time.add(computing)
         if exchanging > 0 and moved > 0:
-            known.exchange_time.add(exchanging)
-            known.worker_bandwidth.add(8.0 * moved / exchanging)
+            measured.exchange_time.add(exchanging)
+            measured.worker_bandwidth.add(8.0 * moved / exchanging)
         stale = self.version - int(pulled)
-        known.staleness.add(stale)
-        known.stalest = max(known.stalest, stale)
+        measured.staleness.add(stale)
+        measured.stalest = max(measured.stalest, stale)
         if self.traffic.seconds > 0:
-            known.ps_bandwidth = 8.0 * self.traffic.bytes / self.traffic.seconds
+            measured.ps_bandwidth = 8.0 * self.traffic.bytes / self.traffic.seconds
 
-    # ------------------------------------------------------------------ looking after it
+    # ------------------------------------------------------------------ main loop
 
     def lead(self, stop: Any) -> str:
-        """Look after the job until it is done or told to stop; return ``done`` or ``stop``.
+        """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``.
 
         Raises
         ------
         GoneError
-            If another server is gone.
+            If another server is gone, or all workers are.
         """
         saved = reported = occupied = time.monotonic()
         finished = float("inf")
@@ -261,10 +255,10 @@ class Leader(Server):
                 reported = now
                 self.report()
             with self.changed:
-                everybody = len(self._came) == self._workers
-                if self._live or not everybody:
+                all_came = len(self._came) == self._workers
+                if self._live or not all_came:
                     occupied = now
-                if done and not self._live and (everybody or stop or now - finished > _LINGER):
+                if done and not self._live and (all_came or stop or now - finished > _LINGER):
                     return self._end("done")
             if now - occupied > _LINGER:  # an executor ends a generation of which no worker lives
                 self._end("stop")
@@ -287,7 +281,7 @@ class Leader(Server):
 
     @contextlib.contextmanager
     def _waits(self, worker: int) -> Iterator[None]:
-        """Count a worker among those that wait here; `changed` is held."""
+        """Count a worker among the waiting ones; the caller holds `changed`."""
         self._waiting.add(worker)
         try:
             yield
@@ -295,9 +289,9 @@ class Leader(Server):
             self._waiting.discard(worker)
 
     def _lapse(self, now: float) -> None:
-        """Give the work of workers that have been silent for too long to others; `changed` is held.
+        """Reassign the work of workers that are silent for too long; the caller holds `changed`.
 
-        Only where one waits for it: what nobody else would do is best left to whoever has it.
+        This happens only if a worker waits, because otherwise no other worker could do the work.
         """
         for worker in self._dealer.holders() - self._waiting if self._waiting else ():
             silent = now - self._heard.get(worker, now)
@@ -307,10 +301,10 @@ class Leader(Server):
                 self.changed.notify_all()
 
     def _was_slow(self, worker: int, silent: float) -> None:
-        """Wait longer from now on, since one whose work was taken away comes back with it.
+        """Raise the timeout, because a worker whose work was reassigned has come back with it.
 
-        Otherwise workers that are all slower than the patience would take the same work from each
-        other for ever.
+        Otherwise workers that are all slower than the timeout would take the same work from each
+        other forever.
         """
         self._patience = max(self._patience, 2.0 * silent)
         say(
@@ -320,7 +314,7 @@ class Leader(Server):
         )
 
     def report(self) -> None:
-        """Report progress and what was measured; this server outlives any worker."""
+        """Report progress and measurements; this server outlives any worker."""
         jobs.announce(self.version, self.measured.metrics())
 
     def _save_if_possible(self) -> None:
@@ -330,16 +324,16 @@ class Leader(Server):
             say(f"no checkpoint after mini-batch {self.version}, the one before stands: {error}")
 
     def save(self) -> int:
-        """Save everything, as it is after one mini-batch on all servers; return its bytes."""
+        """Save the state of all servers after one mini-batch; return its size in bytes."""
         with self.changed:
             for follower in self.followers:
                 follower.send(Message(Kind.STATE))
             states = [self.shard.state()]
             for follower in self.followers:
-                found = follower.receive()
-                if found.version != self.version:
+                response = follower.receive()
+                if response.version != self.version:
                     raise GoneError("a server has not applied what counts")
-                states.append(checkpoints.unpacked(found.payload.numpy().tobytes()))
+                states.append(checkpoints.unpacked(response.payload.numpy().tobytes()))
             model = {**gathered(states), "buffers": self.shard.buffers.clone()}
             record, version = self._dealer.record(), self.version
         state = {

@@ -1,4 +1,4 @@
-"""What a job measures of itself: the numbers that the schedulers' model of a job is made of."""
+"""Measurements of a job: the parameters of the schedulers' model of a job."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _WEIGHT: Final = 0.05
-"""Of the newest mini-batch in a running mean, once there are enough of them."""
+"""Weight of the newest mini-batch in a running mean, once there are enough mini-batches."""
 
 
 class Running:
-    """A running mean: of all values while they are few, then of the last few dozen.
+    """A running mean: of all values at first, then exponentially weighted over a few dozen.
 
-    After a value that is no number, or infinite, it begins anew.
+    It starts over after an infinite value or NaN.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Running:
         self.count = 0
 
     def add(self, value: float) -> None:
-        """Take a value in."""
+        """Include a value."""
         if not math.isfinite(self.value):
             self.value, self.count = 0.0, 0
         self.count += 1
@@ -31,7 +31,7 @@ class Running:
 
 
 class Traffic:
-    """Bytes that a server moved, and for how long it was moving any, for all its workers."""
+    """Bytes that a server moved, and the time during which it moved any, over all its workers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,26 +56,26 @@ class Traffic:
 
 @dataclass(slots=True)
 class Measured:
-    """What the leading server knows of a job's speed.
+    """Measurements of the leading server.
 
     Parameters
     ----------
     gradient_bytes : int
-        Bytes that a worker pushes after a mini-batch, to all servers together: the papers' e and g.
+        Bytes that a worker pushes per mini-batch, to all servers together: the papers' e and g.
     minibatch_time : Running
-        Seconds that a worker computes a mini-batch, without exchange: tau.
+        Seconds that a worker computes per mini-batch, without exchange: tau.
     exchange_time : Running
-        Seconds that a worker pushes and pulls for it.
+        Seconds that a worker pushes and pulls per mini-batch.
     update_time : Running
-        Seconds that the leading server takes to apply one: Astraea's G.
+        Seconds that the leading server takes to apply a mini-batch: Astraea's G.
     worker_bandwidth : Running
-        Bits a second of a worker while it pushes and pulls: b.
+        Bits per second of a worker while it pushes and pulls: b.
     ps_bandwidth : float
-        Bits a second of the leading server while it moves any: B, as far as workers used it.
+        Bits per second of the leading server while it moves any: B, as far as workers used it.
     staleness : Running
-        Mini-batches that parameters got between a worker's pull and its push.
+        Mini-batches applied to the parameters between a worker's pull and its push.
     stalest : int
-        The most of them.
+        Maximum staleness.
     loss : Running
         The loss.
     """
@@ -91,16 +91,16 @@ class Measured:
     loss: Running = field(default_factory=Running)
 
     def metrics(self) -> dict[str, float]:
-        """Return it as a job reports it: seconds, bytes and bits a second; nothing not measured."""
-        found = {"gradient_bytes": float(self.gradient_bytes)}
+        """Return the available metrics of a report, in seconds, bytes and bits per second."""
+        metrics = {"gradient_bytes": float(self.gradient_bytes)}
         for name in ("minibatch_time", "exchange_time", "update_time", "worker_bandwidth"):
             running: Running = getattr(self, name)
             if running.count:
-                found[name] = running.value
+                metrics[name] = running.value
         if self.ps_bandwidth:
-            found["ps_bandwidth"] = self.ps_bandwidth
+            metrics["ps_bandwidth"] = self.ps_bandwidth
         if self.staleness.count:
-            found |= {"staleness": self.staleness.value, "stalest": float(self.stalest)}
+            metrics |= {"staleness": self.staleness.value, "stalest": float(self.stalest)}
         if self.loss.count:
-            found["loss"] = self.loss.value
-        return found
+            metrics["loss"] = self.loss.value
+        return metrics

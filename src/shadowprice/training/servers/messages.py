@@ -1,4 +1,4 @@
-"""What workers and servers say to each other."""
+"""Messages between workers and servers."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ import torch
 
 
 class GoneError(Exception):
-    """The process at the other end of a link is not there any more."""
+    """The process at the other end of a link is gone."""
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """Kind of a message."""
 
     NEXT = 1
-    """Worker to leader: what is to be done next?"""
+    """Worker to leader: request for the next assignment."""
     PUSH = 2
-    """Worker to server: its share of a gradient, which counts only once it is committed."""
+    """Worker to server: its slice of a gradient, which counts only once it is committed."""
     COMMIT = 3
-    """Worker to leader: that gradient is with all servers; count it."""
+    """Worker to leader: all servers have the gradient, so count it."""
     PULL = 4
-    """Worker to server: its parameters, of this version or a later one."""
+    """Worker to server: request for its parameters, of this version or a later one."""
     BYE = 5
-    """Worker to server: nothing more comes."""
+    """Worker to server: the last message."""
 
     WORK = 11
-    """Answer to NEXT: do this."""
+    """Response to NEXT: an assignment."""
     DONE = 12
-    """Answer to NEXT: everything is done; its index is 1 for the worker that shows the result."""
+    """Response to NEXT: training is done; index 1 marks the worker that shows the result."""
     STOP = 13
-    """Answer to NEXT and COMMIT: save nothing, end; the leader has what counts."""
+    """Response to NEXT and COMMIT: end without saving, because the leader has all committed state.
+    """
     STAGED = 14
-    """Answer to PUSH: it is here."""
+    """Response to PUSH: received."""
     TAKEN = 15
-    """Answer to COMMIT: it counts."""
+    """Response to COMMIT: it counts."""
     REFUSED = 16
-    """Answer to COMMIT: it does not count, the work was given to another."""
+    """Response to COMMIT: it doesn't count, because another worker got the work."""
     VALUES = 17
-    """Answer to PULL."""
+    """Response to PULL: parameters."""
     BUFFERS = 18
-    """What the leader answers to it after that, if the model has any: running means, counts."""
+    """Second response of the leader to PULL if the model has buffers: running means, counts."""
 
     APPLY = 21
-    """Leader to server: these gradients count; apply them together, now."""
+    """Leader to server: apply these gradients together now, because they count."""
     STATE = 22
-    """Leader to server: everything you keep; and the answer to that."""
+    """Leader to server: request for its whole state; also the response."""
     END = 23
-    """Leader to server: it is over."""
+    """Leader to server: training has ended."""
     OFFER = 24
-    """Server to worker: memory that both may reach, if they are on one machine; and the answer."""
+    """Server to worker: shared memory, which works on one machine only; also the response."""
 
 
 @dataclass(slots=True)
@@ -62,16 +63,16 @@ class Message:
     Parameters
     ----------
     kind : Kind
-        What it is.
+        What the message means.
     token, index : int
-        What it is about: `dealing.Key`.
+        Subject of the message: a `dealing.Key`.
     version : int
-        Mini-batches, or steps, that the parameters have in them.
+        Mini-batches, or steps, that the parameters include.
     numbers : tuple of float
-        What else there is to say; `NUMBERS` at most.
+        Other content, at most `NUMBERS` values.
     payload : tensor or None
-        A tensor in one dimension. What `Link.receive` returns is good until the next message of
-        that kind.
+        Tensor in one dimension. The payload from `Link.receive` is valid until the next message of
+        its kind.
     """
 
     kind: Kind
@@ -83,15 +84,15 @@ class Message:
 
 
 class Link(Protocol):
-    """A line between two processes, or two threads."""
+    """A connection between two processes, or two threads."""
 
     @property
     def copies(self) -> bool:
-        """Whether `send` is done with a payload when it returns, and waits for nobody meanwhile."""
+        """Whether `send` copies the payload and never blocks on the receiver."""
 
     @property
     def device(self) -> Any:
-        """Where gradients and parameters are that travel on it, and where they come out."""
+        """Device of the gradients and parameters on this link."""
 
     def send(self, message: Message) -> None:
         """Send a message.
@@ -99,35 +100,26 @@ class Link(Protocol):
         Raises
         ------
         GoneError
-            If nobody is there to take it.
+            If the other end is gone.
         """
 
     def receive(self, into: Any = None) -> Message:
-        """Return the next message, once it comes.
+        """Wait for the next message, and return it.
 
-        Parameters
-        ----------
-        into : tensor, optional
-            Where its payload goes, if it has as many bytes.
+        ``into`` receives the payload. It has to have the payload's size in bytes.
 
         Raises
         ------
         GoneError
-            If none can come any more.
+            If the other end is gone.
         """
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """Close this end; no message follows."""
 
 
 class LocalLink:
-    """A line between two threads.
-
-    Parameters
-    ----------
-    incoming, outgoing : queue.SimpleQueue
-        What comes, and what goes.
-    """
+    """A connection between two threads, by a queue for each direction."""
 
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -140,10 +132,10 @@ class LocalLink:
 
     @classmethod
     def pair(cls) -> tuple[LocalLink, LocalLink]:
-        """Return both ends of a line."""
-        one: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        other: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        return cls(one, other), cls(other, one)
+        """Return both ends of a connection."""
+        first: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        second: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        return cls(first, second), cls(second, first)
 
     def send(self, message: Message) -> None:
         """Send a message; see `Link.send`."""
@@ -172,6 +164,6 @@ class LocalLink:
         return message
 
     def close(self) -> None:
-        """Say that nothing more comes, and take nothing more; see `Link.close`."""
+        """Close both directions; see `Link.close`."""
         self._outgoing.put(None)
         self._incoming.put(None)

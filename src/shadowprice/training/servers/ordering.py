@@ -1,4 +1,4 @@
-"""The order of the data, chunk by chunk: of the job, not of who works on it."""
+"""Order of the data, chunk by chunk, independent of which worker processes it."""
 
 from __future__ import annotations
 
@@ -12,57 +12,46 @@ Indices = NDArray[np.int64]
 
 
 class ChunkOrder:
-    """In which order an epoch goes through chunks, and through the samples of each.
+    """Order of the chunks in an epoch, and of the samples in each chunk.
 
-    Chunks are shuffled, and samples within their chunk, so that a worker needs few chunks at once.
-
-    Parameters
-    ----------
-    samples : sequence of int
-        Samples of every chunk.
-    seed : int
-        What the order follows from.
+    Chunks are shuffled, and samples only within their chunk, so that a worker needs few chunks at
+    once. ``samples`` has the number of samples of every chunk, and ``seed`` determines the order.
     """
 
     def __init__(self, samples: Sequence[int], seed: int) -> None:
         self._samples = tuple(samples)
         self._seed = seed
         self.chunks = lru_cache(maxsize=4)(self._chunks)
-        """Give the chunks of an epoch, in their order."""
+        """Return the chunks of an epoch in their order."""
         self.within = lru_cache(maxsize=16)(self._within)
-        """Give the samples of a chunk in an epoch, in their order, by their place in the chunk."""
+        """Return the samples of a chunk in an epoch's order, by index in the chunk."""
 
     def minibatches(self, minibatch: int) -> tuple[int, ...]:
-        """Return how many mini-batches of so many samples every chunk has."""
+        """Return the number of mini-batches of every chunk, for a size of mini-batches."""
         return tuple(-(-count // minibatch) for count in self._samples)
 
     def minibatch(self, epoch: int, chunk: int, index: int, minibatch: int) -> Indices:
-        """Return the samples of a mini-batch, by their place in the chunk."""
+        """Return the samples of a mini-batch, by index in the chunk."""
         return self.within(epoch, chunk)[index * minibatch : (index + 1) * minibatch]
 
     def located(self, epoch: int, positions: Indices) -> Iterator[tuple[int, Indices]]:
-        """Yield chunks, and places in them, for positions in the order of an epoch.
+        """Yield chunks, and sample indices in them, for positions in the order of an epoch.
 
-        Parameters
-        ----------
-        epoch : int
-            The epoch.
-        positions : array of int64
-            Increasing, from 0 to the number of samples.
+        ``positions`` are increasing, and less than the number of samples.
         """
         order = self.chunks(epoch)
-        begins = np.concatenate([[0], np.cumsum([self._samples[chunk] for chunk in order])])
-        inside = np.searchsorted(begins, positions, side="right") - 1
-        for number in np.unique(inside):
+        starts = np.concatenate([[0], np.cumsum([self._samples[chunk] for chunk in order])])
+        chunk_numbers = np.searchsorted(starts, positions, side="right") - 1
+        for number in np.unique(chunk_numbers):
             chunk = order[number]
-            places = positions[inside == number] - begins[number]
-            yield chunk, self.within(epoch, chunk)[places]
+            indices = positions[chunk_numbers == number] - starts[number]
+            yield chunk, self.within(epoch, chunk)[indices]
 
     def _chunks(self, epoch: int) -> tuple[int, ...]:
-        draw = np.random.default_rng(np.random.SeedSequence((self._seed, 2, epoch)))
-        return tuple(int(one) for one in draw.permutation(len(self._samples)))
+        generator = np.random.default_rng(np.random.SeedSequence((self._seed, 2, epoch)))
+        return tuple(int(chunk) for chunk in generator.permutation(len(self._samples)))
 
     def _within(self, epoch: int, chunk: int) -> Indices:
-        draw = np.random.default_rng(np.random.SeedSequence((self._seed, 3, epoch, chunk)))
-        order: Indices = draw.permutation(self._samples[chunk])
+        generator = np.random.default_rng(np.random.SeedSequence((self._seed, 3, epoch, chunk)))
+        order: Indices = generator.permutation(self._samples[chunk])
         return order

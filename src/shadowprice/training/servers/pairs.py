@@ -1,11 +1,11 @@
-"""Links between processes: a process group of `torch.distributed` for every worker and server.
+"""Links between processes: one process group of `torch.distributed` per worker and server.
 
-One group for all would do no good here: it does not come together if one process is missing, and
-a message from anybody cannot be awaited in it once somebody is gone. A group of two ends with
-either of them, at once, and with it only what the two had to say to each other.
+One common group would not do. It can't start if one process is missing, and it can't receive from
+any source once a process is gone. A group of two ends at once with either process, and affects
+only that pair.
 
-Where both are on one machine, tensors go through memory that both have mapped, where both have GPUs
-and are told so, through a wire between these (`wires`), and only the headers through the group.
+On one machine, tensors go through shared memory. If both processes have GPUs and the backend says
+so, tensors go through a transport between the GPUs (`wires`). Only headers use the group then.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from shadowprice.training.servers.messages import GoneError, Kind, Message
 from shadowprice.training.servers.wires import WIRES, Wire, device_of
 
 NUMBERS: Final = 24
-"""Most numbers of a message."""
+"""Limit of the numbers in a message."""
 
 _FIXED: Final = 7
 _HERE: Final = 1
 _SHARED: Final = 2
 _BESIDE: Final = 3
-"""Where a payload travels: after its header, in memory, or through a wire."""
+"""How a payload travels: after its header, in shared memory, or through a GPU transport."""
 _LEAST: Final = 4096
-"""Bytes below which a payload is sent with its header's means: mapping saves nothing."""
+"""Minimum bytes of a payload for shared memory; below, it saves nothing."""
 
 _TYPES: Final = (
     torch.uint8,
@@ -44,11 +44,13 @@ _TYPES: Final = (
     torch.bfloat16,
 )
 _FOREVER: Final = timedelta(days=3650)
-"""For whatever has no end but the other's: a worker computes as long as it takes."""
+"""No timeout, because a worker computes as long as necessary; the other's death ends a wait."""
 
 _LARGE: Final = (Kind.PUSH, Kind.VALUES)
-"""What goes through memory, or a wire: there is room for one message each way, which the next
-overwrites. A worker asks for one or the other, so neither waits for the other on a wire."""
+"""Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
+next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
+block each other on a transport.
+"""
 
 _CPU: Final = torch.device("cpu")
 
@@ -56,28 +58,23 @@ _MARK: Final = 32
 
 
 class Memory:
-    """Memory that two processes of one machine have mapped, half of it for each direction.
+    """Memory that two processes of one machine share, half of it for each direction.
 
-    It has no name in any file system, so it is gone when both are, however they end.
-
-    Parameters
-    ----------
-    mapped : mmap
-        The mapping: a mark, then both halves.
-    first : bool
-        Whether this process writes to the first half.
+    It has no name in a file system, so it disappears with the processes, however they end. The
+    mapping starts with a mark, then both halves follow. ``first`` is True if this process writes to
+    the first half.
     """
 
     def __init__(self, mapped: mmap.mmap, *, first: bool) -> None:
         whole = torch.frombuffer(mapped, dtype=torch.uint8)[_MARK:]
         half = len(whole) // 2
-        one, other = whole[:half], whole[half:]
-        self.outgoing, self.incoming = (one, other) if first else (other, one)
+        lower, upper = whole[:half], whole[half:]
+        self.outgoing, self.incoming = (lower, upper) if first else (upper, lower)
         self.capacity = half
 
     @classmethod
     def make(cls, capacity: int) -> tuple[Memory, str] | None:
-        """Return new memory and what the other process needs to find it; None where none can be."""
+        """Return new memory and its address for the other process; None if it is unavailable."""
         if not hasattr(os, "memfd_create"):
             return None
         size = _MARK + 2 * _rounded(capacity)
@@ -89,16 +86,16 @@ class Memory:
             return None
         mark = secrets.token_bytes(_MARK)
         mapped[:_MARK] = mark
-        # The descriptor stays open: its name in /proc is how the other process comes to it.
+        # The descriptor stays open, because the other process opens it by its name in /proc.
         return cls(mapped, first=True), f"/proc/{os.getpid()}/fd/{descriptor}:{size}:{mark.hex()}"
 
     @classmethod
     def open(cls, told: str) -> Memory | None:
-        """Return the memory that another process made; None where that is on another machine."""
+        """Return the memory at an address, None if it is on another machine."""
         try:
             path, size, mark = told.split(":")
-            found = os.stat(path)  # noqa: PTH116  # a name in /proc, not a file's
-            if not stat.S_ISREG(found.st_mode) or found.st_size != int(size):
+            status = os.stat(path)  # noqa: PTH116  # a name in /proc
+            if not stat.S_ISREG(status.st_mode) or status.st_size != int(size):
                 return None
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -113,14 +110,8 @@ class Memory:
 class PairLink:
     """One end of a group of two.
 
-    Parameters
-    ----------
-    group : process group
-        The group, whose tensors are on the CPU.
-    rank : int
-        Which of the two this is, 0 or 1.
-    wire : Wire, optional
-        What gradients and parameters travel through instead.
+    ``group`` has its tensors on the CPU, and ``rank`` is 0 or 1. Gradients and parameters travel
+    through ``wire`` if there is one.
     """
 
     def __init__(self, group: Any, rank: int, wire: Wire | None = None) -> None:
@@ -128,45 +119,45 @@ class PairLink:
         self._other = 1 - rank
         self._wire = wire
         self.device = _CPU if wire is None else wire.device
-        """Where gradients and parameters are."""
+        """Device of gradients and parameters."""
         self.memory: Memory | None = None
         self.traffic = Traffic()
-        """What is moved; links may share one."""
+        """Meter of moved bytes, which several links may share."""
         self._received: dict[Kind, Any] = {}
 
     @property
     def copies(self) -> bool:
-        """Whether `send` only copies a payload; see `messages.Link.copies`."""
+        """Whether `send` copies the payload; see `messages.Link.copies`."""
         return self.memory is not None
 
     @property
     def wired(self) -> bool:
-        """Whether gradients and parameters travel beside the group."""
+        """Whether gradients and parameters travel through a GPU transport."""
         return self._wire is not None
 
     def send(self, message: Message) -> None:
         """Send a message; see `messages.Link.send`."""
-        content, kind_of = None, 0
+        content, type_index = None, 0
         if message.payload is not None and message.payload.numel():
             payload = message.payload.detach().contiguous()
-            kind_of = _TYPES.index(payload.dtype)
+            type_index = _TYPES.index(payload.dtype)
             content = payload.view(torch.uint8)
         size = 0 if content is None else content.numel()
-        place = self._place(message.kind, size)
+        route = self._place(message.kind, size)
         header = torch.zeros(_FIXED + NUMBERS, dtype=torch.float64)
         fixed = (message.kind, message.token, message.index, message.version)
-        rest = (size, 10 * kind_of + place, len(message.numbers), *message.numbers)
-        said = torch.tensor((*fixed, *rest), dtype=torch.float64)
-        header[: len(said)] = said
+        rest = (size, 10 * type_index + route, len(message.numbers), *message.numbers)
+        values = torch.tensor((*fixed, *rest), dtype=torch.float64)
+        header[: len(values)] = values
         try:
             with self.traffic:
-                if place == _BESIDE:
+                if route == _BESIDE:
                     self._wire.send(content, lambda: self._announced(header))  # type: ignore[union-attr]
                 else:
-                    if place == _SHARED:  # before the header: who has that may read
+                    if route == _SHARED:  # before the header, which allows the receiver to read
                         self.memory.outgoing[:size].copy_(content)  # type: ignore[union-attr]
                     self._sent(header, 0)
-                    if size and place == _HERE:
+                    if size and route == _HERE:
                         self._sent(content, 1)
                 self.traffic.bytes += size
         except RuntimeError as error:
@@ -187,16 +178,16 @@ class PairLink:
             self._group.recv([header], self._other, 0).wait(_FOREVER)
             values = header.tolist()
             kind, token, index, version, size, coded, count = (int(one) for one in values[:_FIXED])
-            kind_of, place = divmod(coded, 10)
+            type_index, route = divmod(coded, 10)
             payload = None
             if size:
                 with self.traffic:
-                    payload = self._content(Kind(kind), size, place, into)
+                    payload = self._content(Kind(kind), size, route, into)
                     self.traffic.bytes += size
         except RuntimeError as error:
             raise GoneError(_first_line(error)) from error
         if payload is not None and payload is not into:
-            payload = payload.view(_TYPES[kind_of])
+            payload = payload.view(_TYPES[type_index])
         numbers = tuple(values[_FIXED : _FIXED + count])
         return Message(Kind(kind), token, index, version, numbers, payload)
 
@@ -210,7 +201,7 @@ class PairLink:
         self._group.send([tensor.to(_CPU)], self._other, tag).wait(_FOREVER)
 
     def _announced(self, header: Any) -> None:
-        """Send the header of what is under way on the wire, and wait until that is there."""
+        """Send the header of a tensor in transit, and wait until the tensor has arrived."""
         self._sent(header, 0)
         self._group.recv([torch.empty(1)], self._other, 1).wait(_FOREVER)
 
@@ -219,10 +210,10 @@ class PairLink:
         if target is not None and target.numel() != size:
             raise GoneError(f"{size} bytes came where {target.numel()} are expected")
         if place == _SHARED and self.memory is not None:
-            there = self.memory.incoming[:size]
+            shared = self.memory.incoming[:size]
             if target is None:
-                return there
-            target.copy_(there)
+                return shared
+            target.copy_(shared)
             return into
         device = self.device if place == _BESIDE else _CPU
         direct = target is not None and target.device == device
@@ -243,29 +234,19 @@ class PairLink:
 
 
 def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "gloo") -> PairLink:
-    """Return one end of a link, once the other process asks for the other end.
+    """Return one end of a link, once the other process has connected.
 
-    Parameters
-    ----------
-    store : Store
-        Where both find each other.
-    name : str
-        The link's, among all that find each other there.
-    rank : int
-        0 at one end, 1 at the other.
-    patience : timedelta
-        How long to wait for the other.
-    backend : str, optional
-        ``gloo``, or ``nccl`` where both compute on GPUs.
+    Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``patience`` is the
+    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs.
 
     Raises
     ------
     GoneError
-        If the other does not come.
+        If the other process doesn't connect in time.
     TrainingError
-        If torch has no such backend here.
+        If torch lacks the backend here.
     """
-    device_of(backend)  # what cannot be is said before anybody is waited for
+    device_of(backend)  # fail before waiting for the other process
     wire = None
     try:
         group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, patience)
@@ -278,19 +259,19 @@ def pair(store: Any, name: str, rank: int, patience: timedelta, backend: str = "
 
 
 def offer(link: PairLink, capacity: int) -> bool:
-    """Offer memory to the worker at the other end; return whether it is on this machine."""
-    made = Memory.make(capacity) if capacity and not link.wired else None
-    told = b"" if made is None else made[1].encode()
-    payload = torch.frombuffer(bytearray(told), dtype=torch.uint8) if told else None
+    """Offer shared memory to a worker; return whether the worker is on this machine."""
+    memory = Memory.make(capacity) if capacity and not link.wired else None
+    address = b"" if memory is None else memory[1].encode()
+    payload = torch.frombuffer(bytearray(address), dtype=torch.uint8) if address else None
     link.send(Message(Kind.OFFER, payload=payload))
     taken = bool(link.receive().numbers[0])
-    if made is not None and taken:
-        link.memory = made[0]
+    if memory is not None and taken:
+        link.memory = memory[0]
     return taken
 
 
 def take_offer(link: PairLink) -> bool:
-    """Take the memory that a server offers, if it is on this machine; return whether it is."""
+    """Accept a server's offer of shared memory; return whether the server is on this machine."""
     message = link.receive()
     memory = None
     if message.payload is not None:

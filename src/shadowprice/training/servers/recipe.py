@@ -1,4 +1,4 @@
-"""What is learnt, and how: all that a script says of its training."""
+"""The whole configuration of a training script: what to train, and how."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from shadowprice.training.servers.chunks import DataSet
 from shadowprice.training.servers.ordering import ChunkOrder
 
 Loss = Callable[[Any, Mapping[str, Any]], Any]
-"""Takes a model and a mini-batch (tensors by name) and returns the mean loss of its samples."""
+"""Loss function: takes a model and a mini-batch (tensors by name), and returns the mean loss of its
+samples.
+"""
 
 
 def constant(minibatch: int) -> float:
-    """Return 1: a learning rate that does not change."""
+    """Return 1, the factor of a constant learning rate."""
     del minibatch
     return 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is learnt.
+    """The training: model, loss, optimizer and data.
 
     Parameters
     ----------
     model : callable
-        Returns the model; called by every process, after the seed was set.
+        Returns the model; called by every process, after seeding.
     loss : callable
         `Loss`.
     optimizer : callable
-        Returns a `torch.optim.Optimizer` for parameters, which it is given as (name, parameter) in
-        a list, as torch's own take them. A server gives it the pieces that it has, each in one
-        dimension, and empty ones for parameters of which it has none; so it has to work element by
-        element, as SGD and Adam do, and groups have to go by names.
+        Returns a `torch.optim.Optimizer` for a list of (name, parameter), as torch's own take them.
+        A server passes its pieces, each in one dimension, and empty ones for parameters that it
+        doesn't have. So the optimizer has to work element by element, as SGD and Adam do, and has
+        to select groups by name.
     data : DataSet
         The data.
     epochs : int
-        How often all of it is gone through.
+        Number of epochs.
     minibatch : int
-        Samples of a mini-batch: what one worker computes at a time, or, in step, all of them.
+        Samples of a mini-batch: of one worker, or of all workers in synchronous training.
     schedule : callable, optional
-        Gives the factor of the learning rate for a mini-batch, by its number in the whole job.
+        Returns the factor of the learning rate for a mini-batch, by its number in the whole job.
     seed : int, optional
-        What order, first parameters and random numbers follow from.
+        Seed of the order, the initial parameters and all random numbers.
     """
 
     model: Callable[[], Any]
@@ -58,7 +60,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        # numpy's numbers would do, but not in a checkpoint.
+        # A checkpoint can't hold numpy's numbers.
         for name in ("epochs", "minibatch", "seed"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         for name in ("epochs", "minibatch"):
@@ -68,60 +70,61 @@ class Recipe:
             raise TrainingError(f"seed is {self.seed}: it has to be 0 or more")
 
     def told(self) -> dict[str, Any]:
-        """Return what a checkpoint says of it: with another one, the numbers mean other samples."""
+        """Return the fields that a checkpoint has to match, because its numbers mean samples."""
         digest = [[chunk.samples, chunk.digest] for chunk in self.data.chunks]
         return {"minibatch": self.minibatch, "seed": self.seed, "chunks": digest}
 
     def order(self) -> ChunkOrder:
-        """Return the order of its data."""
+        """Return the order of the data."""
         return ChunkOrder([chunk.samples for chunk in self.data.chunks], self.seed)
 
     def steps(self, parts: int) -> Order:
-        """Return which places of an epoch's order a step takes, and in which parts."""
+        """Return the steps of synchronous training; samples are positions in an epoch's order."""
         parts = min(parts, self.minibatch)
         return Order(self.data.samples, self.minibatch, parts, self.seed, shuffle=False)
 
 
 def ignore(minibatch: int, loss: float) -> None:
-    """Do nothing with a loss."""
+    """Ignore a loss."""
     del minibatch, loss
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How workers and servers go about it.
+    """Options of workers and servers.
 
     Parameters
     ----------
     synchronous : bool
-        Whether all workers share each mini-batch, so that the result is that of one worker; else
-        every worker has its own, and servers update with each push.
+        Whether all workers share each mini-batch, so that the result is that of one worker.
+        Otherwise every worker has its own, and servers update with each push.
     staleness : int or None
-        Mini-batches that a worker may be ahead of the slowest one that has work (stale synchronous
-        parallel); None for any number. Asynchronous only.
+        Mini-batches that a worker may be ahead of the slowest worker with an assignment (stale
+        synchronous parallel); None for no limit. Asynchronous only.
     parts : int
-        Parts that a shared mini-batch is cut into, whatever the number of workers: a model sees
-        one part at a time. Synchronous only.
+        Parts of a shared mini-batch, for any number of workers; a model sees one part at a time.
+        Synchronous only.
     patience : float
-        Seconds that a worker may be silent, longer than any mini-batch takes, before its work is
-        given to another that waits. One that was only slow is told of, and waited for longer.
+        Seconds that a worker may be silent before a waiting worker gets its work. It should exceed
+        the time of a mini-batch. If the worker was only slow, this is logged, and the timeout
+        grows.
     join : float
-        Seconds to wait for the other processes in the beginning.
+        Timeout for meeting the other processes, in seconds.
     save_every : float
         Seconds between checkpoints.
     report_every : float
         Seconds between reports of progress.
     keep : int
-        Chunks that a worker keeps in memory; of 1 none is fetched ahead of need.
+        Chunks that a worker keeps in memory; 1 turns prefetching off.
     shared_memory : bool
-        Whether processes of one machine exchange tensors by memory.
+        Whether processes of one machine exchange tensors in shared memory.
     backend : str
-        ``gloo``, or ``nccl`` where workers and servers all have GPUs of their own.
+        ``gloo``, or ``nccl`` if all workers and servers have GPUs of their own.
     device : str
-        What workers compute on, as torch writes it; empty for the first GPU, else the CPU.
+        Device of workers in torch's notation; empty for the first GPU, otherwise the CPU.
     pace : float
-        Seconds that a worker's mini-batch takes at least, exchange included: who is done sooner
-        waits before it counts. For experiments in which a small model stands for a large one.
+        Minimum time of a worker's mini-batch in seconds, including exchange; a faster worker waits
+        before the commit. For experiments in which a small model represents a large one.
     observe : callable
         Called by the leading server with the number of each mini-batch and its loss.
     """

@@ -1,4 +1,4 @@
-"""One process of a job with parameter servers: what it is told, whom it meets, how it ends."""
+"""One process of a job with parameter servers: its role, its connections and its end."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from shadowprice.training.servers.wires import device_of
 from shadowprice.training.servers.worker import Worker
 
 _SOON: Final = 5.0
-"""Seconds within which all processes of a generation are told to end."""
+"""Seconds within which all processes of a generation receive SIGTERM."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker has in the end.
+    """Result of a worker.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, with the last parameters.
+        The model with the final parameters.
     minibatches : int
-        Mini-batches that are in it; steps, of synchronous training.
+        Mini-batches that it includes; steps in synchronous training.
     leads : bool
-        Whether this is the worker that is to show or keep it: of those that are left the first.
+        Whether this worker is to show or keep the model: the first of the remaining workers.
     measured : dict of str to float
-        What the leading server measured, where it is in this process: outside of a scheduler.
+        Measurements of the leading server, if it is in this process: outside a scheduler.
     """
 
     model: Any
@@ -54,29 +54,29 @@ class Outcome:
 
 
 def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
-    """Train, as the worker or the parameter server that this process was told to be.
+    """Train in the role that this process has: worker or parameter server.
 
-    Outside of a scheduler it is both.
+    Outside a scheduler the process has both roles.
 
     Parameters
     ----------
     recipe : Recipe
-        What is learnt; the same in every process.
+        The training; the same in every process.
     settings : Settings, optional
-        How; the same in every process.
+        Its options; the same in every process.
 
     Returns
     -------
     Outcome or None
-        Of a worker, once everything is done; None of a server.
+        Result of a worker, once training is done; None for a server.
 
     Raises
     ------
     TrainingError
-        If the recipe asks for what cannot be, data cannot be read, or another process is gone. A
-        server that still talks to others then writes why, and ends with status 1.
+        If the recipe is invalid, data can't be read, or another process is gone. A server with open
+        connections instead logs the error and ends with status 1.
     SystemExit
-        Status 143, once everything is saved, if the job is told to stop.
+        Status 143, once everything is saved, after SIGTERM.
     """
     talking: list[threading.Thread] = []
     try:
@@ -86,7 +86,7 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
         raise
     except BaseException as error:
         if any(thread.is_alive() for thread in talking):
-            # They wait for others, who go on only once this process is gone.
+            # These threads wait for other processes, which go on only once this process is gone.
             sys.excepthook(type(error), error, error.__traceback__)
             _exit(1)
         raise
@@ -95,13 +95,13 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
 
 
 def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) -> Outcome | None:
-    """Do what `run` does; threads that talk to other processes are added to those given."""
+    """Run the process's role; append threads with open connections to ``talking``."""
     generation = current()
     job = generation.job
     stop = jobs.StopSignal()
     try:
         if job.ps == 0:
-            workers = max(job.workers, generation.world)  # torchrun tells the latter only
+            workers = max(job.workers, generation.world)  # torchrun sets only the latter
             if workers > 1:
                 raise TrainingError(
                     f"{workers} workers and no parameter server: give the job a ps section; by "
@@ -117,7 +117,7 @@ def _run(recipe: Recipe, settings: Settings, talking: list[threading.Thread]) ->
             return None
         return _work(recipe, settings, generation, stop)
     except GoneError as error:
-        if stop.wait(_SOON):  # the others were told to end a moment before us
+        if stop.wait(_SOON):  # the other processes received SIGTERM a moment before this one
             jobs.leave()
         raise TrainingError(f"another process of the job is gone: {error}") from error
 
@@ -171,7 +171,7 @@ def _serve(
     stop: Any,
     talking: list[threading.Thread],
 ) -> str:
-    """Be a server until it is over; return ``done`` or ``stop``."""
+    """Run as a parameter server until the end; return ``done`` or ``stop``."""
     job = generation.job
     device = device_of(settings.backend)
     state = _restored(recipe, settings)
@@ -189,8 +189,8 @@ def _serve(
 
     def meet(worker: int) -> None:
         try:
-            # A line of its own to the store: who waits on one for a worker that never comes would
-            # keep the others from meeting.
+            # Each thread has a connection of its own to the store, because waiting for a worker
+            # that never comes blocks the connection.
             own = store.clone()
             link = pair(own, _name(worker, job.rank), 1, patience, settings.backend)
             offer(link, server.shard.values.nbytes if settings.shared_memory else 0)
@@ -219,16 +219,15 @@ def _serve(
 
 
 def _end(talking: Sequence[threading.Thread], status: int) -> None:
-    """Wait for a server's threads, and where one still hangs, end the process at once.
+    """Wait for a server's threads; if one still hangs, end the process at once.
 
-    A thread that waits for a message inside of gloo, or takes a line to another process down,
-    cannot be ended: an interpreter that shuts down around it is aborted. The thread that follows
-    the leader is waited for like those that serve workers, though it has nothing more to do: it may
-    be the last to hold its line.
+    A thread can't be ended while gloo waits for a message or closes a connection. An interpreter
+    that shuts down around it aborts. The thread that follows the leader is included, because it may
+    hold the last reference to its connection.
     """
-    until = time.monotonic() + _SOON
+    deadline = time.monotonic() + _SOON
     for thread in talking:
-        thread.join(max(0.0, until - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in talking):
         _exit(status)
 
@@ -241,7 +240,7 @@ def _exit(status: int) -> NoReturn:
 
 
 def _followed(server: Server) -> str:
-    """Wait until the leader says that it is over."""
+    """Wait until the leader announces the end."""
     with server.changed:
         server.changed.wait_for(lambda: server.ended and True)
     if server.failure is not None:
@@ -253,7 +252,7 @@ def _followed(server: Server) -> str:
 
 def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
     job = generation.job
-    device_of(settings.backend)  # what cannot be is said before anybody is waited for
+    device_of(settings.backend)  # fail before waiting for other processes
 
     def meet() -> tuple[Any, list[Link]]:
         store = _store(generation, settings)
@@ -265,7 +264,7 @@ def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any)
             links.append(link)
         return store, links
 
-    # The store is held to the end: others may still have to meet in it.
+    # Keep the store to the end: other processes may still need it to meet.
     _store_held, links = _in_time(meet, stop)
     worker = Worker(recipe, settings, links, stop)
     minibatches = worker.work()
@@ -283,29 +282,29 @@ def _met(store: Any, name: str, rank: int, settings: Settings) -> Callable[[], P
 
 
 def _store(generation: Generation, settings: Settings) -> Any:
-    """Return the place where the processes find each other.
+    """Return the store for the rendezvous of the processes.
 
-    It is kept by the leading server where all are on one machine, else by worker 0, whose address
-    they were told; needed until all have met, and not later.
+    On one machine the leading server hosts it, otherwise worker 0, whose address all processes
+    have. It is needed until all have met.
     """
     address, _, port = generation.address.rpartition(":")
     local = _is_loopback(address)
     if local:
-        # gloo asks the resolver for this machine's name, which not every machine knows.
+        # gloo resolves this machine's host name, which fails on some machines.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     job = generation.job
-    keeps = job.rank == 0 and job.role == ("ps" if local else "worker")
+    hosts = job.rank == 0 and job.role == ("ps" if local else "worker")
     try:
         return dist.TCPStore(
             address.strip("[]"),
             int(port),
-            is_master=keeps,
+            is_master=hosts,
             wait_for_workers=False,
             timeout=timedelta(seconds=settings.join),
         )
     except (RuntimeError, ValueError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TrainingError(f"nobody to meet at {generation.address}: {said}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TrainingError(f"nobody to meet at {generation.address}: {reason}") from error
 
 
 def _is_loopback(address: str) -> bool:
@@ -316,33 +315,33 @@ def _is_loopback(address: str) -> bool:
 
 
 def _in_time(action: Callable[[], Any], stop: Any) -> Any:
-    """Do what may wait for others, and end meanwhile if the job is told to stop."""
-    found: list[Any] = []
+    """Run an action that may block, and exit if SIGTERM comes meanwhile."""
+    results: list[Any] = []
 
     def act() -> None:
         try:
-            found.append(action())
+            results.append(action())
         except BaseException as error:  # raised below, by the main thread
-            found.append(error)
+            results.append(error)
 
     threading.Thread(target=act, daemon=True).start()
-    while not found:
+    while not results:
         if stop.wait(0.02):
             _exit(jobs.STOPPED)
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
 
 
 # ------------------------------------------------------------------ what was saved
 
 
 def _restored(recipe: Recipe, settings: Settings) -> State | None:
-    """Return what was saved, None in the beginning."""
-    found = checkpoints.load()
-    if found is None:
+    """Return the state of the newest checkpoint, None without any."""
+    checkpoint = checkpoints.load()
+    if checkpoint is None:
         return None
-    state = found.state
+    state = checkpoint.state
     if state.get("synchronous") != settings.synchronous:
         raise TrainingError("the checkpoint is of the other mode, synchronous or not: keep it")
     for name, value in recipe.told().items():
@@ -356,5 +355,7 @@ def _restored(recipe: Recipe, settings: Settings) -> State | None:
 
 def _gradient_bytes(recipe: Recipe) -> int:
     model = seeded(recipe)
-    size = next(one for one in model.parameters() if one.requires_grad).element_size()
+    size = next(
+        parameter for parameter in model.parameters() if parameter.requires_grad
+    ).element_size()
     return layout_of(model).elements * int(size)

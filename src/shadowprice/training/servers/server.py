@@ -1,4 +1,4 @@
-"""A parameter server: takes gradients, applies those that count, gives parameters."""
+"""A parameter server: receives gradients, applies those that count, sends parameters."""
 
 from __future__ import annotations
 
@@ -16,16 +16,10 @@ from shadowprice.training.servers.shard import Shard
 
 
 class Server:
-    """What every server does for its workers; what counts is said by the leader.
+    """The work of every server for its workers; the leader decides which gradients count.
 
-    Parameters
-    ----------
-    shard : Shard
-        Its stretch of the model.
-    version : int
-        Mini-batches that are in it.
-    keeps : bool
-        Whether several gradients of one worker may wait at once, as in synchronous training.
+    ``version`` is the number of mini-batches in ``shard``. ``keeps`` allows several waiting
+    gradients of one worker, as in synchronous training.
     """
 
     def __init__(self, shard: Shard, version: int, *, keeps: bool) -> None:
@@ -36,7 +30,7 @@ class Server:
         self.ended: str = ""
         """How it ended: ``done``, ``stop``, ``gone`` or ``failed``; empty while it runs."""
         self.failure: BaseException | None = None
-        """Why it failed."""
+        """The error of a failed server."""
         self._keeps = keeps
         self._staged: dict[Key, Any] = {}
         self._newest: dict[int, Key] = {}
@@ -44,15 +38,7 @@ class Server:
     # ------------------------------------------------------------------ for workers
 
     def serve(self, worker: int, link: Link) -> None:
-        """Answer a worker until it goes; in a thread of its own.
-
-        Parameters
-        ----------
-        worker : int
-            Its number.
-        link : Link
-            The line to it.
-        """
+        """Respond to a worker until it leaves; runs in a thread of its own."""
         try:
             while True:
                 message = link.receive()
@@ -64,21 +50,21 @@ class Server:
                     link.send(self.answer(worker, message))
         except GoneError:
             pass
-        except Exception as error:  # the script's own, or one of ours: the job cannot go on
+        except Exception as error:  # of the script or of this package: the job can't go on
             self.fail(error)
         finally:
             self.left(worker)
 
     def left(self, worker: int) -> None:
-        """Take note that a worker is gone; what it pushed may still count."""
+        """Handle the end of a worker; its pushed gradients may still count."""
 
     def answer(self, worker: int, message: Message) -> Message:
-        """Return the answer to a worker's message, which may take until others have done theirs.
+        """Return the response to a worker's message; it may wait for other workers.
 
         Raises
         ------
         GoneError
-            If it says what no worker says.
+            If the message isn't one of a worker.
         """
         if message.kind is Kind.PUSH:
             self._stage(worker, (message.token, message.index), message.payload)
@@ -87,48 +73,48 @@ class Server:
 
     def _stage(self, worker: int, key: Key, gradient: Any) -> None:
         with self.changed:
-            if not self._keeps:  # it pushes again only once its last one was applied or refused
+            if not self._keeps:  # a worker pushes only after its last gradient was settled
                 self._staged.pop(self._newest.get(worker, (0, 0)), None)
                 self._newest[worker] = key
             self._staged[key] = gradient.clone() if self._keeps else gradient
 
     def _pulled(self, version: int, link: Link) -> None:
-        """Give a worker parameters of a version, once they are there; never half of two."""
+        """Send a worker the parameters of one version once they are available."""
         with self.changed:
             self.changed.wait_for(lambda: self.version >= version or self.ended)
             if self.version < version:
                 raise GoneError("it ended before that version was there")
             messages = self.kept()
-            for message in messages:  # others may be applied while it is on its way
+            for message in messages:  # the next gradient may be applied while it is sent
                 message.payload = message.payload.clone()
-        # Not under the lock: gloo sends once the other receives, which may wait for another server.
+        # Without the lock: a gloo send waits for the receiver, which may wait for another server.
         for message in messages:
             link.send(message)
 
     def kept(self) -> list[Message]:
-        """Return what a worker pulls; `changed` is held."""
+        """Return the messages that answer a pull; the caller holds `changed`."""
         return [Message(Kind.VALUES, version=self.version, payload=self.shard.values)]
 
     # ------------------------------------------------------------------ for the leader
 
     def apply(self, keys: Sequence[Key]) -> None:
-        """Apply gradients that count, together; `changed` is held."""
+        """Apply gradients that count together; the caller holds `changed`."""
         self.shard.apply([self._staged.pop(key) for key in keys], self.version)
         self.version += 1
-        # What workers that are gone pushed for this step, and never committed, is of no more use.
+        # Lost workers may have pushed gradients for this step that they never committed.
         over = max(token for token, _ in keys)
         for key in [key for key in self._staged if self._keeps and key[0] <= over]:
             del self._staged[key]
         self.changed.notify_all()
 
     def follow(self, link: Link) -> None:
-        """Do what the leader says until it ends; in a thread of its own."""
+        """Execute the leader's messages until the end; runs in a thread of its own."""
         ended = "stop"
         try:
             while True:
                 message = link.receive()
                 if message.kind is Kind.APPLY:
-                    keys = [(int(one[0]), int(one[1])) for one in message.payload.view(-1, 2)]
+                    keys = [(int(row[0]), int(row[1])) for row in message.payload.view(-1, 2)]
                     with self.changed:
                         self.apply(keys)
                 elif message.kind is Kind.STATE:
@@ -149,7 +135,7 @@ class Server:
             self.changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """End, for a reason that the main thread is to raise."""
+        """End with an error that the main thread raises."""
         with self.changed:
             self.failure = self.failure or error
             self.ended = "failed"

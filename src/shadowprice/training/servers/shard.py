@@ -1,4 +1,4 @@
-"""What one server keeps of the model: a stretch of the parameters, and their state."""
+"""A parameter server's shard of the model: a slice of the parameters, and optimizer state."""
 
 from __future__ import annotations
 
@@ -17,75 +17,71 @@ State = dict[str, Any]
 
 
 def seeded(recipe: Recipe) -> Any:
-    """Return a recipe's model, the same in every process."""
+    """Return a recipe's model, identical in every process."""
     seed_all(recipe.seed)
     return recipe.model()
 
 
 def trained(model: Any) -> list[tuple[str, Any]]:
-    """Return the parameters that are learnt, with their names, in the model's order.
+    """Return names and values of the trainable parameters, in the model's order.
 
     Raises
     ------
     TrainingError
-        If there are none, or they are not of one type.
+        If there are none, or they differ in type.
     """
-    found = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    if not found:
+    parameters = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
+    if not parameters:
         raise TrainingError("the model has no parameter that is learnt")
-    types = sorted({str(one.dtype) for _, one in found})
-    if len(types) > 1 or not found[0][1].is_floating_point():
+    types = sorted({str(parameter.dtype) for _, parameter in parameters})
+    if len(types) > 1 or not parameters[0][1].is_floating_point():
         raise TrainingError(
             f"the model's parameters are of {', '.join(types)}: servers keep one floating type"
         )
-    return found
+    return parameters
 
 
 def layout_of(model: Any) -> Layout:
-    """Return a model's parameters, laid end to end."""
-    return Layout(tuple((name, one.numel()) for name, one in trained(model)))
+    """Return the layout of a model's parameters."""
+    return Layout(tuple((name, parameter.numel()) for name, parameter in trained(model)))
 
 
 def buffers_of(model: Any) -> list[Any]:
-    """Return what a model keeps beside its parameters, as real numbers: running means, counts."""
-    kept = model.state_dict().keys()
-    found = [one for name, one in model.named_buffers() if name in kept]
-    return [torch.view_as_real(one) if one.is_complex() else one for one in found]
+    """Return a model's persistent buffers (running means, counts) as real numbers."""
+    persistent = model.state_dict().keys()
+    buffers = [buffer for name, buffer in model.named_buffers() if name in persistent]
+    return [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in buffers]
 
 
 def flattened_buffers(model: Any) -> Any:
-    """Return those as numbers in one dimension, in float64: counts stay whole."""
-    found = [one.detach().reshape(-1).to("cpu", torch.float64) for one in buffers_of(model)]
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+    """Return a model's buffers in one dimension, as float64 so that counts stay integral."""
+    flat = [buffer.detach().reshape(-1).to("cpu", torch.float64) for buffer in buffers_of(model)]
+    return torch.cat(flat) if flat else torch.empty(0, dtype=torch.float64)
 
 
 def set_buffers(model: Any, values: Any) -> None:
-    """Put such numbers back into a model.
+    """Set a model's buffers from one-dimensional values.
 
-    What is the same is left as it is: a whole number may be larger than float64 holds exactly.
+    Equal values stay as they are, because an integer may exceed the exact range of float64.
     """
-    begin = 0
-    for one in buffers_of(model):
-        part = values[begin : begin + one.numel()].view(one.shape).to(one.device)
-        begin += one.numel()
+    start = 0
+    for buffer in buffers_of(model):
+        part = values[start : start + buffer.numel()].view(buffer.shape).to(buffer.device)
+        start += buffer.numel()
         with torch.no_grad():
-            told = part if one.is_floating_point() else part.round()
-            one.copy_(torch.where(one.to(torch.float64) == part, one, told.to(one.dtype)))
+            rounded = part if buffer.is_floating_point() else part.round()
+            buffer.copy_(
+                torch.where(buffer.to(torch.float64) == part, buffer, rounded.to(buffer.dtype))
+            )
 
 
 class Shard:
-    """A server's stretch of the parameters.
+    """A server's slice of the parameters.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        What is learnt.
-    server, servers : int
-        Which server this is, and of how many.
-    state : mapping, optional
-        What `gathered` returned, of whatever number of servers.
-    device : torch.device, optional
-        Where it is kept, and gradients come to; by default the CPU.
+    ``server`` is its rank among ``servers``. ``state`` is a result of `gathered` from any number of
+    servers. ``device`` is where parameters are kept and gradients arrive, by default the CPU.
     """
 
     def __init__(
@@ -99,57 +95,62 @@ class Shard:
         model = seeded(recipe)
         layout = layout_of(model)
         first, last = layout.span(server, servers)
-        line = torch.cat([one.detach().reshape(-1).cpu() for _, one in trained(model)])
-        self.values = line[first:last].clone().to(device or "cpu")
+        flat = torch.cat([item.detach().reshape(-1).cpu() for _, item in trained(model)])
+        self.values = flat[first:last].clone().to(device or "cpu")
         """The parameters, in one dimension."""
         self.buffers = flattened_buffers(model)
-        """What the leading server keeps beside them."""
+        """Buffers of the model, used on the leading server only."""
         self.pieces = layout.pieces(server, servers)
         self._schedule = recipe.schedule
         self._views: list[Any] = []
-        begin = 0
+        start = 0
         for piece in self.pieces:
-            self._views.append(torch.nn.Parameter(self.values[begin : begin + piece.size]))
-            begin += piece.size
-        own = {one.name: view for one, view in zip(self.pieces, self._views, strict=True)}
-        # Those of which nothing is here, too: no group of parameters may be made empty.
-        named = [
+            self._views.append(torch.nn.Parameter(self.values[start : start + piece.size]))
+            start += piece.size
+        own = {item.name: view for item, view in zip(self.pieces, self._views, strict=True)}
+        # Parameters without elements here are included, so that no parameter group is empty.
+        named_parameters = [
             (name, own.get(name, torch.nn.Parameter(self.values[:0]))) for name, _ in layout.sizes
         ]
-        self._optimizer = recipe.optimizer(named)
-        self._leave_out({id(one) for _, one in named} - {id(one) for one in self._views})
+        self._optimizer = recipe.optimizer(named_parameters)
+        self._leave_out(
+            {id(item) for _, item in named_parameters} - {id(item) for item in self._views}
+        )
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._checked = False
         if state is not None:
             self._restore(state)
 
     def _leave_out(self, others: set[int]) -> None:
-        """Let the optimiser step over what has gradients alone, which it may count on."""
+        """Remove parameters that aren't on this server from the optimizer.
+
+        The optimizer may require a gradient for every parameter.
+        """
         for group in self._optimizer.param_groups:
-            here = [at for at, one in enumerate(group["params"]) if id(one) not in others]
-            for one in group["params"]:
-                if id(one) in others:
-                    self._optimizer.state.pop(one, None)
+            kept = [
+                index
+                for index, parameter in enumerate(group["params"])
+                if id(parameter) not in others
+            ]
+            for parameter in group["params"]:
+                if id(parameter) in others:
+                    self._optimizer.state.pop(parameter, None)
             for key in {"params", "param_names"} & group.keys():
-                group[key] = [group[key][at] for at in here]
+                group[key] = [group[key][index] for index in kept]
 
     def apply(self, gradients: Sequence[Any], minibatch: int) -> None:
         """Update the parameters once.
 
-        Parameters
-        ----------
-        gradients : sequence of tensor
-            Shares of this stretch's gradient, to be added up in this order.
-        minibatch : int
-            The number of the mini-batch in the job, for the learning rate.
+        The elements of ``gradients`` are added up in their order. ``minibatch`` is the number of
+        the mini-batch in the job, for the learning rate.
         """
-        whole = gradients[0]
-        for one in gradients[1:]:
-            whole = whole + one
-        begin = 0
+        total = gradients[0]
+        for gradient in gradients[1:]:
+            total = total + gradient
+        start = 0
         for view in self._views:
-            view.grad = whole[begin : begin + view.numel()]
-            begin += view.numel()
+            view.grad = total[start : start + view.numel()]
+            start += view.numel()
         factor = self._schedule(minibatch)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
@@ -158,16 +159,16 @@ class Shard:
             self._check()
 
     def state(self) -> State:
-        """Return everything, as `gathered` takes it."""
+        """Return the whole state, for `gathered`."""
         states = [
             {name: _on(value, "cpu") for name, value in self._optimizer.state.get(view, {}).items()}
             for view in self._views
         ]
-        pieces = [[one.name, one.start, one.stop] for one in self.pieces]
+        pieces = [[piece.name, piece.start, piece.stop] for piece in self.pieces]
         return {"pieces": pieces, "values": self.values.cpu(), "optimizer": states}
 
     def _check(self) -> None:
-        """Refuse optimisers whose state does not go by elements, or that no checkpoint can hold."""
+        """Refuse optimizers whose state isn't element-wise, or that a checkpoint can't hold."""
         for view in self._views:
             for name, value in self._optimizer.state.get(view, {}).items():
                 if torch.is_tensor(value) and value.dim() and value.shape != view.shape:
@@ -176,7 +177,7 @@ class Shard:
                         "parameter's: parameter servers need one that works element by element, "
                         "as SGD and Adam do"
                     )
-        # As a checkpoint has it, without what tensors hold.
+        # The state as in a checkpoint, without the elements of tensors.
         kept = [
             {name: None if torch.is_tensor(value) else value for name, value in state.items()}
             for state in self._optimizer.state.values()
@@ -186,15 +187,15 @@ class Shard:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         parameters, optimizer = state["parameters"], state["optimizer"]
-        begin = 0
+        start = 0
         for piece, view in zip(self.pieces, self._views, strict=True):
             whole = parameters.get(piece.name)
             if whole is None or whole.numel() < piece.stop or whole.dtype != self.values.dtype:
                 raise TrainingError(
                     f"the checkpoint is of another model: its parameter {piece.name} differs"
                 )
-            self.values[begin : begin + piece.size] = whole[piece.start : piece.stop]
-            begin += piece.size
+            self.values[start : start + piece.size] = whole[piece.start : piece.stop]
+            start += piece.size
             kept = optimizer.get(piece.name, {})
             if kept:
                 self._optimizer.state[view] = {
@@ -209,26 +210,23 @@ class Shard:
 
 
 def _on(value: Any, device: Any) -> Any:
-    """Return a value on a device, if it is a tensor."""
+    """Move a tensor to a device; return any other value unchanged."""
     return value.to(device) if torch.is_tensor(value) else value
 
 
 def gathered(states: Sequence[Mapping[str, Any]]) -> State:
-    """Return what all servers keep, by parameter: nothing in it tells how many there were.
+    """Return the joint state of all servers by parameter, independent of their number.
 
-    Parameters
-    ----------
-    states : sequence of mapping
-        What `Shard.state` returned, in the order of the servers.
+    ``states`` are the results of `Shard.state`, in the order of the servers.
     """
     values: dict[str, list[Any]] = {}
     optimizer: dict[str, list[Mapping[str, Any]]] = {}
     for state in states:
-        begin = 0
+        offset = 0
         for (name, start, stop), kept in zip(state["pieces"], state["optimizer"], strict=True):
-            values.setdefault(name, []).append(state["values"][begin : begin + stop - start])
+            values.setdefault(name, []).append(state["values"][offset : offset + stop - start])
             optimizer.setdefault(name, []).append(kept)
-            begin += stop - start
+            offset += stop - start
     return {
         "parameters": {name: torch.cat(parts) for name, parts in values.items()},
         "optimizer": {name: _joined(parts) for name, parts in optimizer.items()},

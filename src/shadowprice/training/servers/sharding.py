@@ -1,8 +1,8 @@
-"""How a model is divided over parameter servers: evenly, by elements, whatever its parameters are.
+"""Even division of a model over parameter servers, by elements.
 
-The parameters are laid end to end in the model's own order, and every server has one stretch of
-that line. So the largest and the smallest server differ by one element, a parameter may lie on
-several servers, and what a server has follows from its number and how many there are.
+The parameters are concatenated in the model's order, and every server has one slice of the result.
+So the sizes of servers differ by at most one element, and a parameter may lie on several servers.
+The slice depends only on the server's rank and on the number of servers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from shadowprice.training.errors import TrainingError
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one server has of one parameter.
+    """A server's slice of one parameter.
 
     Parameters
     ----------
     name : str
         The parameter.
     start, stop : int
-        Which of its elements, counted as it is flattened.
+        Range of its elements in the flattened parameter.
     """
 
     name: str
@@ -30,29 +30,29 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The parameters of a model, laid end to end.
+    """The concatenated parameters of a model.
 
     Parameters
     ----------
     sizes : tuple of (str, int)
-        Every parameter with its elements, in the model's order.
+        Every parameter with its number of elements, in the model's order.
     """
 
     sizes: tuple[tuple[str, int], ...]
 
     @property
     def elements(self) -> int:
-        """Elements of all parameters."""
+        """Number of elements of all parameters."""
         return sum(size for _, size in self.sizes)
 
     def span(self, server: int, servers: int) -> tuple[int, int]:
-        """Return the first element of a server, and the first that is not its own any more.
+        """Return the range of a server's elements, without its end.
 
         Raises
         ------
@@ -67,13 +67,13 @@ class Layout:
         return elements * server // servers, elements * (server + 1) // servers
 
     def pieces(self, server: int, servers: int) -> tuple[Piece, ...]:
-        """Return what a server has, in the order of the line."""
+        """Return a server's slices of parameters, in the model's order."""
         first, last = self.span(server, servers)
-        found = []
-        begin = 0
+        pieces = []
+        offset = 0
         for name, size in self.sizes:
-            start, stop = max(first - begin, 0), min(last - begin, size)
+            start, stop = max(first - offset, 0), min(last - offset, size)
             if start < stop:
-                found.append(Piece(name, start, stop))
-            begin += size
-        return tuple(found)
+                pieces.append(Piece(name, start, stop))
+            offset += size
+        return tuple(pieces)

@@ -1,9 +1,8 @@
-"""Wires: how gradients and parameters travel where they do not go with their headers.
+"""Transport of tensors between GPUs, separate from their headers.
 
-NCCL moves tensors from GPU to GPU, and knows little else: what it was asked to receive holds its
-stream until it comes, and a process that dies is noticed by nobody. So headers stay with gloo,
-which waits on the CPU and tells of a death at once, and NCCL is asked to move a tensor only when
-its header says that it is under way.
+NCCL moves tensors between GPUs and does little else. A receive blocks its stream until the tensor
+comes, and NCCL doesn't notice the death of a process. So headers stay with gloo, which waits on the
+CPU and reports a death at once. NCCL moves a tensor only after its header has announced it.
 """
 
 from __future__ import annotations
@@ -22,29 +21,24 @@ from shadowprice.training.generation import nccl_here, no_backend, own_device
 
 _FOREVER: Final = timedelta(days=3650)
 _STALLED: Final = 60.0
-"""Seconds that a tensor has that is under way, and as many more as it takes at `_SLOWEST`."""
+"""Timeout of a tensor in transit, in seconds, plus its transfer time at `_SLOWEST`."""
 _SLOWEST: Final = 10e6
-"""Bytes a second below which a tensor counts as lost."""
+"""Minimum bandwidth in bytes per second; a slower tensor counts as lost."""
 _LEAST_PAUSE: Final = 20e-6
 _MOST_PAUSE: Final = 1e-3
-"""Seconds between two looks at what a GPU moves, soon and later."""
+"""Seconds between two polls of a transfer, at first and later."""
 
 _UNWATCHED: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
-"""Lets torch watch no group by a thread of its own, which would end the process where one fails:
-a server, where a worker dies. `Wire` waits for whatever it asks for, and is told of what fails."""
+"""Turns torch's watchdog thread off, which would end a server's process when a worker dies. `Wire`
+waits for each operation itself and gets its errors.
+"""
 
 
 class Wire:
-    """One end of a wire.
+    """One end of a GPU transport.
 
-    Parameters
-    ----------
-    group : process group
-        A group of two, in which nothing else travels.
-    rank : int
-        Which of the two this is, 0 or 1.
-    device : torch.device
-        Where its tensors are.
+    ``group`` is a process group of two for these tensors only, and ``rank`` is 0 or 1. ``device``
+    is the device of the tensors.
     """
 
     def __init__(self, group: Any, rank: int, device: Any) -> None:
@@ -53,36 +47,33 @@ class Wire:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def meet(self, patience: timedelta) -> None:
-        """Move a byte each way: NCCL connects a way when it is first used, by a store not kept.
+        """Move a byte each way, so that NCCL connects while the store for the rendezvous exists.
 
-        Both have to be there for that, so who sends the first time waits for who receives: later
-        that one waits for a header, which comes after what is sent.
+        NCCL connects each direction at its first use, and needs both ends for that. A first send
+        would therefore block until the receive. Later the receiver waits for a header, which comes
+        after the send.
 
         Raises
         ------
         RuntimeError
-            If that fails, or takes too long.
+            If the connection fails or times out.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
-        ways = [self._group.send, self._group.recv]
+        operations = [self._group.send, self._group.recv]
         with self._aside():
-            for move in ways if self._other else reversed(ways):
-                self._wait_for(move([byte], self._other, 0), patience)
+            for operation in operations if self._other else reversed(operations):
+                self._wait_for(operation([byte], self._other, 0), patience)
 
     def send(self, content: Any, announce: Callable[[], None]) -> None:
-        """Send bytes, and return when they are there.
+        """Send bytes, and return when they have arrived.
 
-        Parameters
-        ----------
-        content : tensor
-            Of bytes, on `device`.
-        announce : callable
-            Tells the other that they are under way, and waits until it says that it has them.
+        ``content`` is a tensor of bytes on `device`. ``announce`` sends their header, and waits for
+        the acknowledgement of the receiver.
 
         Raises
         ------
         RuntimeError
-            If the other is gone.
+            If the other end is gone.
         """
         with self._or_none():
             with self._aside():
@@ -92,37 +83,32 @@ class Wire:
                 self._wait_for(work, _limit(content))
 
     def receive(self, into: Any) -> None:
-        """Receive bytes that are under way.
-
-        Parameters
-        ----------
-        into : tensor
-            Of as many bytes, on `device`.
+        """Receive announced bytes into a tensor of the same size on `device`.
 
         Raises
         ------
         RuntimeError
-            If they do not come.
+            If they don't arrive.
         """
         with self._or_none(), self._aside():
             self._wait_for(self._group.recv([into], self._other, 0), _limit(into))
 
     def close(self) -> None:
-        """Let go of the other."""
+        """Abort the group."""
         self._group.abort()
 
     def _wait_for(self, work: Any, limit: timedelta) -> None:
-        """Wait until something has moved, looking often: torch looks every 10 ms."""
+        """Wait for an operation with short polls, because torch polls only every 10 ms."""
         if self._stream is not None:
-            until, pause = time.monotonic() + limit.total_seconds(), _LEAST_PAUSE
-            while not work.is_completed() and time.monotonic() < until:
+            deadline, pause = time.monotonic() + limit.total_seconds(), _LEAST_PAUSE
+            while not work.is_completed() and time.monotonic() < deadline:
                 time.sleep(pause)
                 pause = min(2.0 * pause, _MOST_PAUSE)
         work.wait(limit)
 
     @contextlib.contextmanager
     def _or_none(self) -> Any:
-        """End all that is under way where some of it fails: it would hold its stream for good."""
+        """Abort the group on an error; a failed operation would block its stream forever."""
         try:
             yield
         except RuntimeError:
@@ -131,10 +117,10 @@ class Wire:
 
     @contextlib.contextmanager
     def _aside(self) -> Any:
-        """Let a GPU wait for the other process beside what it computes.
+        """Run transfers on a stream of their own, parallel to the GPU's computation.
 
-        All threads compute on one stream. What waited there for another process would hold up
-        whoever this process is to answer meanwhile, and two processes each other.
+        All threads compute on one stream. A transfer on it that waits for another process would
+        delay the responses of this process, and two such processes would block each other.
         """
         if self._stream is None:
             yield
@@ -149,14 +135,9 @@ def _limit(content: Any) -> timedelta:
 
 
 def by_nccl(store: Any, rank: int) -> Wire:
-    """Return one end of a wire between GPUs.
+    """Return one end of a transport between GPUs.
 
-    Parameters
-    ----------
-    store : Store
-        Where both ends find each other.
-    rank : int
-        0 at one end, 1 at the other.
+    Both ends meet in ``store``; ``rank`` is 0 at one end and 1 at the other.
     """
     for name, value in _UNWATCHED.items():
         os.environ.setdefault(name, value)
@@ -166,21 +147,18 @@ def by_nccl(store: Any, rank: int) -> Wire:
 
 
 WIRES: Final[dict[str, Callable[[Any, int], Wire]]] = {"nccl": by_nccl}
-"""By backend, what makes a wire; tensors of gloo travel with their headers."""
+"""Constructors of transports by backend; with gloo, tensors travel with their headers."""
 
 
 def device_of(backend: str) -> Any:
-    """Return where gradients and parameters travel from and to: there a server keeps its stretch.
+    """Return the device for transfers of tensors, where a server keeps its shard.
 
-    Parameters
-    ----------
-    backend : str
-        As of `recipe.Settings`.
+    ``backend`` is that of `recipe.Settings`.
 
     Raises
     ------
     TrainingError
-        If torch has no such backend here.
+        If torch lacks the backend here.
     """
     if backend not in {"gloo", *WIRES} or (backend == "nccl" and not nccl_here()):
         raise no_backend(backend)
