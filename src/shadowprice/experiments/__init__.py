@@ -1,1 +1,1 @@
-"""The papers' figures and tables, each a declared experiment."""
+"""The papers' figures and tables, each declared as an experiment."""

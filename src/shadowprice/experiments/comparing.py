@@ -1,4 +1,4 @@
-"""A comparison whose runs are spread: every policy from every seed beside each other."""
+"""A comparison of policies whose runs are distributed, one run per policy and seed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.trials import Measured
 
 Files = dict[str, bytes]
-"""A run directory: its files by name."""
+"""Files of a run directory by name."""
 
 
 def run_files(scenario: Scenario, choice: PolicyChoice) -> Files:
-    """Run a scenario under a policy, and return what its run directory holds."""
+    """Run a scenario under a policy, and return the files of its run directory."""
     run = run_policy(scenario, choice)
     with TemporaryDirectory() as folder:
         write_run(run, Path(folder))
@@ -33,36 +33,26 @@ def compare_spread(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[Run], list[Measured]]:
-    """Run every policy from every seed.
+    """Run every policy with every seed.
 
-    Parameters
-    ----------
-    spread : Spread
-        What makes the runs.
-    scenarios : sequence of Scenario
-        One a seed.
-    choices : sequence of PolicyChoice
-        The policies.
-    folder : Path
-        Where the runs from the first seed are put; they are read from there when they are asked.
-    progress : callable, optional
-        Called with runs done and runs in all.
+    ``scenarios`` has one element per seed. The runs of the first seed go to ``folder`` and are read
+    from there lazily. ``progress`` is called with the finished and the total number of runs.
 
     Returns
     -------
     list of Run
-        Those from the first seed, in the order of the choices.
+        Runs of the first seed, in the order of ``choices``.
     list of (label, seed, ``run.json``)
-        Of the other seeds.
+        Runs of the other seeds.
     """
     cases = [(scenario, choice) for scenario in scenarios for choice in choices]
-    found: dict[int, Files] = {}
+    files_by_index: dict[int, Files] = {}
 
     def took(at: int, files: Files, seconds: float) -> None:
         del seconds
-        found[at] = files
+        files_by_index[at] = files
         if progress is not None:
-            progress(len(found), len(cases))
+            progress(len(files_by_index), len(cases))
 
     spread.run(run_files, cases, lambda _: None, took)
     runs: list[Run] = []
@@ -72,7 +62,7 @@ def compare_spread(
         with nullcontext(str(folder)) if first else TemporaryDirectory() as place:
             target = Path(place) / folder_name(choice.label)
             target.mkdir()
-            for name, content in found.pop(at).items():
+            for name, content in files_by_index.pop(at).items():
                 (target / name).write_bytes(content)
             run = read_run(target)
             if first:
@@ -83,19 +73,25 @@ def compare_spread(
 
 
 def kept_comparison(spread: Spread, folder: Path) -> Kept:
-    """Return what keeps a comparison's runs until all are done.
+    """Return a store that keeps a comparison's runs until all are done.
 
-    A scenario holds functions, which have no content to compare; what a run depends on is what its
-    record says of inputs, seed and policy.
+    A scenario contains functions, which can't be compared by content. So the key consists of the
+    recorded inputs, the seed and the policy.
     """
 
     def key(case: tuple[object, ...]) -> bytes:
         scenario, choice = case
         assert isinstance(scenario, Scenario)
         assert isinstance(choice, PolicyChoice)
-        inputs = [repr(one) for one in scenario.inputs]
-        told = (inputs, dict(scenario.options), scenario.seed, scenario.until, len(scenario.jobs))
+        inputs = [repr(value) for value in scenario.inputs]
+        description = (
+            inputs,
+            dict(scenario.options),
+            scenario.seed,
+            scenario.until,
+            len(scenario.jobs),
+        )
         policy = (choice.label, choice.name, choice.origin, sorted(choice.settings.items()))
-        return repr((told, *policy)).encode()
+        return repr((description, *policy)).encode()
 
     return Kept(spread, folder, key)

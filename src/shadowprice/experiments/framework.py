@@ -1,9 +1,7 @@
-"""Declaring an experiment once: what it measures, how it is drawn, what the paper says.
+"""Declaration and execution of experiments: measurement, drawing and the paper's result.
 
-An experiment is an `Experiment` listed in the ``EXPERIMENTS`` of a package under ``experiments``;
-nothing else has to know of it. Running one writes its tables as CSV, its figure as PNG and a
-manifest that
-says how they came about.
+An `Experiment` in the ``EXPERIMENTS`` of a package under ``experiments`` needs no other
+registration. A run writes its tables as CSV, its figure as PNG and a manifest with its origin.
 """
 
 from __future__ import annotations
@@ -47,29 +45,29 @@ MANIFEST: Final = "manifest.json"
 
 
 class UnavailableError(ShadowpriceError):
-    """An experiment needs what this machine is not."""
+    """An experiment can't run on this machine."""
 
     code = "unavailable"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to run an experiment.
+    """Options of a run of an experiment.
 
     Parameters
     ----------
     quick : bool
         A smaller version that finishes within about a minute and shows the same shape.
     seed : int
-        Seed of everything drawn.
+        Random seed.
     progress : callable
-        Called with (steps done, steps in all, what is being done).
+        Called with (steps done, all steps, current activity).
     spread : Spread
-        What makes the runs: here in turn, or elsewhere.
+        Executes the runs: locally one by one, or distributed.
     times : Times
-        Takes in how long everything took.
+        Collects processor times.
     where : Where or None
-        What runs the jobs of an experiment whose jobs really run; None for what is usual.
+        Executor of jobs that really run; None for the default.
     """
 
     quick: bool = False
@@ -82,32 +80,27 @@ class Settings:
     def each(
         self, work: Work, cases: Iterable[tuple[Any, ...]], label: Callable[..., str]
     ) -> list[Any]:
-        """Return the results of one run a case, in the order of the cases.
+        """Return the results of one run per case, in the order of the cases.
 
-        Parameters
-        ----------
-        work : callable
-            A function of a module: it may be called elsewhere.
-        cases : iterable of tuple
-            Arguments of each call, which can be pickled.
-        label : callable
-            Takes the same, and says what is being done.
+        ``work`` is a module's function, because it may run in another process. ``cases`` has its
+        arguments, which have to be picklable. ``label`` takes the same arguments and describes the
+        run.
         """
-        asked = list(cases)
-        results: list[Any] = [None] * len(asked)
+        arguments = list(cases)
+        results: list[Any] = [None] * len(arguments)
         done = 0
 
         def began(at: int) -> None:
-            self.progress(done, len(asked), label(*asked[at]))
+            self.progress(done, len(arguments), label(*arguments[at]))
 
         def took(at: int, result: Any, seconds: float) -> None:
             nonlocal done
             results[at] = result
             done += 1
             self.times.runs.append(seconds)
-            self.progress(done, len(asked), label(*asked[at]))
+            self.progress(done, len(arguments), label(*arguments[at]))
 
-        self.spread.run(work, asked, began, took)
+        self.spread.run(work, arguments, began, took)
         return results
 
 
@@ -120,11 +113,11 @@ class Experiment:
     name : str
         Name on the command line, such as ``oasis-fig3``.
     title : str
-        What it shows, in one line.
+        Content in one line.
     source : str
         The paper and its figure or table.
     reported : str
-        What the paper reports.
+        Result that the paper reports.
     measure : callable
         Takes `Settings`; returns tables by name.
     draw : callable
@@ -132,7 +125,7 @@ class Experiment:
     size : (float, float)
         Width and height of the figure in inches.
     executors : tuple of str
-        Where its jobs may run, if they really do; the first is what runs them unless told.
+        Executors that may run its real jobs, the default first; empty if it has none.
     """
 
     name: str
@@ -149,12 +142,12 @@ class Experiment:
 def experiments() -> Mapping[str, Experiment]:
     """Return every declared experiment by name."""
     root = "shadowprice.experiments"
-    found: dict[str, Experiment] = {}
+    by_name: dict[str, Experiment] = {}
     for entry in pkgutil.walk_packages(importlib.import_module(root).__path__, f"{root}."):
         if entry.ispkg:
             for experiment in getattr(importlib.import_module(entry.name), "EXPERIMENTS", ()):
-                found[experiment.name] = experiment
-    return dict(sorted(found.items()))
+                by_name[experiment.name] = experiment
+    return dict(sorted(by_name.items()))
 
 
 def find_experiment(name: str) -> Experiment:
@@ -163,47 +156,32 @@ def find_experiment(name: str) -> Experiment:
     Raises
     ------
     InputError
-        If there is none, with the nearest name.
+        If it doesn't exist; the hint has the most similar name.
     """
-    known = experiments()
-    if name not in known:
-        close = closest(name, known)
-        mend = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
-        raise InputError(Fault("experiment", f"unknown experiment {name!r}", mend))
-    return known[name]
+    choices = experiments()
+    if name not in choices:
+        similar = closest(name, choices)
+        hint = f"did you mean {similar!r}?" if similar else f"known: {', '.join(choices)}"
+        raise InputError(Fault("experiment", f"unknown experiment {name!r}", hint))
+    return choices[name]
 
 
 def run_experiment(
     experiment: Experiment, out: Path, settings: Settings, *, keep: bool = False
 ) -> Path:
-    """Measure, write and draw an experiment.
+    """Measure, write and draw an experiment; return the path of the figure.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        What to run.
-    out : Path
-        Directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; an earlier result of an
-        experiment there is replaced.
-    settings : Settings
-        How to run it.
-    keep : bool
-        Whether its runs stay kept beside ``out`` when all are done; see `forget_runs`.
-
-    Runs that are done are kept beside ``out`` until all are: what is cut off goes on from there.
-
-    Returns
-    -------
-    Path
-        The figure.
+    ``out`` is the directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; an earlier
+    result of an experiment there is replaced. Finished runs are stored beside ``out`` until all are
+    done, so that an interrupted experiment resumes. ``keep`` leaves them there; see `forget_runs`.
 
     Raises
     ------
     MissingExtraError
-        If there is nothing to draw with; before anything is measured.
+        If matplotlib is missing; raised before anything is measured.
     """
     check_drawing()
-    # Jobs that really run are measured one after the other, where their executor has them.
+    # Experiments with real jobs run one by one, on the executor of their jobs.
     spread = InTurn() if experiment.executors else settings.spread
     with PendingDirectory(out, is_experiment) as pending:
         began, worked = time.perf_counter(), time.process_time()
@@ -219,29 +197,23 @@ def run_experiment(
 
 
 def check_drawing() -> None:
-    """Refuse where there is nothing to draw with.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    """
+    """Raise `MissingExtraError` if matplotlib isn't installed."""
     if find_spec("matplotlib") is None:
         raise MissingExtraError("matplotlib", "figures", "drawing figures")
 
 
 def forget_runs(out: Path) -> None:
-    """Remove the runs of an experiment that are kept beside it."""
+    """Remove the finished runs that are stored beside an experiment."""
     shutil.rmtree(kept_beside(out), ignore_errors=True)
 
 
 def kept_beside(out: Path) -> Path:
-    """Return where the runs of an experiment are kept until all are done."""
+    """Return the folder for finished runs of an experiment that isn't complete."""
     return out.with_name(f"{out.name}.runs")
 
 
 def is_experiment(path: Path) -> bool:
-    """Return whether a directory holds what `run_experiment` wrote, and nothing else."""
+    """Return whether a directory contains only files written by `run_experiment`."""
     return json_with(path / MANIFEST, ("experiment", "tables", "seed")) and all(
         entry.is_file()
         and not entry.is_symlink()

@@ -1,4 +1,4 @@
-"""A live service of an experiment's own: begun, fed with jobs, watched to their end, stopped."""
+"""A live service for one experiment: start it, submit jobs, wait for their end, stop it."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from shadowprice.policies.choice import PolicyChoice
 OVER: Final = frozenset({"finished", "refused", "failed", "cancelled"})
 PARTS: Final = ("change_checkpoint", "change_start", "change_first_step")
 AWAY: Final = "change_away"
-"""Metrics of what a change took; being away counts where a job was moved without a pause."""
+"""Metrics of a change's duration. The time away counts only if the job moved without a pause."""
 _RUN: Final = "from shadowprice.cli.main import run; run()"
 _SUBMITTING: Final = 2.0
-"""Seconds in which everything of a moment is submitted."""
+"""Seconds that the submission of jobs with the same submission time may take."""
 _LEAVING: Final = 45.0
-"""Seconds that what was cancelled has to end."""
+"""Timeout for the end of cancelled jobs, in seconds."""
 
 
 @dataclass(frozen=True)
 class Lived:
-    """What became of one job.
+    """Result of one job that really ran.
 
     Parameters
     ----------
     record : mapping
-        The job as the service tells it at the end.
+        Final state of the job in the service's REST API.
     submitted : float
-        When, in seconds since the beginning of slot 0.
+        Submission time in seconds since the beginning of slot 0.
     curve : sequence of (float, float)
         Reports: seconds since the beginning of slot 0, and mini-batches.
     """
@@ -53,23 +53,20 @@ class Lived:
     submitted: float
     curve: Sequence[tuple[float, float]]
     began: float | None = None
-    """When its first generation was to run: the beginning of that slot, in the same seconds."""
+    """Beginning of the first generation's slot, in the same seconds; None if it never ran."""
     workers: int = 0
-    """What it began with."""
+    """Number of workers of the first generation."""
     base: int = 0
-    """The slot from whose beginning on seconds of submission were counted, if from a slot's."""
+    """Slot from which submission times count, if they count from a slot."""
     changes: Sequence[float] = ()
-    """Seconds that it measured of each change of its placement, as far as it did."""
+    """Seconds of each change of its placement that it measured."""
     restart: float | None = None
-    """What the service came to count for one, in seconds; None where it stayed as stated."""
+    """Restart cost that the service has learnt, in seconds; None if it is still the stated one."""
 
     def start(self, speeds: Mapping[int, float]) -> float | None:
-        """Return the seconds that its first start took, None where it never got anywhere.
+        """Return the seconds of the job's first start, None if it made no progress.
 
-        Parameters
-        ----------
-        speeds : mapping of int to float
-            Mini-batches a second by number of workers.
+        ``speeds`` has mini-batches per second by number of workers.
         """
         if self.began is None:
             return None
@@ -81,18 +78,18 @@ class Lived:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What runs the jobs of a service, as ``shadowprice serve`` is told.
+    """Executor of a service's jobs, as options of ``shadowprice serve``.
 
     Parameters
     ----------
     executor : str
-        Its name.
+        Name of the executor.
     address : str
-        Where jobs run, if elsewhere.
+        Address of the executor, if it is elsewhere.
     settings : tuple of str
-        ``KEY=VALUE``, as after ``--executor-set``.
+        Values of ``--executor-set``, as ``KEY=VALUE``.
     listen : str
-        Address at which the service listens, so that jobs reach it.
+        Address on which the service listens, reachable for jobs.
     """
 
     executor: str = "local"
@@ -101,20 +98,20 @@ class Where:
     listen: str = "127.0.0.1:0"
 
     def words(self) -> list[str]:
-        """Return what the command is told."""
+        """Return the options of the command."""
         words = ["--listen", self.listen, "--executor", self.executor]
         if self.executor == "kubernetes":
             words += ["--trainingjobs", "none"]  # jobs come by the service's own route
         if self.address:
             words += ["--address", self.address]
-        for one in self.settings:
-            words += ["--executor-set", one]
+        for setting in self.settings:
+            words += ["--executor-set", setting]
         return words
 
     def mark(self) -> str:
-        """Return what names of jobs end in: once used, where an executor remembers them for long.
+        """Return a suffix for job names, unique if the executor remembers names.
 
-        Records in an API server outlive the service that wrote them.
+        Records in the API server of Kubernetes outlive the service that wrote them.
         """
         return f"-{secrets.token_hex(3)}" if self.executor == "kubernetes" else ""
 
@@ -132,32 +129,32 @@ class _Api:
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._address + path, content, headers, method=method)
         try:
-            with self._opener.open(request, timeout=60) as answer:
-                return json.loads(answer.read())
+            with self._opener.open(request, timeout=60) as response:
+                return json.loads(response.read())
         except urllib.error.HTTPError as error:
-            told = error.read().decode(errors="replace")
-            raise ShadowpriceError(f"the service refused {method} {path}: {told}") from error
+            message = error.read().decode(errors="replace")
+            raise ShadowpriceError(f"the service refused {method} {path}: {message}") from error
 
 
 @contextmanager
 def _service(
     folder: Path, cluster: Mapping[str, Any], who: PolicyChoice, where: Where
 ) -> Iterator[_Api]:
-    """Begin a service, and stop it and all it runs."""
+    """Start a service, and at the end stop it and all its jobs."""
     (folder / "cluster.yaml").write_text(yaml.safe_dump(dict(cluster)))
     data = folder / "data"
-    words = [sys.executable, "-c", _RUN, "serve", "-o", "json", *who.words(), *where.words()]
-    words += ["--cluster", str(folder / "cluster.yaml"), "--data", str(data)]
+    argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *who.words(), *where.words()]
+    argv += ["--cluster", str(folder / "cluster.yaml"), "--data", str(data)]
     with (
         (folder / "log").open("w") as errors,
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors) as service,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors) as service,
     ):
         try:
             assert service.stdout is not None
             first = service.stdout.readline()
             if not first:
-                told = (folder / "log").read_text().strip().splitlines()
-                raise ShadowpriceError(f"the service did not start: {(told or [''])[-1]}")
+                log_lines = (folder / "log").read_text().strip().splitlines()
+                raise ShadowpriceError(f"the service did not start: {(log_lines or [''])[-1]}")
             api = _Api(json.loads(first)["address"], (data / "operator.token").read_text().strip())
             try:
                 yield api
@@ -169,21 +166,24 @@ def _service(
 
 
 def _cancelled(api: _Api) -> None:
-    """Cancel what is not over, and wait until nothing of it runs."""
+    """Cancel all jobs that aren't over, and wait for their end."""
     waiting = [
         job["name"] for job in api.ask("GET", "/v1/jobs")["jobs"] if job["state"] not in OVER
     ]
     for name in waiting:
         api.ask("DELETE", f"/v1/jobs/{name}")
-    until = time.monotonic() + _LEAVING
-    while waiting and time.monotonic() < until:
-        time.sleep(1.0)  # what runs is told to end before the service is
+    deadline = time.monotonic() + _LEAVING
+    while waiting and time.monotonic() < deadline:
+        time.sleep(1.0)  # jobs have to end before the service stops
         waiting = [name for name in waiting if _runs(api, name)]
 
 
 def _runs(api: _Api, name: str) -> bool:
-    ran = api.ask("GET", f"/v1/jobs/{name}/generations")["generations"]
-    return any(one["started"] is not None and one["ended"] is None for one in ran)
+    generations = api.ask("GET", f"/v1/jobs/{name}/generations")["generations"]
+    return any(
+        generation["started"] is not None and generation["ended"] is None
+        for generation in generations
+    )
 
 
 def live(
@@ -196,32 +196,20 @@ def live(
     *,
     ahead: float | None = None,
 ) -> dict[str, Lived]:
-    """Run jobs for real under a policy, and return what became of each by name.
+    """Run jobs for real under a policy, and return their results by name.
 
-    Parameters
-    ----------
-    folder : Path
-        An empty directory for the service.
-    cluster : mapping
-        What a cluster file holds.
-    jobs : sequence of (float, mapping)
-        Seconds after which each is submitted, ascending, and what a job file says of it.
-    who : PolicyChoice
-        Who decides.
-    limit : float
-        Seconds after which what is not over is cancelled.
-    where : Where
-        What runs them.
-    ahead : float, optional
-        Seconds count from the beginning of a slot, and jobs are submitted so long before theirs;
-        without it they count from when the service was there.
+    ``folder`` is an empty directory for the service, and ``cluster`` the record of a cluster file.
+    Each job has a submission time in seconds, ascending, and the record of a job file. Jobs that
+    aren't over after ``limit`` seconds are cancelled. With ``ahead``, times count from the
+    beginning of a slot, and jobs are submitted that many seconds earlier. Without it, times count
+    from the service's start.
     """
     slot = float(str(cluster["slot"]).removesuffix("s"))
     with _service(folder, cluster, who, where) as api:
         origin = _moment(api.ask("GET", "/v1/timeline")["origin"])
         began = time.time()
         if ahead is not None:
-            # The next slot before which there is time to submit.
+            # The first slot that leaves enough time to submit before it.
             began = origin + slot * math.ceil((began + ahead + _SUBMITTING - origin) / slot)
         waiting = [(began + after - (ahead or 0.0), job) for after, job in jobs]
         while waiting or time.time() - began < limit:
@@ -269,33 +257,30 @@ def live_once(
     *,
     ahead: float | None = None,
 ) -> dict[str, Lived]:
-    """Run jobs for real, keep nothing of the service, and return what became of each by its name.
+    """Run jobs for real in a temporary service, and return their results by name.
 
-    Parameters
-    ----------
-    cluster, jobs, who, limit, where, ahead
-        As of `live`; jobs run under names that are used once, where that is needed.
+    The arguments are as in `live`. Jobs run under unique names if the executor remembers names.
     """
     mark = where.mark()
-    asked = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
+    renamed = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
     with tempfile.TemporaryDirectory(prefix="shadowprice-live-") as folder:
-        found = live(Path(folder), cluster, asked, who, limit, where, ahead=ahead)
-    return {name.removesuffix(mark): one for name, one in found.items()}
+        results = live(Path(folder), cluster, renamed, who, limit, where, ahead=ahead)
+    return {name.removesuffix(mark): result for name, result in results.items()}
 
 
 def _changes(
     points: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> list[float]:
-    """Return the seconds of every change that a job measured, as the service counts them."""
-    moved = {one["data"]["generation"] for one in events if one["kind"] == "resized"}
-    found: dict[int, float] = {}
+    """Return the seconds of every change that a job measured, counted as in the service."""
+    moved = {event["data"]["generation"] for event in events if event["kind"] == "resized"}
+    seconds: dict[int, float] = {}
     for point in points:
         generation, metrics = point["generation"], point["metrics"]
         parts = [metrics.get(part) for part in PARTS]
-        if None not in parts and generation not in found:
+        if None not in parts and generation not in seconds:
             away = metrics.get(AWAY, 0.0) if generation in moved else 0.0
-            found[generation] = sum(parts) + away
-    return [found[generation] for generation in sorted(found)]
+            seconds[generation] = sum(parts) + away
+    return [seconds[generation] for generation in sorted(seconds)]
 
 
 def _moment(text: str) -> float:

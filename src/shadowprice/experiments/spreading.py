@@ -1,7 +1,7 @@
-"""Where the runs of an experiment are made: here in turn, or spread over a Ray cluster.
+"""Execution of an experiment's runs, locally one by one or on a Ray cluster.
 
-Either way they are the same calls with the same arguments, and their results are put together in
-the same order: what comes out is the same. What is done is kept beside the output until all is.
+Both ways make the same calls with the same arguments, and combine their results in the same order,
+so the output is equal. Finished runs are stored beside the output until all are done.
 """
 
 from __future__ import annotations
@@ -28,77 +28,69 @@ from shadowprice.core.wording import shown
 Work = Callable[..., Any]
 Began = Callable[[int], None]
 Took = Callable[[int, Any, float], None]
-"""Called with the number of a run, its result and the seconds of processor time that it took."""
+"""Called with the index of a run, its result and its processor time in seconds."""
 
 RETRIES: Final = 5
-"""Nodes that may be lost under a run before it is given up."""
+"""Maximum number of lost nodes for a run before it fails."""
 
 AHEAD: Final = 2
-"""Runs that a Ray cluster is given for each of its cores: one runs, one waits behind it."""
+"""Runs submitted to a Ray cluster per core: one runs, and one waits."""
 
 PROBE: Final = 120.0
-"""Seconds that a node has to say what it has installed."""
+"""Timeout of a node's response about its installed version, in seconds."""
 
 
 class Spread(Protocol):
-    """Makes runs."""
+    """Executes runs."""
 
     def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
-        """Make one run a case.
+        """Execute one run per case.
 
-        Parameters
-        ----------
-        work : callable
-            A function of a module, called with the parts of each case.
-        cases : sequence of tuple
-            Arguments, which can be pickled.
-        began : callable
-            Called with the number of a case where its run begins here.
-        took : callable
-            Called with each result, in any order.
+        ``work`` is a module's function, called with the arguments of each case, which have to be
+        picklable. ``began`` is called with the index of a case whose run starts here. ``took`` is
+        called with each result, in any order.
         """
 
 
 class InTurn:
-    """Makes runs here, one after the other."""
+    """Executes runs in this process, one after the other."""
 
     def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
-        """Make one run a case; see `Spread.run`."""
-        for at, case in enumerate(cases):
-            began(at)
-            took(at, *timed(work, case))
+        """Execute one run per case; see `Spread.run`."""
+        for index, case in enumerate(cases):
+            began(index)
+            took(index, *timed(work, case))
 
 
 def timed(work: Work, case: tuple[Any, ...]) -> tuple[Any, float]:
-    """Return a result, and the seconds of processor time that it took."""
+    """Return a result, and its processor time in seconds."""
     before = time.process_time()
     result = work(*case)
     return result, time.process_time() - before
 
 
-# ------------------------------------------------------------------ what is done is kept
+# ------------------------------------------------------------------ stored results
 
 
 class Kept:
-    """Keeps every result on disk as it comes, and makes no run whose result is there.
+    """Stores every result on disk, and skips runs with a stored result.
 
-    A result is kept under the function, its arguments and all sources of this package: it is never
-    taken for that of another version.
+    The key of a result consists of the function, its arguments and all sources of this package, so
+    a result of another version is never used.
 
     Parameters
     ----------
     within : Spread
-        What makes the runs.
+        Executes the runs.
     folder : Path
-        Where; made where it is not, and readable by its owner only.
+        Folder of the results, created if necessary and readable by its owner only.
     key : callable, optional
-        What tells the arguments of a run from others, as bytes; by default all of their content.
+        Returns the key of a run's arguments, as bytes; by default their whole content.
 
     Raises
     ------
     InputError
-        If the directory is not this user's own: results are pickled, and reading them runs what
-        they say.
+        If other users may write to the folder. Results are pickled, so reading them runs code.
     """
 
     def __init__(
@@ -111,17 +103,17 @@ class Kept:
         self._key = key
         self._folder = folder
         self.found = 0
-        """Runs that were not made, for their results were there."""
+        """Number of runs that were skipped."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.lstat()
         if info.st_uid != os.geteuid() or info.st_mode & 0o022 or folder.is_symlink():
-            mend = "remove it, or give another --out"
-            raise InputError(Fault(str(folder), "others may write there", mend))
+            hint = "remove it, or give another --out"
+            raise InputError(Fault(str(folder), "others may write there", hint))
 
     def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
-        """Make the runs that are missing; see `Spread.run`."""
-        said = f"{sources()}\0{work.__module__}.{work.__qualname__}\0".encode()
-        names = (hashlib.sha256(said + self._key(case)).hexdigest() for case in cases)
+        """Execute the missing runs; see `Spread.run`."""
+        prefix = f"{sources()}\0{work.__module__}.{work.__qualname__}\0".encode()
+        names = (hashlib.sha256(prefix + self._key(case)).hexdigest() for case in cases)
         paths = [self._folder / f"{name}.pickle" for name in names]
         missing: list[int] = []
         for at, path in enumerate(paths):
@@ -144,7 +136,7 @@ class Kept:
         )
 
     def remove(self) -> None:
-        """Remove what was kept: all is done."""
+        """Remove all stored results."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -153,7 +145,7 @@ def _read(path: Path) -> tuple[Any, float] | None:
         result, seconds = pickle.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except Exception:  # cut off while it was written: made again
+    except Exception:  # incomplete, because its writer was interrupted: run it again
         return None
     return result, seconds
 
@@ -168,41 +160,38 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-# ------------------------------------------------------------------ on Ray
+# ------------------------------------------------------------------ Ray
 
 
 class OnRay:
-    """Makes runs on a Ray cluster, one a core; a run whose node is lost is made again elsewhere.
+    """Executes runs on a Ray cluster, one per core, and retries a run after its node is lost.
 
-    Parameters
-    ----------
-    address : str
-        ``ray`` for the cluster that this machine is in, or else one of its own cores;
-        ``HOST:PORT`` or ``ray://HOST:PORT`` for that of a head.
+    ``address`` is ``ray`` for this machine's cluster, or without one a cluster of its own cores.
+    ``HOST:PORT`` or ``ray://HOST:PORT`` is the cluster of a head node.
 
     Raises
     ------
     InputError
-        If it is no such address.
+        If the address is invalid.
     MissingExtraError
-        If ray is not installed.
+        If ray isn't installed.
     """
 
     def __init__(self, address: str) -> None:
         if address != "ray" and not address.rpartition(":")[2].isdecimal():
-            mend = "write ray, HOST:PORT or ray://HOST:PORT"
-            raise InputError(Fault("--on", f"{shown(address)} is no such", mend))
+            hint = "write ray, HOST:PORT or ray://HOST:PORT"
+            raise InputError(Fault("--on", f"{shown(address)} is no such", hint))
         if importlib.util.find_spec("ray") is None:
             raise _MissingRayError("ray", "ray", "spreading runs")
         self._address = address
 
     def __enter__(self) -> OnRay:
-        """Connect, and see that every node has what is installed here.
+        """Connect, and check that every node has this version installed.
 
         Raises
         ------
         InputError
-            If nobody answers, or a node has another version.
+            If Ray doesn't respond, or a node has another version.
         """
         import ray  # noqa: PLC0415  # the extra, only where it is asked for
 
@@ -214,22 +203,22 @@ class OnRay:
         )
 
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        why = reached(self._address)
-        if why:
-            raise InputError(Fault("--on", f"no Ray answers at {self._address}", why))
+        reason = reached(self._address)
+        if reason:
+            raise InputError(Fault("--on", f"no Ray answers at {self._address}", reason))
         chosen = {} if self._address == "ray" else {"address": self._address}
         if not chosen and "RAY_ADDRESS" not in os.environ and reached(remembered()):
-            # That cluster is gone; Ray would try for minutes, and fail.
+            # The remembered cluster is gone; Ray would retry for minutes and fail.
             chosen = {"address": "local"}
-        for left in reversed(range(TRIES)):
+        for remaining in reversed(range(TRIES)):
             try:
                 ray.init(log_to_driver=False, logging_level="ERROR", **chosen)
-            except Exception as error:  # whatever Ray raises, for people
-                ray.shutdown()  # it may be connected nevertheless
-                if not left or not by_chance(error):
+            except Exception as error:  # Ray raises many types
+                ray.shutdown()  # it may still be connected
+                if not remaining or not by_chance(error):
                     text = _lines(error)
-                    mend = "install what its nodes have" if "ersion mismatch" in text else ""
-                    raise InputError(Fault("--on", f"{self._address}: {text}", mend)) from error
+                    hint = "install what its nodes have" if "ersion mismatch" in text else ""
+                    raise InputError(Fault("--on", f"{self._address}: {text}", hint)) from error
             else:
                 break
         try:
@@ -245,7 +234,7 @@ class OnRay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Disconnect; what still runs is ended."""
+        """Disconnect, which ends all running tasks."""
         import ray  # noqa: PLC0415  # as above
 
         ray.shutdown()
@@ -262,49 +251,49 @@ class OnRay:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
         ask = ray.remote(num_cpus=0, max_retries=0)(_sources_there)
-        asked = {}
+        responses = {}
         for node in ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
-                place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                asked[node["NodeName"]] = ask.options(scheduling_strategy=place).remote()
-        if not asked:
+                strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                responses[node["NodeName"]] = ask.options(scheduling_strategy=strategy).remote()
+        if not responses:
             raise InputError(Fault("--on", "no node of the cluster has a core"))
-        for name, answer in asked.items():
-            mend = f"install shadowprice {__version__} there, the same sources as here"
+        for name, response in responses.items():
+            hint = f"install shadowprice {__version__} there, the same sources as here"
             try:
-                found = ray.get(answer, timeout=PROBE)
+                digest = ray.get(response, timeout=PROBE)
             except Exception as error:  # a node that leaves, or has no such package
-                raise InputError(Fault(f"--on: node {name}", _line(error), mend)) from error
-            if found != sources():
-                raise InputError(Fault(f"--on: node {name}", "has another version", mend))
+                raise InputError(Fault(f"--on: node {name}", _line(error), hint)) from error
+            if digest != sources():
+                raise InputError(Fault(f"--on: node {name}", "has another version", hint))
 
     def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
         """Make one run a case, as many at a time as there are cores; see `Spread.run`."""
         import ray  # noqa: PLC0415  # as above
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
-        del began  # Ray knows when
+        del began  # only Ray knows when a run starts
         make = ray.remote(num_cpus=1, max_retries=RETRIES)(timed)
         waiting = deque(enumerate(cases))
-        asked: dict[Any, int] = {}
-        # Where this is left early, what was given out ends with the connection. It is not
-        # cancelled: a result that comes in at that moment aborts the whole driver (Ray 2.60).
-        while waiting or asked:
-            while waiting and len(asked) < AHEAD * max(self.cores, 1):
-                at, case = waiting.popleft()
-                asked[make.remote(work, case)] = at
-            ready, _ = ray.wait(list(asked), num_returns=1, timeout=1.0)
+        pending: dict[Any, int] = {}
+        # After an error, submitted runs end with the connection. Cancelling them is unsafe: a
+        # result that arrives at that moment aborts the whole driver (Ray 2.60).
+        while waiting or pending:
+            while waiting and len(pending) < AHEAD * max(self.cores, 1):
+                index, case = waiting.popleft()
+                pending[make.remote(work, case)] = index
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
             for reference in ready:
                 try:
                     result, seconds = ray.get(reference)
-                except RayTaskError as error:  # the run itself failed, as it would have here
+                except RayTaskError as error:  # the run itself failed, as it would locally
                     raise error.cause if error.cause is not None else error from None
                 except RayError as error:
-                    at = asked[reference]
+                    index = pending[reference]
                     raise ShadowpriceError(
-                        f"run {at + 1} of {len(cases)} was lost {RETRIES + 1} times: {_line(error)}"
+                        f"run {index + 1} of {len(cases)} was lost {RETRIES + 1} times: {_line(error)}"
                     ) from error
-                took(asked.pop(reference), result, seconds)
+                took(pending.pop(reference), result, seconds)
 
 
 def _sources_there() -> str:
@@ -312,7 +301,7 @@ def _sources_there() -> str:
 
 
 class _MissingRayError(MissingExtraError):
-    """The call is wrong, not the run."""
+    """The command line is wrong, not the run."""
 
     exit_code = 2
 
@@ -327,28 +316,29 @@ def _line(error: BaseException) -> str:
     return (lines[-1] if lines else type(error).__name__)[:300]
 
 
-# ------------------------------------------------------------------ how long it takes
+# ------------------------------------------------------------------ processor times
 
 
 @dataclass
 class Times:
-    """Seconds of processor time that an experiment takes.
+    """Processor time of an experiment in seconds.
 
     Parameters
     ----------
     runs : list of float
-        Of each run.
+        Time of each run.
     rest : float
-        Of all that is done in one place: putting tables together, drawing, what is not divided.
+        Time of the serial rest: combining tables, drawing.
     """
 
     runs: list[float] = field(default_factory=list)
     rest: float = 0.0
 
     def on(self, cores: int) -> float:
-        """Return how long it takes on so many free cores as fast as those that were measured.
+        """Return the estimated time on a number of free cores as fast as the measured ones.
 
-        Runs are given out, the longest first, to whichever core is free first; the rest follows.
+        Runs are assigned longest first, each to the core that is free first. The serial rest
+        follows.
         """
         free = [0.0] * cores
         for seconds in sorted(self.runs, reverse=True):

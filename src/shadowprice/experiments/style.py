@@ -1,4 +1,4 @@
-"""One look for every figure: colours that hold for colour-blind readers and in print."""
+"""Common style of all figures, with colours for colour-blind readers and for print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B")
-"""Okabe and Ito's colours, the yellow left out."""
+"""Okabe and Ito's colours, without yellow."""
 
 POLICY_COLOURS: Final[Mapping[str, str]] = {
     "oasis": PALETTE[0],
@@ -17,7 +17,7 @@ POLICY_COLOURS: Final[Mapping[str, str]] = {
     "rrh": PALETTE[3],
     "dorm": PALETTE[5],
 }
-"""A policy keeps its colour from figure to figure."""
+"""Colour of each policy in all figures."""
 
 STYLE: Final[dict[Any, Any]] = {
     "font.family": "DejaVu Sans",

@@ -1,4 +1,4 @@
-"""The policies of a figure: each is a `PolicyChoice`, with its name in tables and its line."""
+"""The policies of a figure: a `PolicyChoice` with its name in tables and its line style."""
 
 from __future__ import annotations
 

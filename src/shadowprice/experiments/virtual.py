@@ -32,14 +32,14 @@ _MEMORY: Final = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class VirtualOutcome:
-    """What became of a job.
+    """Result of a job.
 
     Parameters
     ----------
     state : str
         Its state at the end.
     utility : float
-        What it earned; 0 if it didn't complete.
+        Utility that it earned; 0 if it didn't complete.
     arrival, completion : int or None
         Slots, from the start of the service.
     first_promise : int or None
@@ -49,7 +49,7 @@ class VirtualOutcome:
     done, lost : float
         Mini-batches that it computed, and those of them that no checkpoint kept.
     reason : str
-        Why it didn't complete, for people.
+        Text of the reason why it didn't complete.
     has_learnt_margin : bool
         Enough jobs had finished to learn the margin of its first promise.
     is_due : bool
@@ -84,20 +84,11 @@ def run_live(
     *,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, VirtualOutcome]:
-    """Run jobs on the live service in virtual time, and return what became of each by name.
+    """Run jobs on the live service in virtual time, and return their results by name.
 
-    Parameters
-    ----------
-    cluster : mapping
-        What a cluster file holds.
-    jobs : sequence of (float, mapping, VirtualJob)
-        Seconds after the start at which each is submitted, what it states, and how it really runs.
-    choice : PolicyChoice
-        The policy.
-    seconds : float
-        When to look, at the latest; what isn't over then didn't complete.
-    settings : mapping, optional
-        Further settings of the service.
+    ``cluster`` is the record of a cluster file. Each job has a submission time in seconds after the
+    start, its stated record, and its real behaviour. The run ends after ``seconds`` at the latest;
+    jobs that aren't over then didn't complete. ``settings`` are further settings of the service.
     """
     from shadowprice.service.virtual import VirtualService  # noqa: PLC0415  # the web's libraries
 
@@ -126,10 +117,10 @@ def run_live(
 async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str) -> VirtualOutcome:
     view = await service.view(name)
     now = asyncio.get_running_loop().time()
-    ran = [
-        one
-        for one in executor.generations
-        if one.spec.job == name and not isinstance(one.end, Refused)
+    generations = [
+        generation
+        for generation in executor.generations
+        if generation.spec.job == name and not isinstance(generation.end, Refused)
     ]
     finished = view.state.value == "finished"
     return VirtualOutcome(
@@ -138,9 +129,9 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str
         view.arrival,
         view.completion if finished else None,
         view.first_promise,
-        len(ran),
-        sum(_done(one, now) for one in ran),
-        sum(one.lost for one in ran),
+        len(generations),
+        sum(_done(generation, now) for generation in generations),
+        sum(generation.lost for generation in generations),
         "" if view.reason is None else str(view.reason.get("message", "")),
         service.has_learnt_margin(view),
         view.first_promise is None or view.first_promise < service.driver.published.servers.coming,
@@ -148,5 +139,5 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, name: str
 
 
 def _done(generation: VirtualGeneration, now: float) -> float:
-    until = now if generation.ended is None else generation.ended
-    return generation.reached(until) - generation.base
+    end = now if generation.ended is None else generation.ended
+    return generation.reached(end) - generation.base

@@ -1,4 +1,4 @@
-"""Real jobs on the live service, beside the simulator, to see how far it is from the truth."""
+"""Real jobs on the live service, compared with the simulator."""
 
 from shadowprice.experiments.elastic import measure
 from shadowprice.experiments.framework import Experiment

@@ -1,7 +1,7 @@
-"""Real jobs of two tenants under several policies, beside the simulator on the same files.
+"""Real jobs of two tenants under several policies, compared with the simulator.
 
-What a start costs is measured before, on jobs that are alone, and what a move does, on one that
-makes room for another: the dearer of the two is what models count on.
+The cost of a start is measured first, on jobs that run alone. The cost of a move is measured on a
+job that makes room for another one. The models use the larger of the two.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ POLICIES: Final = (
     PolicyChoice("fifo"),
     PolicyChoice("drf"),
 )
-"""As where jobs really run, with what is set: the simulator's have to be set as the service's."""
+"""Policies with settings for both drivers, because the simulator's have to equal the service's."""
 
 SLOT: Final = 5.0
-"""Seconds of a slot, or a multiple of it where a start takes long."""
+"""Minimum length of a slot in seconds; long starts use a multiple of it."""
 STARTS: Final = 3
-"""Starts that a slot is long, at least."""
+"""Minimum length of a slot, in durations of a start."""
 PROBED: Final = 3
-"""Jobs that begin one after the other where a start is measured."""
+"""Jobs that start one after the other to measure a start."""
 MOST_SLOTS: Final = 120
-"""Slots after which what is not over is cancelled."""
+"""Slots after which jobs that aren't over are cancelled."""
 SCRIPT: Final = Path(__file__).with_name("train.py")
 SERVERS: Final = ("box-1", "box-2")
 WIDTHS: Final = (1, 2, 4)
@@ -60,7 +60,7 @@ WIDTHS: Final = (1, 2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A job of the workload: when it is submitted, how much it trains, what it is worth."""
+    """A job of the workload: submission time in seconds, steps and utility."""
 
     name: str
     tenant: str
@@ -69,7 +69,7 @@ class Asked:
     utility: Mapping[str, Any]
 
     def stretched(self, times: int) -> Asked:
-        """Return the same job where slots are so many times as long: as many slots of each."""
+        """Return the same job for slots that are longer by a factor."""
         utility = dict(self.utility)
         for key in ("target", "by"):
             if key in utility:
@@ -78,12 +78,12 @@ class Asked:
 
 
 def cluster(slot: float) -> dict[str, Any]:
-    """Return what the cluster file says, for slots of so many seconds."""
+    """Return the cluster's record for a length of slots in seconds."""
     return {
         "slot": f"{slot:g}s",
         "horizon": 60,
         "restart_first": True,
-        "servers": [{"name": one, "capacity": {"cpu": 2, "memory": "4GiB"}} for one in SERVERS],
+        "servers": [{"name": name, "capacity": {"cpu": 2, "memory": "4GiB"}} for name in SERVERS],
         "tenants": [{"name": "vision"}, {"name": "language"}],
     }
 
@@ -111,7 +111,7 @@ def measure_elastic(settings: Settings) -> Tables:
     where = settings.where or HERE
     policies = POLICIES[:2] if settings.quick else POLICIES
     asked = WORKLOAD[:4] if settings.quick else WORKLOAD
-    # Each part is kept when it is done: what is cut off goes on with the same speeds and slots.
+    # Each part's result is stored, so a resumed experiment has the same speeds and slots.
     (steps,) = settings.each(_profiled, [(WIDTHS,)], lambda *_: "measuring the job")
     speeds = {n: rounded(per_second) for n, (per_second, _) in steps.items()}
     (start,) = settings.each(
@@ -169,46 +169,47 @@ def _lived(
     slot: float,
     where: Where,
 ) -> dict[str, Lived]:
-    """Run jobs for real, and return what became of each."""
+    """Run jobs for real, and return their results."""
     return live_once(cluster(slot), jobs, who, MOST_SLOTS * slot, where)
 
 
 def _probe(
     number: int, steps: int, speeds: Mapping[int, float], seed: int, tenant: str = "vision"
 ) -> dict[str, Any]:
-    """Return a job of no interest, to see what its starts cost."""
+    """Return a job that only serves to measure its starts."""
     asked = Asked(f"probe-{number}", tenant, 0.0, steps, {"kind": "constant", "value": 1})
     return _record(asked, speeds, seed, 0.0)
 
 
 def _moved(speeds: Mapping[int, float], where: Where, seed: int, slot: float) -> float:
-    """Return the seconds that moves take a job, as it measures them; 0 where it measured none.
+    """Return the median time of a job's moves in seconds, 0 if it measured none.
 
-    It has the cluster to itself, gives half of it to another after two slots, and has it back.
+    The job has the cluster to itself, gives half of it to another job after two slots, and gets it
+    back.
     """
     long, short = (int(speeds[2] * slot * slots) for slots in (10, 3))
     jobs = [
         (0.0, _probe(1, long, speeds, seed)),
         (2 * slot, _probe(2, short, speeds, seed, "language")),
     ]
-    found = _lived(jobs, PolicyChoice("drf"), slot, where)["probe-1"].changes
-    return median(found) if found else 0.0
+    changes = _lived(jobs, PolicyChoice("drf"), slot, where)["probe-1"].changes
+    return median(changes) if changes else 0.0
 
 
 def _started(speeds: Mapping[int, float], where: Where, seed: int) -> float:
-    """Return the seconds from the beginning of a job's first slot on in which it got nowhere."""
+    """Return the median seconds without progress at the beginning of a job's first slot."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBED)]
     lived = _lived(probes, PolicyChoice("fifo"), SLOT, where)
-    found = [one.start(speeds) for one in lived.values()]
-    known = [one for one in found if one is not None]
-    if not known:
-        told = next(iter(lived.values())).record.get("reason")
-        raise ShadowpriceError(f"the job that was to be measured got nowhere: {told}")
-    return median(known)
+    starts = [value.start(speeds) for value in lived.values()]
+    measured = [value for value in starts if value is not None]
+    if not measured:
+        reason = next(iter(lived.values())).record.get("reason")
+        raise ShadowpriceError(f"the job that was to be measured got nowhere: {reason}")
+    return median(measured)
 
 
 def _profiled(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
-    """Return mini-batches a second by number of workers, with half the width of their interval."""
+    """Return mini-batches per second by number of workers, and half their confidence interval."""
     with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
         command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), folder, _path())
         points, unmeasured = asyncio.run(
@@ -230,11 +231,11 @@ def _profiled(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
 
 
 def _unseen(*_: object) -> None:
-    """Show nothing: the experiment has its own line."""
+    """Discard progress, because the experiment has a progress line of its own."""
 
 
 def _path() -> dict[str, str]:
-    """Return what lets a job import this package, and keeps its arithmetic to one core."""
+    """Return variables that make this package importable in a job, and limit it to one thread."""
     return {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
 
 
@@ -253,7 +254,7 @@ def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) 
     }
 
 
-# ------------------------------------------------------------------ beside the simulator
+# ------------------------------------------------------------------ comparison with the simulator
 
 
 def _compare(
@@ -264,44 +265,44 @@ def _compare(
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
-    """Set what was lived beside what the simulator says of the same jobs and submissions."""
+    """Compare real results with a simulation of the same jobs and submissions."""
     policy = who.label
     run = _simulated(who, slot, jobs, lived)
-    told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
+    simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
         name = str(job["name"])
-        one = lived[name]
-        record = one.record
-        said = told[record["name"]]
+        result = lived[name]
+        record = result.record
+        prediction = simulated[record["name"]]
         finished = record["state"] == "finished"
-        last = max(last, record["completion_slot"] or 0, said["completion"] or 0)
+        last = max(last, record["completion_slot"] or 0, prediction["completion"] or 0)
         rows.append(
             {
                 "policy": policy, "job": name, "tenant": job["tenant"],
-                "state": record["state"], "predicted_state": said["outcome"],
+                "state": record["state"], "predicted_state": prediction["outcome"],
                 "first_promise": record["first_promise_slot"],
                 "promise": record["promise_slot"],
                 "completion": record["completion_slot"] if finished else None,
-                "predicted_completion": said["completion"],
+                "predicted_completion": prediction["completion"],
                 "utility": float(record["utility"] or 0.0) if finished else 0.0,
-                "predicted_utility": float(said["utility"] or 0.0),
+                "predicted_utility": float(prediction["utility"] or 0.0),
                 "generations": record["generation"], "failures": record["failures"],
                 "reason": (record["reason"] or {}).get("message", ""),
-                "start": one.start(job["throughput"]),
-                "changes": len(one.changes),
-                "change": fmean(one.changes) if one.changes else None,
-                "restart": one.restart,
+                "start": result.start(job["throughput"]),
+                "changes": len(result.changes),
+                "change": fmean(result.changes) if result.changes else None,
+                "restart": result.restart,
             }
         )  # fmt: skip
     for _, job in jobs:
         name = str(job["name"])
-        one = lived[name]
+        result = lived[name]
         work = float(job["chunks"] * job["minibatches"])
-        done = one.record["completion_slot"] if one.record["state"] == "finished" else None
-        named = {**job, "name": one.record["name"]}
+        done = result.record["completion_slot"] if result.record["state"] == "finished" else None
+        named = {**job, "name": result.record["name"]}
         predicted = predicted_progress(run, cluster(slot), named, job["throughput"], last + 1, slot)
-        measured = measured_progress(one, last + 1, slot, done, work)
+        measured = measured_progress(result, last + 1, slot, done, work)
         curves.extend(
             {
                 "policy": policy,
@@ -321,7 +322,7 @@ def _simulated(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
 ) -> Run:
-    """Return what the simulator makes of what was really submitted, under the names it had."""
+    """Simulate the jobs as they were really submitted, under their real names."""
     documents = []
     for _, job in jobs:
         stated = {key: value for key, value in job.items() if key != "run"}
@@ -331,9 +332,9 @@ def _simulated(
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
-    """Return a row a policy; how far progress is off is a mean over jobs and slots."""
+    """Return a row per policy; the error of progress is a mean over jobs and slots."""
     progress = progress.with_columns(off=(pl.col("measured") - pl.col("predicted")).abs())
-    found = []
+    summaries = []
     for policy in policies:
         rows = jobs.filter(pl.col("policy") == policy)
         both = rows.filter(
@@ -342,7 +343,7 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
         off = (both["completion"] - both["predicted_completion"]).abs()
         promised = rows.filter(pl.col("first_promise").is_not_null())
         kept = promised.filter(pl.col("completion") <= pl.col("first_promise"))
-        found.append(
+        summaries.append(
             {
                 "policy": policy,
                 "utility": rows["utility"].sum(),
@@ -356,14 +357,14 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
                 "generations": int(rows["generations"].sum()),
             }
         )
-    return pl.DataFrame(found)
+    return pl.DataFrame(summaries)
 
 
 # ------------------------------------------------------------------ the figure
 
 
 def draw_elastic(tables: Tables, figure: Figure) -> None:
-    """Draw predicted and measured progress under each policy, utility, and promises kept."""
+    """Draw predicted and measured progress by policy, utility, and slots of completion."""
     policies = tables["summary"]["policy"].to_list()
     slot = float(tables["starts"]["slot"][0])
     grid = figure.subplots(2, 3, squeeze=False)
@@ -379,11 +380,11 @@ def draw_elastic(tables: Tables, figure: Figure) -> None:
     for axes in grid[:, :2].ravel()[len(policies) :]:
         axes.set_visible(False)
     summary = tables["summary"]
-    place = np.arange(len(policies))
-    colours = [POLICY_COLOURS.get(one, PALETTE[1]) for one in policies]
-    grid[0, 2].bar(place - 0.2, summary["predicted_utility"], 0.38, color=colours, alpha=0.35)
-    grid[0, 2].bar(place + 0.2, summary["utility"], 0.38, color=colours)
-    grid[0, 2].set_xticks(place, policies)
+    positions = np.arange(len(policies))
+    colours = [POLICY_COLOURS.get(policy_name, PALETTE[1]) for policy_name in policies]
+    grid[0, 2].bar(positions - 0.2, summary["predicted_utility"], 0.38, color=colours, alpha=0.35)
+    grid[0, 2].bar(positions + 0.2, summary["utility"], 0.38, color=colours)
+    grid[0, 2].set_xticks(positions, policies)
     grid[0, 2].set(title="Utility: predicted (pale), earned", ylabel="utility")
     jobs = tables["jobs"].filter(pl.col("completion").is_not_null())
     for colour, policy in zip(colours, policies, strict=True):
@@ -391,7 +392,7 @@ def draw_elastic(tables: Tables, figure: Figure) -> None:
         grid[1, 2].scatter(
             rows["predicted_completion"], rows["completion"], color=colour, label=policy, s=22
         )
-    most = float(max(jobs["completion"].max() or 1, 1))  # type: ignore[arg-type]  # a column of integers
-    grid[1, 2].plot([0, most], [0, most], color=PALETTE[6], linewidth=1.0, linestyle=":")
+    maximum = float(max(jobs["completion"].max() or 1, 1))  # type: ignore[arg-type]  # a column of integers
+    grid[1, 2].plot([0, maximum], [0, maximum], color=PALETTE[6], linewidth=1.0, linestyle=":")
     grid[1, 2].set(title="Slot of completion", xlabel="predicted", ylabel="real")
     grid[1, 2].legend(fontsize=8)

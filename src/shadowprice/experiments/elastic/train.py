@@ -23,18 +23,18 @@ BATCH, FEATURES, RATE = 96, 24, 0.5
 
 
 def connected(job: jobs.Job) -> list[Connection]:
-    """Return the others as worker 0 sees them, by rank; as others do, worker 0."""
+    """Return worker 0's connections to the others by rank, or another worker's connection to it."""
     if job.workers == 1:
         return []
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     key = os.environ["PET_RDZV_ID"].encode()
     if job.rank == 0:
         with Listener(address, authkey=key) as listener:
-            found: dict[int, Connection] = {}
-            while len(found) < job.workers - 1:
+            by_rank: dict[int, Connection] = {}
+            while len(by_rank) < job.workers - 1:
                 other = listener.accept()
-                found[other.recv()] = other
-        return [found[rank] for rank in sorted(found)]
+                by_rank[other.recv()] = other
+        return [by_rank[rank] for rank in sorted(by_rank)]
     for _ in range(600):
         try:
             leader = Client(address, authkey=key)
@@ -48,9 +48,9 @@ def connected(job: jobs.Job) -> list[Connection]:
 def gradient(
     weights: NDArray[np.float64], rows: NDArray[np.int64], seed: int
 ) -> NDArray[np.float64]:
-    """Return the summed gradient of some samples, the summed loss at its end."""
-    draw = np.random.default_rng(seed)
-    truth = draw.normal(size=FEATURES)
+    """Return the summed gradient of some samples, followed by their summed loss."""
+    generator = np.random.default_rng(seed)
+    truth = generator.normal(size=FEATURES)
     points = np.stack(
         [np.random.default_rng((seed, int(row))).normal(size=FEATURES) for row in rows]
     )
@@ -70,8 +70,8 @@ def main() -> None:
     chosen = parser.parse_args()
     stop, job = jobs.StopSignal(), jobs.current()
     weights, step = np.zeros(FEATURES), 0
-    if (found := jobs.load()) is not None:
-        step, weights = found.step, np.frombuffer(found.data).copy()
+    if (checkpoint := jobs.load()) is not None:
+        step, weights = checkpoint.step, np.frombuffer(checkpoint.data).copy()
     others = connected(job)
     takes = chosen.serial + chosen.shared / job.workers
     while step < chosen.steps:
@@ -82,12 +82,12 @@ def main() -> None:
         if job.rank:
             try:
                 others[0].send(part)
-                told = others[0].recv()
+                response = others[0].recv()
             except (EOFError, OSError):  # worker 0 is gone
                 sys.exit(jobs.STOPPED if stop else 1)
-            if told is None:
+            if response is None:
                 jobs.leave()
-            weights, step = told, step + 1
+            weights, step = response, step + 1
             continue
         for other in others:
             part = part + other.recv()

@@ -1,4 +1,4 @@
-"""The value that every policy earns live when stated work is wrong, and that it earns simulated."""
+"""Value earned live by every policy when stated work is wrong, compared with simulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
-"""Most share by which a job takes longer or shorter than it states."""
+"""Maximum relative error of a job's stated work, in either direction."""
 
 REFERENCE: Final = "rolling"
 """The policy that all others are compared with."""
@@ -49,7 +49,9 @@ def measure_errors(settings: Settings) -> Tables:
     """Run the same draws under every policy and error, and simulate them as stated."""
     draws, jobs, slots = (2, 16, 16) if settings.quick else (5, 60, 60)
     choices = [
-        one for one in POLICIES if not settings.quick or one.name in {"rolling", "oasis", "fifo"}
+        candidate
+        for candidate in POLICIES
+        if not settings.quick or candidate.name in {"rolling", "oasis", "fifo"}
     ]
     cases = [
         (choice, error, settings.seed + number, jobs, slots)
@@ -108,7 +110,7 @@ def _earned(
 
 
 def _simulated(choice: PolicyChoice, workload: Workload) -> float:
-    """Return what the simulator says: jobs take what they state, and every start its restart."""
+    """Return the simulated value: jobs take their stated work, and every start its restart cost."""
     documents = [
         {**record, "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
         for record, arrival in zip(workload.records, workload.arrivals, strict=True)
@@ -122,7 +124,7 @@ def _simulated(choice: PolicyChoice, workload: Workload) -> float:
 
 
 def _summary(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a policy and error: means with their intervals, and how far from `rolling`."""
+    """Return a row per policy and error: means with intervals, and the distance from `rolling`."""
     rows: list[dict[str, Any]] = []
     for error in (None, *ERRORS):
         same = runs.filter(pl.col("error").is_null() if error is None else pl.col("error") == error)
@@ -159,7 +161,7 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw_errors(tables: Tables, figure: Figure) -> None:
-    """Draw value, promises, moves and lost work of every policy by the size of errors."""
+    """Draw value, promises, moves and lost work of every policy over the size of errors."""
     panels = figure.subplots(2, 2).ravel()
     summary = tables["summary"].filter(pl.col("error").is_not_null())
     columns = (

@@ -1,4 +1,4 @@
-"""Jobs of three tenants that state their work, and do more or less of it."""
+"""Jobs of three tenants whose real work differs from their stated work."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STEPS: Final = 1200
 """Mini-batches of a slot on one worker: one a second."""
 
 START: Final = (0.01, 0.05)
-"""Least and most share of a slot that a start takes, drawn for every placement."""
+"""Minimum and maximum share of a slot that a start takes, drawn for every placement."""
 
 SAVE: Final = 0.01
 """Share of a slot that a checkpoint takes on SIGTERM."""
 
 RESTART: Final = "1min"
-"""What jobs state of a restart."""
+"""Restart cost that jobs state."""
 
 AHEAD: Final = 30.0
 """Seconds before its slot at which a job is submitted."""
@@ -39,7 +39,7 @@ TENANTS: Final = ("vision", "speech", "text")
 CLUSTER: Final[Mapping[str, Any]] = {
     "slot": f"{SLOT}s",
     "horizon": 60,
-    # Places, so that policies that deal in tenants' shares run on the same cluster as all others.
+    # Units of capacity, so that policies with tenants' shares run on the same cluster as others.
     "servers": [{"name": "node", "count": 6, "capacity": {"worker": 4, "ps": 4}}],
     "tenants": [{"name": name, "share": {"worker": 8, "ps": 8}} for name in TENANTS],
 }
@@ -52,13 +52,13 @@ class Workload:
     Parameters
     ----------
     records : tuple of mapping
-        What job files say of the jobs, by arrival.
+        Records of job files, by arrival.
     arrivals : tuple of int
-        Their slots of arrival.
+        Slots of arrival.
     luck : tuple of float
         Error of each job's stated work, in [-1, 1] times the size of errors.
     starts : tuple of tuple of float
-        Seconds that its starts take.
+        Seconds of each job's starts.
     """
 
     records: tuple[Mapping[str, Any], ...]
@@ -75,24 +75,22 @@ class Workload:
         ]
 
     def on_offer(self) -> float:
-        """Return the value if each job completed as fast as it can."""
+        """Return the total value if each job completed as fast as possible."""
         return sum(utility_value(job.utility, job.fastest_slots - 1) for job in self.resolved())
 
     def submissions(self, error: float) -> list[tuple[float, Mapping[str, Any], VirtualJob]]:
-        """Return what is submitted when, and how it really runs.
+        """Return the submission time, the record and the real behaviour of each job.
 
-        Parameters
-        ----------
-        error : float
-            Size of errors: a job takes up to that share longer or shorter than stated.
+        ``error`` is the size of errors: the maximum share by which a job takes longer or shorter
+        than stated.
         """
-        found: list[tuple[float, Mapping[str, Any], VirtualJob]] = []
+        results: list[tuple[float, Mapping[str, Any], VirtualJob]] = []
         jobs = zip(
             self.records, self.arrivals, self.luck, self.starts, self.resolved(), strict=True
         )
         for record, arrival, luck, starts, job in jobs:
             rate, factor = stated_rate(job, SLOT), 1.0 + luck * error
-            true = VirtualJob(
+            behaviour = VirtualJob(
                 work=float(job.work),
                 rate=_slowed(rate, factor),
                 start_seconds=starts,
@@ -100,8 +98,8 @@ class Workload:
                 report_every=SLOT / 5,
             )
             run = {"command": ["train"], "grace": f"{SLOT // 10}s"}
-            found.append((arrival * SLOT - AHEAD, {**record, "run": run}, true))
-        return found
+            results.append((arrival * SLOT - AHEAD, {**record, "run": run}, behaviour))
+        return results
 
 
 def _slowed(rate: Rate, factor: float) -> Rate:
@@ -109,9 +107,9 @@ def _slowed(rate: Rate, factor: float) -> Rate:
 
 
 def draw(seed: int, jobs: int, slots: int) -> Workload:
-    """Return a draw of jobs that arrive over some slots.
+    """Draw jobs that arrive over some slots.
 
-    The cluster has 24 workers; the jobs ask for about one and a half times of that.
+    The cluster has 24 workers, and the jobs need about one and a half times as many.
     """
     random_ = random.Random(f"live-errors {seed}")
     arrivals = sorted(random_.randrange(FIRST, slots) for _ in range(jobs))
