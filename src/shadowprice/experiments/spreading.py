@@ -286,12 +286,13 @@ class OnRay:
             for reference in ready:
                 try:
                     result, seconds = ray.get(reference)
-                except RayTaskError as error:  # the run itself failed, as it would locally
+                except RayTaskError as error:  # the run itself failed
                     raise error.cause if error.cause is not None else error from None
                 except RayError as error:
                     index = pending[reference]
                     raise ShadowpriceError(
-                        f"run {index + 1} of {len(cases)} was lost {RETRIES + 1} times: {_line(error)}"
+                        f"run {index + 1} of {len(cases)} was lost {RETRIES + 1} times: "
+                        f"{_line(error)}"
                     ) from error
                 took(pending.pop(reference), result, seconds)
 

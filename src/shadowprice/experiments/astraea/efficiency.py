@@ -1,4 +1,4 @@
-"""Fig. 4, Table 2 and Fig. 13: total revenue, by jobs, servers and users, and use over time."""
+"""Fig. 4, Table 2 and Fig. 13: revenue by jobs, servers and users, and use over time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ USERS: Final = 14
 SERVERS: Final = 100
 JOBS: Final = 300
 HORIZON: Final = 512
-"""Longest round; a median job of the paper's ranges takes 250 slots on one server."""
+"""Maximum length of a round; a median job of the paper's ranges takes 250 slots on one server."""
 
 
 LESS_THETA: Final = 0.4
-"""Of a preset's theta, for Fig. 13: with the setting found, a fiftieth of its definition."""
+"""Factor of a preset's theta in Fig. 13; with preset `FOUND` a fiftieth of its definition."""
 
 
 def trials_of(settings: Settings) -> int:
-    """Return how many trials a mean is of: three (the paper: five), one if quick."""
+    """Return the number of trials in a mean: three (the paper: five), or one if quick."""
     return 1 if settings.quick else 3
 
 
@@ -84,11 +84,11 @@ def measure_fig4(settings: Settings) -> Tables:
     means = each.group_by(keys, maintain_order=True).agg(
         pl.col("revenue", "ideal_revenue", "makespan").mean()
     )
-    base = means.filter(pl.col("policy") == "astraea").select(
+    reference = means.filter(pl.col("policy") == "astraea").select(
         *keys[:4], real="revenue", ideal="ideal_revenue"
     )
     advantage = (
-        means.join(base, on=keys[:4])
+        means.join(reference, on=keys[:4])
         .group_by("preset", "utility", "policy", maintain_order=True)
         .agg(
             (pl.col("real") / pl.col("revenue")).mean().alias("astraea_over_it"),
@@ -180,8 +180,8 @@ def draw_table2(tables: Tables, figure: Figure) -> None:
 def measure_fig13(settings: Settings) -> Tables:
     """Return the share of workers in use, slot by slot, and makespans."""
     rows, spans = [], []
-    for at, (preset, setting) in enumerate(PRESETS.items()):
-        settings.progress(at, len(PRESETS), preset)
+    for index, (preset, setting) in enumerate(PRESETS.items()):
+        settings.progress(index, len(PRESETS), preset)
         cluster = setting.cluster(USERS, SERVERS, HORIZON)
         total = int(sum(tenant.share["worker"] for tenant in cluster.tenants)) // MILLI
         drawn, source = setting.draw(cluster, JOBS, settings.seed)
@@ -199,7 +199,7 @@ def measure_fig13(settings: Settings) -> Tables:
             for start in range(0, last, size):
                 share = float(use[start : start + size].mean())
                 rows.append((preset, policy, start, share))
-            # When 90 % of all worker-slots are over: the last job of a planner may run alone.
+            # Until 90 % of all worker-slots, because a planner's last job may run alone for long.
             done = np.cumsum(use) / max(use.sum(), 1e-9)
             spans.append(
                 {
@@ -221,7 +221,7 @@ def measure_fig13(settings: Settings) -> Tables:
 
 
 def draw_fig13(tables: Tables, figure: Figure) -> None:
-    """Draw the share of workers in use over time, cut where the slowest is at 90 %."""
+    """Draw the share of workers in use over time, until the slowest policy is at 90 %."""
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         spans = tables["makespan"].filter(pl.col("preset") == preset)
@@ -255,12 +255,12 @@ def _varied(
 
 
 def measure_settings(settings: Settings) -> Tables:
-    """Return what each part of the setting that was found does to Fig. 4's ratios."""
-    # A third of both: as loaded as the whole. Every user has a share of the servers.
+    """Return the effect of each part of preset `FOUND` on Fig. 4's ratios."""
+    # A third of jobs and servers keeps the load, if every user still has enough servers.
     part = 3 if settings.quick and SERVERS >= 3 * USERS else 1
     count, servers = JOBS // part, SERVERS // part
     cases = list(product(VARIANTS, range(trials_of(settings))))
-    found = settings.each(
+    results = settings.each(
         _varied,
         [
             (name, policy, trial, count, servers, settings.seed)
@@ -270,17 +270,17 @@ def measure_settings(settings: Settings) -> Tables:
         lambda name, policy, *_: f"{name}: {policy}",
     )
     rows = []
-    for at, (name, _) in enumerate(cases):
-        mine = found[at * len(POLICIES) : (at + 1) * len(POLICIES)]
-        (base, peak, source), *others = mine
+    for index, (name, _) in enumerate(cases):
+        mine = results[index * len(POLICIES) : (index + 1) * len(POLICIES)]
+        (reference, peak, source), *others = mine
         cluster = VARIANTS[name].cluster(USERS, servers, HORIZON)
         rows.append(
             {
                 "setting": name,
                 "jobs": count,
-                "astraea": base,
+                "astraea": reference,
                 **{
-                    f"over_{policy}": base / revenue
+                    f"over_{policy}": reference / revenue
                     for policy, (revenue, _, _) in zip(POLICIES[1:], others, strict=True)
                 },
                 "peak": peak
@@ -294,7 +294,7 @@ def measure_settings(settings: Settings) -> Tables:
 
 
 def draw_settings(tables: Tables, figure: Figure) -> None:
-    """Draw Astraea's revenue over each other's, a row a setting, beside the paper's."""
+    """Draw Astraea's revenue over each other policy's, a row per setting, beside the paper's."""
     axes = figure.subplots()
     table = tables["settings"]
     rows = np.arange(len(table))

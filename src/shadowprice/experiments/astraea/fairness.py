@@ -43,12 +43,12 @@ def _variances(preset: str, count: int, trial: int, policy: str, seed: int) -> t
 
 def measure_fig7(settings: Settings) -> Tables:
     """Return each user's mean ratio, by policy."""
-    found = settings.each(
+    results = settings.each(
         _ratios,
         product(PRESETS, range(trials_of(settings)), POLICIES, [settings.seed]),
         lambda preset, trial, policy, _seed: f"{preset}: trial {trial + 1}, {policy}",
     )
-    rows = [row for rows in found for row in rows]
+    rows = [row for rows in results for row in rows]
     schema = ["preset", "policy", "user", "trial", "ratio", "arrivals"]
     each = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "policy", "user", "arrivals")
@@ -63,7 +63,7 @@ def measure_fig7(settings: Settings) -> Tables:
 
 
 def draw_fig7(tables: Tables, figure: Figure) -> None:
-    """Draw a row a preset, a panel a policy: bars by user, and the line of absolute fairness."""
+    """Draw a row per preset and a panel per policy: ratios by user, and the line of fairness."""
     panels = figure.subplots(len(PRESETS), len(POLICIES), sharex=True, sharey=True)
     for axes, (preset, policy) in zip(panels.ravel(), product(PRESETS, POLICIES), strict=True):
         mine = tables["ratios"].filter((pl.col("preset") == preset) & (pl.col("policy") == policy))
@@ -92,7 +92,7 @@ def measure_fig8(settings: Settings) -> Tables:
 
 
 def draw_fig8(tables: Tables, figure: Figure) -> None:
-    """Draw groups of bars by number of jobs, one panel a preset."""
+    """Draw groups of bars by number of jobs, one panel per preset."""
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         table = tables["variance"].filter(pl.col("preset") == preset)

@@ -1,4 +1,4 @@
-"""The settings of the experiments: the paper's as stated, and one in which its figures come out."""
+"""Presets of the experiments: the paper's setting, and one that reproduces its figures."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Preset:
     Parameters
     ----------
     title : str
-        What it is called in figures.
+        Name in figures.
     colour : str
-        Of its curves, where a figure shows presets together.
+        Colour of its curves in figures that compare presets.
     ranges : Ranges
-        Of the jobs' work.
+        Ranges of the jobs' work.
     demand : {"chunks", "trace"}
         Workers that a job may have.
     mixed : bool
@@ -57,7 +57,7 @@ class Preset:
     def draw(
         self, cluster: Cluster, count: int, seed: int, *, convex: bool = False
     ) -> tuple[list[Job], str]:
-        """Draw jobs; return them, and where their arrivals come from."""
+        """Draw jobs; return them, and the source of their arrivals."""
         return draw_jobs(
             cluster, count, seed, ranges=self.ranges, convex=convex, demand=self.demand
         )
@@ -69,7 +69,7 @@ class Preset:
         jobs: Sequence[Job],
         theta_scale: float = 1.0,
     ) -> Outcome:
-        """Run a policy with its parameters, theta times a factor where it has one."""
+        """Run a policy with its parameters, with theta scaled if it has one."""
         settings = dict(self.settings.get(policy, {}))
         if theta_scale != 1.0:
             scale = float(settings.get("theta", {}).get("scale", 1.0))
@@ -85,9 +85,11 @@ def _gangs(size: int | str, *, rounds: int = 1, scale: float = 0.05) -> dict[str
 
 STATED: Final = Preset("as the paper states it", "#009E73")
 FOUND: Final = Preset("found by search", "#0072B2", FOUND_RANGES, settings=_gangs(4))
-"""Three things that the paper leaves open or states otherwise, chosen so that its Fig. 4 comes out:
-a quarter of the epochs, lambda = 1 with a twentieth of theta, and gangs of 4 where schedulers do
-not choose a size. It was found by looking for the figures, and is no evidence of what was run."""
+"""Setting found by search, in three respects that the paper leaves open or states otherwise. It has
+a quarter of the epochs, lambda = 1 with a twentieth of theta, and gangs of 4 in schedulers that
+don't choose a size. It was chosen to reproduce Fig. 4, and is no evidence of the paper's real
+setting.
+"""
 
 PRESETS: Final[Mapping[str, Preset]] = {"paper": STATED, "found": FOUND}
 
@@ -106,4 +108,4 @@ VARIANTS: Final[Mapping[str, Preset]] = {
         "", "", FOUND_RANGES, "trace", mixed=True, settings=_gangs("most")
     ),
 }
-"""What each part of the setting does."""
+"""Variants that show the effect of each part of the setting."""

@@ -1,4 +1,4 @@
-"""Figs. 9 to 12: time to decide, a wrong theta, and admission."""
+"""Figs. 9 to 12: decision time, a wrong theta, and admission."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GREEN = COLOURS["astraea"]
 
 
 def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
-    """Return the time of whole runs, and of deciding per job, by preset and (jobs, servers)."""
+    """Return mean run time and decision time per job, by preset and (jobs, servers)."""
     warm = STATED.cluster(USERS, 20, 64)
     STATED.run("astraea", warm, STATED.draw(warm, 20, settings.seed)[0])  # compiles
     rows = []
@@ -165,7 +165,7 @@ def measure_fig12(settings: Settings) -> Tables:
 
 
 def draw_fig12(tables: Tables, figure: Figure) -> None:
-    """Draw a dot a job: price over ideal revenue, below the diagonal."""
+    """Draw a dot per job: price over ideal revenue, below the diagonal."""
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         table = tables["jobs"].filter(pl.col("preset") == preset)

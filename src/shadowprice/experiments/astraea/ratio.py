@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TIMESPAN: Final = 48
-"""Slots that the offline schedule may use; every job's last utility is far above its value then."""
+"""Slots of the offline schedule."""
 
 TIME_LIMIT: Final = 20.0
-"""Seconds for one offline optimum; its bound stands in where it is not proved by then."""
+"""Time limit of one offline optimum in seconds; its bound replaces an optimum that isn't proved."""
 
 
 SMALL: Final = Preset("small jobs", "", TINY)
@@ -40,8 +40,9 @@ CASES: Final[Mapping[str, tuple[Preset, bool]]] = {
     "convex": (SMALL, True),
     "found": (FOUND, False),
 }
-"""Settings, and whether utilities are convex. The program is for small jobs only: those of the
-setting that was found, which take half a day on a server, are set against `linear_bound`."""
+"""Settings, and whether utilities are convex. The offline program is for small jobs only. Jobs of
+the setting found by search take half a day on a server, and are compared with `linear_bound`.
+"""
 
 TITLES: Final = {
     "linear": "linear utilities, small jobs",
@@ -51,65 +52,60 @@ TITLES: Final = {
 
 
 def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
-    """Return an upper bound of the offline optimum for linear utilities: a linear program.
+    """Return an upper bound of the offline optimum for linear utilities, by a linear program.
 
-    A gang that runs d slots completes (d - 1) / 2 slots after the mean of the slots it runs in, and
-    its utility is linear in that mean. All workers are taken as one machine; a job takes its least
-    worker-slots on it, in any slots and in part, and completes after that mean as if it were as
-    wide as it can be. (Mean busy times: Goemans, Queyranne, Schulz, Skutella and Wang, *Single
-    machine scheduling with release dates*, SIAM J. Discrete Math. 15, 2002.)
+    A gang that runs d slots completes (d - 1) / 2 slots after the mean of its slots, and its
+    utility is linear in that mean. The program treats all workers as one machine. On it, a job
+    takes its minimum worker-slots, in any slots and fractions. It completes after that mean as if
+    it ran with its maximum number of workers. (Mean busy times: Goemans, Queyranne, Schulz,
+    Skutella and Wang, *Single machine scheduling with release dates*, SIAM J. Discrete Math. 15,
+    2002.)
     """
     tenancy = tenancy_of(cluster)
-    room = int(tenancy.workers[0].sum())
+    capacity = int(tenancy.workers[0].sum())
     first = min(job.arrival for job in jobs)
-    least, shortest = [], []
+    minimum_work, shortest = [], []
     for job in jobs:
         claim = tenancy.claim_of(job)
         assert isinstance(claim, Claim)
         gang = gang_job(job, claim, int(tenancy.ps[0].max()))
         slots, _ = fewest_slots(gang, tenancy.workers[0], tenancy.ps[0])
         possible = slots < UNLIMITED
-        least.append(int((gang.counts[possible] * slots[possible]).min()))
+        minimum_work.append(int((gang.counts[possible] * slots[possible]).min()))
         shortest.append(int(slots[possible].min()))
-    last = max(job.arrival for job in jobs) - first + max(shortest) + sum(least) // room + 1
-    worth: list[float] = []
+    last = (
+        max(job.arrival for job in jobs) - first + max(shortest) + sum(minimum_work) // capacity + 1
+    )
+    values: list[float] = []
     rows: list[int] = []
     slot_of: list[int] = []
-    for at, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         assert isinstance(job.utility, Linear)
         for slot in range(job.arrival - first, last):
-            waits = slot - (job.arrival - first) + (shortest[at] - 1) / 2
-            gained = job.utility.value + job.utility.slope * waits
-            if gained > 0:
-                worth.append(gained / least[at])
-                rows.append(at)
+            waits = slot - (job.arrival - first) + (shortest[index] - 1) / 2
+            value = job.utility.value + job.utility.slope * waits
+            if value > 0:
+                values.append(value / minimum_work[index])
+                rows.append(index)
                 slot_of.append(slot)
-    columns = np.arange(len(worth))
-    whole = sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(len(jobs), len(rows)))
-    filled = sparse.coo_array((np.ones(len(rows)), (slot_of, columns)), shape=(last, len(rows)))
-    found = linprog(
-        -np.array(worth),
-        A_ub=sparse.vstack([whole, filled]).tocsr(),
-        b_ub=[*least, *[room] * last],
+    columns = np.arange(len(values))
+    per_job = sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(len(jobs), len(rows)))
+    per_slot = sparse.coo_array((np.ones(len(rows)), (slot_of, columns)), shape=(last, len(rows)))
+    result = linprog(
+        -np.array(values),
+        A_ub=sparse.vstack([per_job, per_slot]).tocsr(),
+        b_ub=[*minimum_work, *[capacity] * last],
         method="highs",
     )
-    assert found.success
-    return float(-found.fun)
+    assert result.success
+    return float(-result.fun)
 
 
 def offline(cluster: Cluster, jobs: Sequence[Job], *, time_limit: float = TIME_LIMIT) -> Optimum:
-    """Return the offline optimum of (3), placements relaxed to the totals of the cluster.
+    """Return the offline optimum of (3), with placements relaxed to the totals of the cluster.
 
-    An upper bound of the optimum, so that ratios to it are lower bounds of the performance ratio.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    jobs : sequence of Job
-        All that arrive.
-    time_limit : float
-        Seconds after which the best found so far is taken, not proved.
+    It is an upper bound of the optimum, so ratios to it are lower bounds of the performance ratio.
+    After ``time_limit`` seconds the result is the best schedule so far, without a proof.
     """
     tenancy = tenancy_of(cluster)
     gangs = []
@@ -165,12 +161,12 @@ def measure(
 ) -> Tables:
     """Return the mean ratio of each policy over trials, for each case."""
     trials = 1 if settings.quick else 3
-    found = settings.each(
+    results = settings.each(
         _rows,
         product(CASES, servers, jobs, range(trials), [tuple(policies)], [settings.seed]),
         lambda name, size, count, *_: f"{name}: {count} jobs, {size} servers",
     )
-    rows = [row for rows in found for row in rows]
+    rows = [row for rows in results for row in rows]
     each = pl.DataFrame(rows)
     keys = ("case", "policy", "jobs", "servers", "arrivals")
     ratio = each.group_by(keys, maintain_order=True).agg(
@@ -195,7 +191,7 @@ def measure_fig6(settings: Settings) -> Tables:
 
 
 def draw_fig5(tables: Tables, figure: Figure) -> None:
-    """Draw a line for each number of jobs over servers, one panel a case."""
+    """Draw a line for each number of jobs over servers, one panel per case."""
     panels = figure.subplots(1, len(CASES), sharey=True)
     for axes, kind in zip(panels, CASES, strict=True):
         table = tables["ratio"].filter(pl.col("case") == kind)
@@ -213,7 +209,7 @@ def draw_fig5(tables: Tables, figure: Figure) -> None:
 
 
 def draw_fig6(tables: Tables, figure: Figure) -> None:
-    """Draw groups of bars, one panel a case."""
+    """Draw groups of bars, one panel per case."""
     panels = figure.subplots(1, len(CASES), sharey=True)
     for axes, kind in zip(panels, CASES, strict=True):
         table = tables["ratio"].filter(pl.col("case") == kind)

@@ -1,4 +1,4 @@
-"""One run of a scheduler, and what the figures ask of it."""
+"""One run of a scheduler, with the values that the figures need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MICRO: Final = 1_000_000
 
 @dataclass(eq=False)
 class Outcome(Observer):
-    """What a run came to.
+    """Result of a run.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Outcome(Observer):
     commits : dict of str to Commit
         Commitments of planners, with ideal utility and cost.
     balance : Counter
-        Received less paid, by tenant, millionths.
+        Received minus paid, by tenant, in millionths.
     borrowers : set of str
         Jobs that paid.
     busy : dict of int to int
@@ -58,7 +58,7 @@ class Outcome(Observer):
     seconds: float = 0.0
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Take note of utilities, commitments and payments."""
+        """Record utilities, commitments and payments."""
         del event
         for command in commands:
             if isinstance(command, Completed):
@@ -74,11 +74,11 @@ class Outcome(Observer):
                     self.borrowers.add(decision.job)
 
     def slot_running(self, engine: Engine, slot: int) -> None:
-        """Take note of the workers that run."""
+        """Record the number of running workers."""
         self.busy[slot] = sum(place.total_workers for place in engine.running.values())
 
     def decided(self, seconds: float) -> None:
-        """Take note of the time that deciding takes."""
+        """Record the time of a decision."""
         self.decisions += 1
         self.deciding += seconds
 
@@ -89,25 +89,25 @@ class Outcome(Observer):
 
     @property
     def ideal(self) -> float:
-        """Total utility as the rounds count it (line 9 of Algorithm 3); real without rounds."""
+        """Total utility as in the rounds (line 9 of Algorithm 3); the real one without rounds."""
         if not self.commits:
             return self.revenue
         return sum(commit.utility for name, commit in self.commits.items() if name in self.earned)
 
     @property
     def makespan(self) -> int:
-        """Slots until the last job was done."""
+        """Slots until the completion of the last job."""
         return max((slot for slot, count in self.busy.items() if count), default=-1) + 1
 
     def fairness(self, *, ideal: bool = False) -> dict[str, float]:
         """Return the revenue fairness ratio of each tenant (section 5.1)."""
-        worth: Mapping[str, float] = self.earned
+        utilities: Mapping[str, float] = self.earned
         if ideal and self.commits:
-            worth = {name: self.commits[name].utility for name in self.earned}
-        total = sum(worth.values())
+            utilities = {name: self.commits[name].utility for name in self.earned}
+        total = sum(utilities.values())
         gains: dict[str, float] = dict.fromkeys((str(job.tenant) for job in self.jobs), 0.0)
         for job in self.jobs:
-            gains[str(job.tenant)] += worth.get(job.name, 0.0)
+            gains[str(job.tenant)] += utilities.get(job.name, 0.0)
         tenancy = tenancy_of(self.cluster)
         parts = sum(
             shares.sum(axis=0) / shares.sum() / 2
@@ -129,11 +129,13 @@ def run(
     *,
     until: int | None = None,
 ) -> Outcome:
-    """Run jobs under a scheduler that knows them all, as theta's definition asks."""
-    made = make_policy(policy, PolicyContext(cluster, known_jobs=jobs, until=until), settings or {})
+    """Run jobs under a scheduler that knows them all, as theta's definition requires."""
+    scheduler = make_policy(
+        policy, PolicyContext(cluster, known_jobs=jobs, until=until), settings or {}
+    )
     outcome = Outcome(cluster, jobs)
     began = time.perf_counter()
-    Simulation(cluster, jobs, made, until).run([outcome])
+    Simulation(cluster, jobs, scheduler, until).run([outcome])
     outcome.seconds = time.perf_counter() - began
     return outcome
 

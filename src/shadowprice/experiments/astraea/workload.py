@@ -1,9 +1,9 @@
-"""The evaluation's cluster and jobs (section 5.1): arrivals of Philly's virtual clusters.
+"""Cluster and jobs of section 5.1, with arrivals of Philly's virtual clusters.
 
-Traced: when jobs arrive, and for which virtual cluster. Drawn, with the paper's ranges: epochs,
-chunks, mini-batches, times, gradients, bandwidths and utilities. The trace file at hand has eight
-virtual clusters, not fourteen: further users are made by dividing the busiest one among several,
-at random, as are its servers. Two clusters whose size is not published count as the smallest.
+The trace gives the arrivals and virtual clusters of jobs. Epochs, chunks, mini-batches, times,
+gradients, bandwidths and utilities are drawn from the paper's ranges. The available trace has eight
+virtual clusters, not fourteen. So the jobs and servers of the busiest one are divided at random
+among several users. Two clusters whose size isn't published have the smallest size.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BUSIEST: Final = "6214e9"
 
 GPU_COUNTS: Final = (1, 2, 4, 8)
 GPU_SHARES: Final = (0.967, 0.005, 0.016, 0.012)
-"""GPUs that jobs of the trace ask for (those beyond 8, one in 400, with the last)."""
+"""Distribution of GPUs per job in the trace; the few jobs with more than 8 count as 8."""
 
 SMALL_MACHINE: Final = 2
 LARGE_SHARE: Final = Fraction(231, 552)
@@ -54,18 +54,18 @@ LARGE_SHARE: Final = Fraction(231, 552)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When jobs arrive, and whose they are.
+    """Arrivals and owners of jobs.
 
     Parameters
     ----------
     source : str
-        ``philly`` or ``generated`` (where the trace folder is absent).
+        ``philly``, or ``generated`` without the trace folder.
     slots : tuple of int
         Arrival slots, ascending.
     owners : tuple of str
-        Virtual cluster of each.
+        Virtual cluster of each job.
     gpus : tuple of int
-        GPUs that each asks for.
+        GPUs that each job requests.
     """
 
     source: str
@@ -83,7 +83,7 @@ def _philly() -> tuple[np.ndarray, list[str], np.ndarray] | None:
 
 
 def arrivals(count: int, generator: np.random.Generator) -> Arrivals:
-    """Return a contiguous stretch of so many jobs, beginning anywhere in the trace."""
+    """Return a contiguous stretch of jobs from a random position of the trace."""
     traced = _philly()
     if traced is None:
         gaps = generator.exponential(1 / 20.7, count) * generator.choice(
@@ -92,29 +92,25 @@ def arrivals(count: int, generator: np.random.Generator) -> Arrivals:
         weights = np.array([0.78, 0.14, 0.037, 0.027, 0.008, 0.007, 0.0005, 0.0005])
         owners = generator.choice(list(NODES), count, p=weights / weights.sum())
         slots = np.floor(np.cumsum(gaps)).astype(int)
-        # Drawn apart, so that who arrives when does not depend on it.
+        # A generator of its own, so that arrivals and owners don't depend on it.
         sizes = np.random.default_rng([count, len(NODES)])
         gpus = sizes.choice(GPU_COUNTS, count, p=GPU_SHARES)
         return Arrivals(
             "generated", tuple(slots.tolist()), tuple(owners.tolist()), tuple(gpus.tolist())
         )
-    submit, names, asked = traced
+    submit, names, requested = traced
     first = int(generator.integers(0, len(submit) - count))
     hours = np.floor((submit[first : first + count] - submit[first]) / 3600).astype(int)
     stretch = slice(first, first + count)
-    gpus = np.maximum(1, asked[stretch]).astype(int)
+    gpus = np.maximum(1, requested[stretch]).astype(int)
     return Arrivals("philly", tuple(hours.tolist()), tuple(names[stretch]), tuple(gpus.tolist()))
 
 
 def user_shares(users: int, servers: int) -> dict[str, int]:
-    """Return the users and their servers: all of them, at least one each.
+    """Return the number of servers of each user: all servers, and at least one for each.
 
-    Parameters
-    ----------
-    users : int
-        Up to eight: the virtual clusters with the most jobs; more: the busiest is divided.
-    servers : int
-        Servers to share out.
+    Up to eight users are the virtual clusters with the most jobs. More users divide the busiest
+    one.
     """
     names = list(NODES)[: min(users, len(NODES))]
     parts = max(1, users - len(NODES) + 1)
@@ -134,21 +130,16 @@ def user_shares(users: int, servers: int) -> dict[str, int]:
 
 
 def shared_cluster(users: int, servers: int, horizon: int, *, mixed: bool = False) -> Cluster:
-    """Return servers of workers and a parameter server each, owned in whole by users.
+    """Return servers of workers and one parameter server each, each owned by one user.
 
-    Parameters
-    ----------
-    users, servers, horizon : int
-        How many users and servers there are, and slots to plan ahead.
-    mixed : bool
-        Whether servers have 2 or 8 workers in Philly's proportion, evenly spread over users; all
-        have 8 otherwise.
+    With ``mixed``, servers have 2 or 8 workers in Philly's proportion, evenly spread over users;
+    otherwise all have 8.
     """
     sizes = [
         WORKERS_A_SERVER
-        if not mixed or (at + 1) * LARGE_SHARE // 1 > at * LARGE_SHARE // 1
+        if not mixed or (index + 1) * LARGE_SHARE // 1 > index * LARGE_SHARE // 1
         else SMALL_MACHINE
-        for at in range(servers)
+        for index in range(servers)
     ]
     names = ("worker", "ps")
     tenants, first = [], 0
@@ -160,8 +151,8 @@ def shared_cluster(users: int, servers: int, horizon: int, *, mixed: bool = Fals
         slot_seconds=HOUR,
         horizon=horizon,
         servers=[
-            (f"s{at}", Role.ANY, {"worker": size * MILLI, "ps": PS_A_SERVER * MILLI})
-            for at, size in enumerate(sizes)
+            (f"s{index}", Role.ANY, {"worker": size * MILLI, "ps": PS_A_SERVER * MILLI})
+            for index, size in enumerate(sizes)
         ],
         dimensions=dict.fromkeys(names, Dimension.COUNT),
         tenants=tenants,
@@ -170,7 +161,7 @@ def shared_cluster(users: int, servers: int, horizon: int, *, mixed: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Ranges of the drawn quantities, uniform; the defaults are section 5.1's.
+    """Uniform ranges of the drawn quantities; the defaults are section 5.1's.
 
     Parameters
     ----------
@@ -192,7 +183,7 @@ FOUND: Final = Ranges(epochs=(13, 25))
 SHORT: Final = Ranges(epochs=(3, 7))
 """A sixteenth of the work: a median job fills a server for half a day, not for ten days."""
 TINY: Final = Ranges(epochs=(2, 5), minibatches=(4, 16))
-"""For the offline optimum, which needs small batches: a few hours on one server."""
+"""For the offline optimum, which needs small instances: a few hours on one server."""
 
 
 def draw_jobs(
@@ -204,28 +195,23 @@ def draw_jobs(
     convex: bool = False,
     demand: Demand = "chunks",
 ) -> tuple[list[Job], str]:
-    """Draw a workload.
+    """Draw a workload; return the jobs, and the source of their arrivals.
 
     Parameters
     ----------
     cluster : Cluster
-        From `shared_cluster`.
+        Result of `shared_cluster`.
     count : int
-        Jobs.
+        Number of jobs.
     seed : int
-        Seed; the same jobs come whatever the cluster, but for their users.
+        Random seed; except for their users, the jobs don't depend on the cluster.
     ranges : Ranges
         Ranges of the work.
     convex : bool
         Utilities (e/d)^kappa instead of k d + g.
     demand : {"chunks", "trace"}
-        Workers of a job: up to its chunks, or exactly the GPUs that the trace has it ask for, as
-        far as there are chunks. The label ``gang`` of a job holds that number in either case.
-
-    Returns
-    -------
-    (list of Job, str)
-        The jobs, and where their arrivals come from.
+        Workers of a job: up to its chunks, or exactly its GPUs in the trace (limited by its
+        chunks). The job's label ``gang`` has that number of GPUs in either case.
     """
     rng = np.random.default_rng(seed)
     when = arrivals(count, rng)

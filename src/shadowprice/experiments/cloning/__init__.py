@@ -1,4 +1,4 @@
-"""What CSD's copies cost and bring: the paper has no figures, these are what it invites."""
+"""Cost and benefit of CSD's copies; the paper has no figures of its own."""
 
 from __future__ import annotations
 

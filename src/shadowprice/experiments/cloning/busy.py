@@ -1,4 +1,4 @@
-"""The heavily loaded regime: what a free machine takes, over load."""
+"""The heavily loaded regime: rules for the next task of a free machine, over load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOKS: Final = (
         {"color": PALETTE[0], "marker": "o", "ms": 4},
     ),
 )
-"""Rules compared: name, parameters, label, and how their lines look."""
+"""Rules compared: name, parameters, label, and line style."""
 LAWS: Final[dict[str, Distribution]] = {
     "Pareto, order 1.8": Pareto.of_mean(1.8, 10.0),
     "log-normal, sigma 0.8": LogNormal.of_mean(0.8, 10.0),
@@ -52,7 +52,7 @@ Make = Callable[[float, int], WaveJobs]
 
 
 def measure_load(settings: Settings) -> Tables:
-    """Run generated jobs of 30 tasks of 10 s on average, sizes spread fourfold."""
+    """Run generated jobs of 30 tasks of 10 s on average, with sizes spread fourfold."""
 
     def maker(law: Distribution) -> Make:
         return lambda load, seed: poisson_jobs(
@@ -67,7 +67,7 @@ def measure_load(settings: Settings) -> Tables:
 def measure_workers(settings: Settings) -> Tables:
     """Run iterations of two recorded jobs as jobs of ten tasks.
 
-    Rules know the first half of a recording; jobs take the iterations of the second.
+    Rules know the first half of a recording. Jobs consist of iterations of the second half.
     """
 
     def maker(name: str) -> Make:
@@ -82,12 +82,12 @@ def measure_workers(settings: Settings) -> Tables:
 
 
 def worker_times(file: str) -> NDArray[np.float64]:
-    """Return recorded times, shape (iterations, workers); only iterations with every worker.
+    """Return recorded times, shape (iterations, workers), of iterations with every worker.
 
     Raises
     ------
     InputError
-        If the recording is not there.
+        If the recording is missing.
     """
     path = traces_folder() / FOLDER / file
     if not path.exists():
@@ -110,43 +110,43 @@ def worker_times(file: str) -> NDArray[np.float64]:
 
 def _over_load(settings: Settings, makers: dict[str, Make]) -> pl.DataFrame:
     loads = LOADS[1::3] if settings.quick else LOADS
-    asked = [(name, load) for name in makers for load in loads]
+    cases = [(name, load) for name in makers for load in loads]
     rows: list[dict[str, Any]] = []
-    for at, (name, load) in enumerate(asked):
-        settings.progress(at, len(asked), f"{name}, load {load:g}")
+    for index, (name, load) in enumerate(cases):
+        settings.progress(index, len(cases), f"{name}, load {load:g}")
         jobs = makers[name](load, settings.seed)
         for rule, parameters, _, _ in LOOKS:
-            found = run(jobs, MACHINES, parameters)
+            result = run(jobs, MACHINES, parameters)
             rows.append(
                 {
                     "jobs": name,
                     "load": load,
                     "rule": rule,
-                    "mean_flowtime": found.mean_flowtime,
-                    "p99_flowtime": float(np.quantile(found.flowtime, 0.99)),
-                    "machine_time": found.machine_time / float(jobs.durations[:, 0].sum()),
-                    "copies": float(found.copies.mean()),
-                    "wasted": found.wasted / found.machine_time,
+                    "mean_flowtime": result.mean_flowtime,
+                    "p99_flowtime": float(np.quantile(result.flowtime, 0.99)),
+                    "machine_time": result.machine_time / float(jobs.durations[:, 0].sum()),
+                    "copies": float(result.copies.mean()),
+                    "wasted": result.wasted / result.machine_time,
                 }
             )
     return pl.DataFrame(rows)
 
 
 def draw_load(tables: Tables, figure: Figure) -> None:
-    """Draw flowtime and machine time over load, a row of panels a law."""
+    """Draw flowtime and machine time over load, a row of panels per distribution."""
     _draw(tables["load"], figure, "seconds")
 
 
 def draw_workers(tables: Tables, figure: Figure) -> None:
-    """Draw flowtime and machine time over load, a row of panels a recorded job."""
+    """Draw flowtime and machine time over load, a row of panels per recorded job."""
     _draw(tables["load"], figure, "normalised time")
 
 
 def _draw(table: pl.DataFrame, figure: Figure, unit: str) -> None:
     names = table["jobs"].unique(maintain_order=True).to_list()
     axes = figure.subplots(len(names), 2, squeeze=False, sharex=True)
-    for line, name in enumerate(names):
-        left, right = axes[line]
+    for row_number, name in enumerate(names):
+        left, right = axes[row_number]
         for rule, _, label, looks in LOOKS:
             rows = table.filter((pl.col("jobs") == name) & (pl.col("rule") == rule))
             style: dict[str, Any] = {"label": label, **looks}
@@ -155,10 +155,10 @@ def _draw(table: pl.DataFrame, figure: Figure, unit: str) -> None:
         left.set(title=f"{name}: mean flowtime", ylabel=unit, yscale="log")
         _plain_ticks(left)
         right.set(title=f"{name}: machine time", ylabel="against one copy each")
-        for one in (left, right):
-            one.axvline(1.0, color=PALETTE[6], linewidth=1.0, linestyle="--")
-    for one in axes[-1]:
-        one.set(xlabel="load (work that arrives in one copy each, over capacity)")
+        for panel in (left, right):
+            panel.axvline(1.0, color=PALETTE[6], linewidth=1.0, linestyle="--")
+    for panel in axes[-1]:
+        panel.set(xlabel="load (work that arrives in one copy each, over capacity)")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 MEAN: Final = 10.0
-"""Seconds that a task takes on average, where means are equal."""
+"""Mean duration of a task in seconds, if means are equal."""
 TASKS: Final = 50
 MACHINES: Final = 2000
 ORDER: Final = 1.8
@@ -37,25 +37,25 @@ def _problem(order: float, deadline: float, epsilon: float, tasks: int = TASKS) 
 
 
 def measure_deadline(settings: Settings) -> Tables:
-    """Solve for deadlines from the earliest one that holds to twenty means."""
+    """Solve for deadlines from 0.6 to 30 means, without infeasible ones."""
     rows: list[dict[str, Any]] = []
     deadlines = np.geomspace(0.6, 30.0, 15 if settings.quick else 60)
-    for at, ratio in enumerate(deadlines):
-        settings.progress(at, len(deadlines), f"deadline of {ratio:.2g} means")
+    for index, ratio in enumerate(deadlines):
+        settings.progress(index, len(deadlines), f"deadline of {ratio:.2g} means")
         for epsilon in EPSILONS:
             try:
-                found = solve(_problem(ORDER, MEAN * float(ratio), epsilon))
+                solution = solve(_problem(ORDER, MEAN * float(ratio), epsilon))
             except InputError:
                 continue
             rows.append(
                 {
                     "deadline_in_means": float(ratio),
                     "epsilon": epsilon,
-                    "continuous_copies": float(found.continuous.mean()),
-                    "whole_copies": float(found.copies.mean()),
-                    "continuous_cost": found.continuous_cost / (TASKS * MEAN),
-                    "whole_cost": found.expected_cost / (TASKS * MEAN),
-                    "miss_probability": found.miss_probability,
+                    "continuous_copies": float(solution.continuous.mean()),
+                    "whole_copies": float(solution.copies.mean()),
+                    "continuous_cost": solution.continuous_cost / (TASKS * MEAN),
+                    "whole_cost": solution.expected_cost / (TASKS * MEAN),
+                    "miss_probability": solution.miss_probability,
                 }
             )
     return {"deadline": pl.DataFrame(rows)}
@@ -90,20 +90,20 @@ def _means_axis(axes: Any, label: str, ticks: tuple[float, ...]) -> None:
 
 
 def measure_tail(settings: Settings) -> Tables:
-    """Solve for tail orders from almost 1 to 4, and for no deadline at all."""
+    """Solve for tail orders from almost 1 to 4, and without a deadline."""
     rows: list[dict[str, Any]] = []
     orders = np.linspace(1.1, 4.0, 12 if settings.quick else 59)
-    for at, order in enumerate(orders):
-        settings.progress(at, len(orders), f"tail order {order:.2f}")
+    for index, order in enumerate(orders):
+        settings.progress(index, len(orders), f"tail order {order:.2f}")
         for name, ratio in (("3 means", 3.0), ("8 means", 8.0), ("no deadline", 1e6)):
-            found = solve(_problem(float(order), MEAN * ratio, 0.05))
+            solution = solve(_problem(float(order), MEAN * ratio, 0.05))
             rows.append(
                 {
                     "order": float(order),
                     "deadline": name,
-                    "continuous_copies": float(found.continuous.mean()),
-                    "continuous_cost": found.continuous_cost / (TASKS * MEAN),
-                    "whole_cost": found.expected_cost / (TASKS * MEAN),
+                    "continuous_copies": float(solution.continuous.mean()),
+                    "continuous_cost": solution.continuous_cost / (TASKS * MEAN),
+                    "whole_cost": solution.expected_cost / (TASKS * MEAN),
                 }
             )
     return {"tail": pl.DataFrame(rows)}
@@ -128,22 +128,22 @@ def draw_tail(tables: Tables, figure: Figure) -> None:
 
 
 def measure_relaxed(settings: Settings) -> Tables:
-    """Compare optima under (7) with what (6) allows: equal tasks, and random jobs in copies."""
+    """Compare optima under (7) with (6), for equal tasks and random jobs with whole copies."""
     epsilons = np.geomspace(0.005, 0.5, 10 if settings.quick else 40)
     rows: list[dict[str, Any]] = []
     for epsilon in epsilons:
         for tasks in (2, 10, 50, 500):
-            found = solve(
+            solution = solve(
                 _problem(2.5, 3.0 * MEAN, float(epsilon), tasks), constraint=Constraint.RELAXED
             )
-            if found.deadline_price > 0:
-                excess = found.continuous_miss / float(epsilon) - 1.0
+            if solution.deadline_price > 0:
+                excess = solution.continuous_miss / float(epsilon) - 1.0
                 rows.append({"epsilon": float(epsilon), "tasks": tasks, "excess": excess})
     rng = np.random.default_rng(settings.seed)
     draws = 100 if settings.quick else 1500
     drawn: list[dict[str, Any]] = []
-    for at in range(draws):
-        settings.progress(at, draws, "random jobs, whole copies")
+    for index in range(draws):
+        settings.progress(index, draws, "random jobs, whole copies")
         tasks = int(rng.choice([2, 5, 10, 20]))
         orders, means = rng.uniform(2.0, 3.5, tasks), rng.uniform(5.0, 15.0, tasks)
         groups = [
@@ -166,7 +166,7 @@ def measure_relaxed(settings: Settings) -> Tables:
 
 
 def draw_relaxed(tables: Tables, figure: Figure) -> None:
-    """Draw the excess over epsilon, and how often whole copies under (7) break (6)."""
+    """Draw the excess over epsilon, and how often whole copies under (7) violate (6)."""
     left, right = figure.subplots(1, 2)
     for colour, tasks in zip(PALETTE, (2, 10, 50, 500), strict=False):
         rows = tables["continuous"].filter(pl.col("tasks") == tasks)
@@ -194,26 +194,26 @@ def draw_relaxed(tables: Tables, figure: Figure) -> None:
 
 
 def measure_theorem(settings: Settings) -> Tables:
-    """Compare Theorem 1 with the optimum, for means spread over ever more."""
+    """Compare Theorem 1 with the optimum, for increasing spreads of means."""
     spreads = np.geomspace(1.0, 20.0, 6 if settings.quick else 16)
     draws = 5 if settings.quick else 40
     rows: list[dict[str, Any]] = []
-    for at, spread in enumerate(spreads):
-        settings.progress(at, len(spreads), f"means spread {spread:.2g}-fold")
+    for index, spread in enumerate(spreads):
+        settings.progress(index, len(spreads), f"means spread {spread:.2g}-fold")
         for seed in range(draws):
             rng = np.random.default_rng(1000 * settings.seed + seed)
             means = MEAN * float(spread) ** rng.uniform(-0.5, 0.5, 20)
             groups = [TaskGroup(1, Pareto.of_mean(2.0, float(mean))) for mean in means]
-            # Early enough that the deadline binds for every task: (1d) stays inactive.
+            # An early deadline binds for every task, so that (1d) stays inactive.
             problem = CloningProblem(groups, 400, 1.05 * float(means.max()), 0.05)
-            closed = solve(problem, Method.CLOSED_FORM)
+            closed_form = solve(problem, Method.CLOSED_FORM)
             best = solve(problem, constraint=Constraint.RELAXED)
             rows.append(
                 {
                     "spread": float(spread),
                     "seed": seed,
-                    "continuous": closed.continuous_cost / best.continuous_cost - 1.0,
-                    "whole": closed.expected_cost / best.expected_cost - 1.0,
+                    "continuous": closed_form.continuous_cost / best.continuous_cost - 1.0,
+                    "whole": closed_form.expected_cost / best.expected_cost - 1.0,
                 }
             )
     return {"theorem": pl.DataFrame(rows)}

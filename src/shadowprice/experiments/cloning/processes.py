@@ -1,4 +1,4 @@
-"""Bags on real processes: the tail that is measured, and the one that copies were planned by."""
+"""Bags on real processes: the measured tail, and the one that copies were planned with."""
 
 from __future__ import annotations
 
@@ -25,28 +25,30 @@ PROCESSES: Final = 32
 DEADLINE: Final = 0.45
 MISS: Final = 0.05
 LEVEL: Final = 0.99
-"""Of intervals and bands."""
+"""Confidence level of intervals and bands."""
 PLANS: Final = (("one copy each", 1, PALETTE[6]), ("planned", None, PALETTE[0]))
 
 
 def measure_processes(settings: Settings) -> Tables:
-    """Run bags of tasks that wait as long as a Pareto law draws it, in copies and without."""
+    """Run bags of tasks that sleep for Pareto-distributed times, with and without copies."""
     bags = 30 if settings.quick else 250
     runs: list[dict[str, Any]] = []
     tasks: list[dict[str, Any]] = []
     summary: list[dict[str, Any]] = []
     with bag.Workers(wait, PROCESSES) as workers:
-        for at, (name, copies, _) in enumerate(PLANS):
+        for index, (name, copies, _) in enumerate(PLANS):
             outcomes = []
             for number in range(bags):
-                settings.progress(at * bags + number, len(PLANS) * bags, name)
+                settings.progress(index * bags + number, len(PLANS) * bags, name)
                 outcome = workers.run(
                     [Wait(LAW, settings.seed * 1_000_003 + number)] * TASKS,
                     law=LAW, deadline=DEADLINE, miss_probability=MISS, copies=copies,
                 )  # fmt: skip
                 outcomes.append(outcome)
-                spent = outcome.machine_seconds
-                runs.append({"plan": name, "seconds": outcome.seconds, "machine_seconds": spent})
+                machine_seconds = outcome.machine_seconds
+                runs.append(
+                    {"plan": name, "seconds": outcome.seconds, "machine_seconds": machine_seconds}
+                )
                 tasks.extend(
                     {
                         "plan": name,
@@ -56,7 +58,7 @@ def measure_processes(settings: Settings) -> Tables:
                     }
                     for task in range(TASKS)
                 )
-            missed = sum(one.missed for one in outcomes)
+            missed = sum(bag_result.missed for bag_result in outcomes)
             low, high = clopper_pearson(missed, bags, LEVEL)
             plan = outcomes[0].plan
             summary.append(
@@ -65,7 +67,7 @@ def measure_processes(settings: Settings) -> Tables:
                     "predicted_miss": plan.miss_probability, "measured_miss": missed / bags,
                     "low": low, "high": high, "predicted_machine_seconds": plan.machine_seconds,
                     "measured_machine_seconds": float(
-                        np.mean([one.machine_seconds for one in outcomes])
+                        np.mean([bag_result.machine_seconds for bag_result in outcomes])
                     ),
                 }
             )  # fmt: skip
@@ -75,40 +77,35 @@ def measure_processes(settings: Settings) -> Tables:
 
 
 def predicted_misses(seconds: NDArray[np.float64], copies: list[int]) -> NDArray[np.float64]:
-    """Return the probability, by (3), that a bag lasts longer than given times.
+    """Return the probability, by (3), that a bag takes longer than each of some times.
 
-    Parameters
-    ----------
-    seconds : ndarray
-        The times.
-    copies : list of int
-        Of each of its tasks.
+    ``copies`` has the copies of each task of the bag.
     """
     late = LAW.survival(seconds)[:, None] ** np.asarray(copies)
     return np.asarray(1.0 - np.prod(1.0 - late, axis=1))
 
 
 def band(samples: int) -> float:
-    """Return how far an empirical tail may be off anywhere, but for one time in a hundred.
+    """Return the half width of a confidence band of an empirical tail, at `LEVEL`.
 
-    The inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant: exact for every
-    sample size.
+    By the inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, which holds for
+    every sample size.
     """
     return float(np.sqrt(np.log(2.0 / (1.0 - LEVEL)) / (2.0 * samples)))
 
 
 def draw_processes(tables: Tables, figure: Figure) -> None:
-    """Draw how often bags, and single tasks, last longer than a time."""
+    """Draw how often bags, and single tasks, take longer than a time."""
     left, right = figure.subplots(1, 2)
     times = np.geomspace(LAW.shortest, 20.0, 400)
     for name, _, colour in PLANS:
         rows = tables["tasks"].filter(pl.col("plan") == name)
         copies = rows["copies"][:TASKS].to_list()
-        whole = tables["bags"].filter(pl.col("plan") == name)["seconds"].sort().to_numpy()
-        _tail(left, whole, times, predicted_misses(times, copies), colour, name)
-        one = rows["seconds"].sort().to_numpy()
+        bag_seconds = tables["bags"].filter(pl.col("plan") == name)["seconds"].sort().to_numpy()
+        _tail(left, bag_seconds, times, predicted_misses(times, copies), colour, name)
+        task_seconds = rows["seconds"].sort().to_numpy()
         late = np.mean(LAW.survival(times)[:, None] ** np.asarray(copies), axis=1)
-        _tail(right, one, times, late, colour, name)
+        _tail(right, task_seconds, times, late, colour, name)
     for axes, title in ((left, "Bags of 8 tasks"), (right, "Single tasks")):
         axes.axvline(DEADLINE, color=PALETTE[6], linewidth=1.0, linestyle=":")
         axes.set(title=title, xscale="log", yscale="log", xlabel="seconds", ylim=(2e-3, 1.3))

@@ -23,7 +23,7 @@ BATCH, FEATURES, RATE = 96, 24, 0.5
 
 
 def connected(job: jobs.Job) -> list[Connection]:
-    """Return worker 0's connections to the others by rank, or another worker's connection to it."""
+    """Return worker 0's connections to the others by rank, or another worker's to worker 0."""
     if job.workers == 1:
         return []
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))

@@ -110,7 +110,7 @@ def _earned(
 
 
 def _simulated(choice: PolicyChoice, workload: Workload) -> float:
-    """Return the simulated value: jobs take their stated work, and every start its restart cost."""
+    """Return the simulated value: jobs take their stated work and restart costs."""
     documents = [
         {**record, "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
         for record, arrival in zip(workload.records, workload.arrivals, strict=True)
@@ -124,7 +124,7 @@ def _simulated(choice: PolicyChoice, workload: Workload) -> float:
 
 
 def _summary(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per policy and error: means with intervals, and the distance from `rolling`."""
+    """Return a row per policy and error: means with intervals, and distances to `rolling`."""
     rows: list[dict[str, Any]] = []
     for error in (None, *ERRORS):
         same = runs.filter(pl.col("error").is_null() if error is None else pl.col("error") == error)

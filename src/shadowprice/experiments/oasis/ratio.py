@@ -1,4 +1,4 @@
-"""Fig. 5: the offline optimum over what OASiS earns."""
+"""Fig. 5: the offline optimum over the utility that OASiS earns."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ SLOTS: Final = 10
 JOBS: Final = 10
 DRAWN: Final = 4000
 LONGEST: Final = 6
-"""Slots that the longest job takes alone: with T = 10 it can still end if it arrives by slot 4."""
+"""Slots that the longest job takes alone: with T = 10 it can still complete if it arrives by slot
+4."""
 
 SERVERS: Final = (3, 6, 9, 12)
 VALUES: Final = ((1.0, 100.0), (25.0, 100.0), (50.0, 100.0), (75.0, 100.0))
 
 
 def measure(settings: Settings) -> Tables:
-    """Solve problem (1) for 10 jobs in 10 slots, and run OASiS on the same."""
+    """Solve problem (1) for 10 jobs in 10 slots, and run OASiS on the same jobs."""
     servers = SERVERS[:2] if settings.quick else SERVERS
     values = (VALUES[0], VALUES[3]) if settings.quick else VALUES
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
-    asked = [(count, value, seed) for value in values for count in servers for seed in seeds]
+    cases = [(count, value, seed) for value in values for count in servers for seed in seeds]
     limit = 5.0 if settings.quick else 10.0
     rows = settings.each(
         _row,
-        [(*one, limit) for one in asked],
+        [(*case, limit) for case in cases],
         lambda count, value, _seed, _limit: f"{count} servers, values from {value[0]:g}",
     )
     return {"ratio": pl.DataFrame(rows)}
@@ -64,21 +65,21 @@ def _row(count: int, value: tuple[float, float], seed: int, limit: float) -> dic
         row[variant.key] = sum(outcome.utility for outcome in outcomes)
         if variant is optimum:
             row["bound"] = policy.parameters_in_force()["bound"]
-    # Where the time limit ended the search, an online schedule may be the best one known.
+    # If the search reached its time limit, an online schedule may be the best known.
     row["best_known"] = max(row[variant.key] for variant in (optimum, *OASIS))
     return row
 
 
 def _jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
-    """Return 10 jobs, by arrival, of those in a long draw that could end within T."""
+    """Return 10 jobs, by arrival, from those of a long draw that can complete within T."""
     drawn = workload(on, CHUNK, DRAWN, SLOTS, seed, value=value, arrival_share=0.5)
     fitting = [job for job in drawn if _slots_alone(on, job) <= LONGEST]
     chosen = np.random.default_rng(seed).choice(len(fitting), JOBS, replace=False)
-    return [fitting[at] for at in sorted(chosen.tolist())]
+    return [fitting[index] for index in sorted(chosen.tolist())]
 
 
 def _slots_alone(on: Cluster, job: Job) -> float:
-    """Return the slots a job takes if it has all servers to itself."""
+    """Return the number of slots that a job takes if it has all servers to itself."""
     fits = job.worker_counts <= _places(on, on.hosts_workers, job.worker)
     if job.ps is not None:
         fits &= job.ps_counts <= _places(on, on.hosts_ps, job.ps)
@@ -87,36 +88,40 @@ def _slots_alone(on: Cluster, job: Job) -> float:
 
 
 def _places(on: Cluster, members: NDArray[np.bool_], demand: NDArray[np.int64]) -> int:
-    """Return how many of a demand the empty servers hold."""
-    asked = demand > 0
-    return int((on.capacity[members][:, asked] // demand[asked]).min(axis=1).sum())
+    """Return how many processes of a demand the empty servers hold."""
+    requested = demand > 0
+    return int((on.capacity[members][:, requested] // demand[requested]).min(axis=1).sum())
 
 
 def draw(tables: Tables, figure: Figure) -> None:
-    """Draw one panel for each L, a curve a range of priorities.
+    """Draw one panel per L, with a curve per range of priorities.
 
-    A curve divides the best schedules known; its band reaches to the bound proved on the optimum.
+    A curve divides the best known schedules; its band reaches to the proved bound of the optimum.
     """
     table = tables["ratio"]
     panels = figure.subplots(1, len(OASIS), sharey=True)
     for panel, variant in zip(panels, OASIS, strict=True):
-        for colour, least in zip(PALETTE, table["least_value"].unique().sort(), strict=False):
-            over = (
-                table.filter(pl.col("least_value") == least)
+        for colour, minimum_value in zip(
+            PALETTE, table["least_value"].unique().sort(), strict=False
+        ):
+            totals = (
+                table.filter(pl.col("least_value") == minimum_value)
                 .group_by("servers")
                 .agg(pl.col("best_known", "bound", variant.key).sum())
                 .sort("servers")
             )
-            count, earned = over["servers"].to_numpy(), over[variant.key].to_numpy()
-            least_ratio, most_ratio = (
-                over[name].to_numpy() / earned for name in ("best_known", "bound")
+            count, earned = totals["servers"].to_numpy(), totals[variant.key].to_numpy()
+            lower_ratio, upper_ratio = (
+                totals[name].to_numpy() / earned for name in ("best_known", "bound")
             )
-            panel.plot(count, least_ratio, marker="o", color=colour, label=f"[{least:g}, 100]")
-            panel.fill_between(count, least_ratio, most_ratio, color=colour, alpha=0.12, lw=0)
+            panel.plot(
+                count, lower_ratio, marker="o", color=colour, label=f"[{minimum_value:g}, 100]"
+            )
+            panel.fill_between(count, lower_ratio, upper_ratio, color=colour, alpha=0.12, lw=0)
         panel.set(xlabel="servers in total", title=variant.label)
         panel.set_xticks(table["servers"].unique().sort().to_list())
-        for edge in (1.1, 1.5):  # the range that the paper reports
-            panel.axhline(edge, color=PALETTE[6], lw=1, ls=":")
+        for limit in (1.1, 1.5):  # the range that the paper reports
+            panel.axhline(limit, color=PALETTE[6], lw=1, ls=":")
     panels[0].set_ylabel("offline optimum / OASiS")
     panels[0].set_ylim(bottom=1.0)
     panels[0].legend(title="priority in", fontsize=9)

@@ -1,4 +1,4 @@
-"""OASiS's setting: servers, jobs, the policies of its evaluation, and one run of one of them."""
+"""OASiS's setting: servers, jobs, the policies of its evaluation, and one run of a policy."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ BASELINES: Final = (
     PolicyVariant("fifo", PolicyChoice("fifo", titled="FIFO")),
     PolicyVariant("drf", PolicyChoice("drf", titled="DRF")),
     PolicyVariant("rrh", PolicyChoice("rrh", titled="RRH")),
-    # Every server differs once it carries something, so Dorm's program is large: it looks at the
-    # jobs nearest their turn, and takes the best solution at the root. Twice or four times as many
-    # jobs change what it earns by a few percent.
+    # Every server in use differs, so Dorm's program is large. It is limited to the jobs at the head
+    # of the queue, and to the best solution at the root node. A window that is two or four times as
+    # large changes its utility by a few percent.
     PolicyVariant(
         "dorm",
         PolicyChoice(
@@ -54,12 +54,12 @@ POLICY_VARIANTS: Final = (*OASIS, *BASELINES)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What jobs are drawn from, and when they arrive.
+    """Source of jobs and their arrivals.
 
     Parameters
     ----------
     title : str
-        In a few words.
+        Short description.
     preset : str
         Ranges of the generator.
     slot : Fraction
@@ -78,28 +78,21 @@ CHUNK: Final = Case("tau a chunk's, slots of 1 h", "chunk", Fraction(3600))
 BURSTY: Final = Case("the same, bursty arrivals", "chunk", Fraction(3600), "bursty")
 PRINTED: Final = Case("tau a mini-batch's, slots of 20 min", "paper", Fraction(1200))
 CASES: Final[Mapping[str, Case]] = {"chunk": CHUNK, "bursty": BURSTY, "printed": PRINTED}
-"""The reading that gives the paper's figures, the same with arrivals as bursty as Philly's, and the
-ranges by the letter."""
+"""The reading that reproduces the paper's figures, the same with arrivals as bursty as Philly's,
+and the ranges as printed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one job.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    completion : int or None
-        Slot in which it completed.
-    """
+    """A job, and the slot in which it completed; None if it didn't."""
 
     job: Job
     completion: int | None
 
     @property
     def utility(self) -> float:
-        """What it earned."""
+        """Earned utility."""
         if self.completion is None:
             return 0.0
         return utility_value(self.job.utility, self.completion - self.job.arrival)
@@ -136,7 +129,7 @@ def cluster(
 def workload(
     on: Cluster, case: Case, jobs: int, slots: int, seed: int, **changes: Any
 ) -> list[Job]:
-    """Return the jobs of a seed; they arrive throughout the timespan."""
+    """Return the jobs of a seed, which arrive throughout the timespan."""
     options = GeneratorOptions(
         preset=case.preset,
         jobs=jobs,
@@ -149,9 +142,11 @@ def workload(
 
 
 def merged(*workloads: Sequence[Job]) -> list[Job]:
-    """Return jobs of several workloads by arrival, renamed apart."""
+    """Return jobs of several workloads by arrival, with unique names."""
     renamed = [
-        replace(job, name=f"{at}-{job.name}") for at, jobs in enumerate(workloads) for job in jobs
+        replace(job, name=f"{index}-{job.name}")
+        for index, jobs in enumerate(workloads)
+        for job in jobs
     ]
     return sorted(renamed, key=lambda job: job.arrival)
 
@@ -159,7 +154,7 @@ def merged(*workloads: Sequence[Job]) -> list[Job]:
 def run(
     variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
 ) -> tuple[list[Outcome], Policy]:
-    """Simulate a policy on a workload; return every job's outcome, and the policy."""
+    """Simulate a policy on a workload; return every job's result, and the policy."""
     engine, policy = variant.simulate(on, jobs, slots, seed)
     done = {name: record.completion for name, record in engine.jobs.items()}
     return [Outcome(job, done.get(job.name)) for job in jobs], policy

@@ -1,8 +1,8 @@
 """Figs. 7 and 8: the testbed's servers and jobs, under a driver.
 
-What runs is declared apart from what runs it: `declared` gives the cluster and the jobs that
-``shadowprice generate --preset testbed`` writes to files, and `measure` hands them to any driver.
-Here that is the simulator; on a cluster only the driver differs.
+The workload is separate from the driver. `declared` gives the cluster and the jobs that
+``shadowprice generate --preset testbed`` writes to files, and `measure` passes them to any driver.
+Here the driver is the simulator; on a real cluster only the driver differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 Drive = Callable[[PolicyVariant, "Cluster", Sequence["Job"], int, int], Sequence[Outcome]]
-"""Takes a policy, the cluster, its jobs, the slots and a seed; returns what became of each job."""
+"""Takes a policy, the cluster, its jobs, the slots and a seed; returns every job's result."""
 
 TRIALS: Final = 20
 
@@ -62,17 +62,9 @@ def _rows(drive: Drive, variant: PolicyVariant, trial: int, seed: int) -> list[d
 
 
 def measure(settings: Settings, drive: Drive = simulated) -> Tables:
-    """Run every policy on the testbed's jobs, drawn anew for each trial.
-
-    Parameters
-    ----------
-    settings : Settings
-        How to run it.
-    drive : callable
-        What runs the jobs.
-    """
+    """Run every policy on the testbed's jobs, newly drawn for each trial; ``drive`` runs them."""
     trials = 3 if settings.quick else TRIALS
-    found = settings.each(
+    results = settings.each(
         _rows,
         [
             (drive, variant, trial, settings.seed + trial)
@@ -81,7 +73,7 @@ def measure(settings: Settings, drive: Drive = simulated) -> Tables:
         ],
         lambda _drive, variant, trial, _seed: f"trial {trial + 1}, {variant.key}",
     )
-    rows = [row for rows in found for row in rows]
+    rows = [row for rows in results for row in rows]
     jobs_table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
     trial_table = jobs_table.group_by("policy", "trial", maintain_order=True).agg(
         pl.col("utility").sum()
@@ -128,7 +120,7 @@ def draw_utility(tables: Tables, figure: Figure) -> None:
 
 
 def draw_lateness(tables: Tables, figure: Figure) -> None:
-    """Draw completion minus target of the jobs that completed, whiskers at 5 and 95 % (Fig. 8)."""
+    """Draw completion minus target of completed jobs, with whiskers at 5 and 95 % (Fig. 8)."""
     panel = figure.subplots()
     for at, variant in enumerate(POLICY_VARIANTS):
         mine = tables["jobs"].filter(pl.col("policy") == variant.key)
@@ -161,6 +153,6 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
 
 
 def _name(panel: Any) -> None:
-    panel.set_xticks(range(len(POLICY_VARIANTS)), [one.tick for one in POLICY_VARIANTS])
+    panel.set_xticks(range(len(POLICY_VARIANTS)), [variant.tick for variant in POLICY_VARIANTS])
     panel.tick_params(axis="x", labelsize=9)
     panel.grid(visible=False, axis="x")

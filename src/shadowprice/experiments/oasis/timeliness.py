@@ -48,17 +48,17 @@ def _rows(variant: PolicyVariant, each: int, servers: int, seed: int) -> list[di
 
 def measure(settings: Settings) -> Tables:
     """Run 100 time-sensitive and 100 time-critical jobs (30 of each when quick) in 100 slots."""
-    each, servers, runs = (30, 15, 1) if settings.quick else (100, 50, 3)
-    found = settings.each(
+    jobs_per_class, servers, runs = (30, 15, 1) if settings.quick else (100, 50, 3)
+    results = settings.each(
         _rows,
         [
-            (variant, each, servers, settings.seed + at)
-            for at in range(runs)
+            (variant, jobs_per_class, servers, settings.seed + index)
+            for index in range(runs)
             for variant in POLICY_VARIANTS
         ],
         lambda variant, _each, _servers, seed: f"seed {seed}, {variant.key}",
     )
-    rows = [row for rows in found for row in rows]
+    rows = [row for rows in results for row in rows]
     table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64})
     summary = (
         table.group_by("policy", "class", maintain_order=True)
@@ -77,7 +77,7 @@ def measure(settings: Settings) -> Tables:
 
 
 def draw(tables: Tables, figure: Figure) -> None:
-    """Draw boxes, whiskers at 5 and 95 %, of the jobs that completed, and how many did."""
+    """Draw boxes of the completed jobs, with whiskers at 5 and 95 %, and their share."""
     table = tables["completion"]
     panels = figure.subplots(1, 2, sharey=True)
     for panel, kind in zip(panels, CLASSES, strict=True):

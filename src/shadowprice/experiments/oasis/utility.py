@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 SCALES: Final = (0.2, 0.5, 1.0, 3.0, 5.0, 10.0)
-"""Estimates of U / L as a share of the actual ratio, those of the paper's Fig. 6."""
+"""Estimates of U / L relative to the actual ratio, as in the paper's Fig. 6."""
 
 READINGS: Final = {"L": "U exact, L wrong", "U": "L exact, U wrong"}
-"""Which constant a wrong estimate of the ratio U / L spoils; the paper does not say."""
+"""Which constant a wrong estimate of U / L makes wrong; the paper does not say."""
 
 BASES: Final = (CLEARING, GUARANTEED)
 
@@ -60,18 +60,18 @@ def _row(
 def measure_policies(settings: Settings) -> Tables:
     """Run every policy on every case with growing numbers of jobs (Fig. 3)."""
     servers, slots, numbers, seeds = _size(settings)
-    asked = [
+    cases = [
         (variant, name, jobs, seed)
         for name, jobs, seed, variant in product(CASES, numbers, seeds, POLICY_VARIANTS)
-        if variant.choice.name != "dorm" or seed == seeds[0]  # a program a decision takes its time
+        if variant.choice.name != "dorm" or seed == seeds[0]  # Dorm solves a program per decision
     ]
-    found = settings.each(
+    results = settings.each(
         _row,
-        [(variant, name, servers, slots, jobs, seed) for variant, name, jobs, seed in asked],
+        [(variant, name, servers, slots, jobs, seed) for variant, name, jobs, seed in cases],
         lambda variant, name, _servers, _slots, jobs, _seed: f"{jobs} jobs, {name}, {variant.key}",
     )
     table = pl.DataFrame(
-        [{"case": name, **row} for (_, name, *_), row in zip(asked, found, strict=True)]
+        [{"case": name, **row} for (_, name, *_), row in zip(cases, results, strict=True)]
     )
     means = table.group_by("case", "jobs", "policy", maintain_order=True).agg(
         pl.col("utility", "finished").mean()
@@ -80,7 +80,7 @@ def measure_policies(settings: Settings) -> Tables:
 
 
 def draw_policies(tables: Tables, figure: Figure) -> None:
-    """Draw one panel a case."""
+    """Draw one panel per case."""
     table = tables["utility"]
     panels = figure.subplots(1, len(CASES))
     for panel, (name, case) in zip(panels, CASES.items(), strict=True):
@@ -95,17 +95,17 @@ def draw_policies(tables: Tables, figure: Figure) -> None:
 
 
 def measure_scales(settings: Settings) -> Tables:
-    """Run OASiS with U / L estimated too low and too high (Fig. 6), under both readings."""
+    """Run OASiS with U / L underestimated and overestimated (Fig. 6), under both readings."""
     servers, slots, numbers, seeds = _size(settings)
     scales = (0.2, 1.0, 10.0) if settings.quick else SCALES
-    asked = list(product(BASES, READINGS, scales, numbers, seeds))
+    combinations = list(product(BASES, READINGS, scales, numbers, seeds))
     cases = []
-    for base, reading, scale, jobs, seed in asked:
+    for base, reading, scale, jobs, seed in combinations:
         wrong = {"price_scale": scale, "price_scale_absorbs": reading}
         choice = replace(base.choice, settings={**base.choice.settings, **wrong})
         variant = replace(base, choice=choice)
         cases.append((variant, "chunk", servers, slots, jobs, seed))
-    found = settings.each(
+    results = settings.each(
         _row,
         cases,
         lambda variant, _name, _servers, _slots, jobs, _seed: (
@@ -115,7 +115,7 @@ def measure_scales(settings: Settings) -> Tables:
     table = pl.DataFrame(
         [
             {"wrong": reading, "scale": scale, **row}
-            for (_, reading, scale, _, _), row in zip(asked, found, strict=True)
+            for (_, reading, scale, _, _), row in zip(combinations, results, strict=True)
         ]
     )
     means = table.group_by("policy", "wrong", "jobs", "scale", maintain_order=True).agg(
@@ -125,17 +125,17 @@ def measure_scales(settings: Settings) -> Tables:
 
 
 def draw_scales(tables: Tables, figure: Figure) -> None:
-    """Draw a column for each reading and a row for each L that is estimated."""
+    """Draw a column per reading of the paper, and a row per method of estimating L."""
     means = tables["means"]
     panels = figure.subplots(len(BASES), len(READINGS), sharex=True, sharey="row")
     for row, base in zip(panels, BASES, strict=True):
         for panel, (reading, title) in zip(row, READINGS.items(), strict=True):
             mine = means.filter((pl.col("policy") == base.key) & (pl.col("wrong") == reading))
             for colour, scale in zip(PALETTE, mine["scale"].unique().sort(), strict=False):
-                one = mine.filter(pl.col("scale") == scale).sort("jobs")
+                curve = mine.filter(pl.col("scale") == scale).sort("jobs")
                 panel.plot(
-                    one["jobs"].to_numpy(),
-                    one["utility"].to_numpy(),
+                    curve["jobs"].to_numpy(),
+                    curve["utility"].to_numpy(),
                     marker="o",
                     color=colour,
                     label=f"{scale:.0%}",
@@ -150,8 +150,8 @@ def draw_scales(tables: Tables, figure: Figure) -> None:
 
 
 def _curve(panel: Axes, rows: pl.DataFrame, variant: PolicyVariant) -> None:
-    """Draw the mean over seeds, and the range between the least and the largest."""
-    found = (
+    """Draw the mean over seeds, and the range from the minimum to the maximum."""
+    statistics = (
         rows.group_by("jobs")
         .agg(
             pl.col("utility").mean().alias("mean"),
@@ -160,14 +160,14 @@ def _curve(panel: Axes, rows: pl.DataFrame, variant: PolicyVariant) -> None:
         )
         .sort("jobs")
     )
-    x = found["jobs"].to_numpy()
+    x = statistics["jobs"].to_numpy()
     panel.plot(
         x,
-        found["mean"].to_numpy(),
+        statistics["mean"].to_numpy(),
         variant.line,
         marker="o",
         color=variant.colour,
         label=variant.label,
     )
-    least, most = found["least"].to_numpy(), found["most"].to_numpy()
-    panel.fill_between(x, least, most, color=variant.colour, alpha=0.12, lw=0)
+    minimum, maximum = statistics["least"].to_numpy(), statistics["most"].to_numpy()
+    panel.fill_between(x, minimum, maximum, color=variant.colour, alpha=0.12, lw=0)

@@ -1,4 +1,4 @@
-"""Figs. 3.13 and 3.14: how often Algorithm 4 rounds, and what its roundings cost."""
+"""Figs. 3.13 and 3.14: the rounds of Algorithm 4, and the cost of its roundings."""
 
 from __future__ import annotations
 
@@ -34,30 +34,26 @@ TRIES: Final = 1000
 SHOWN: Final = 0.01
 """Largest G - 1 of the thesis."""
 WIDER: Final = 0.15
-"""Largest G - 1 shown: beyond the thesis's range, where the U that it reports lies."""
+"""Largest G - 1 shown. The U that the thesis reports lies beyond its own range."""
 SURPLUS: Final = (
     *(1e-6, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01),
     *(0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 4.4),
 )
-"""G - 1. Lemma 1 wants G above 1: the least value stands for the thesis's 1. The largest is what
-Theorem 2 asks for at delta = 1 where one parameter server is enough."""
+"""G - 1. Lemma 1 requires G above 1, so the smallest value replaces the thesis's 1. The largest is
+that of Theorem 2 at delta = 1 if one parameter server is enough.
+"""
 
 
 PRINTED: Final = PdorsParameters(prices="offline", lower="theory")
-"""The thesis's L and U: the higher L of the default leaves machines emptier, and less to round."""
+"""The thesis's L and U. The default's higher L leaves machines emptier, with less to round."""
 
 OURS: Final = POLICY_COLOURS["pdors"]
 
 
 class Probe(Pdors):
-    """PD-ORS that has the external placements of every decision found at every G.
+    """PD-ORS that also finds the external placements of every decision at every G.
 
-    Parameters
-    ----------
-    context, parameters
-        As for `Pdors`.
-    states : int
-        Most states of slots looked at for each job, evenly over its window.
+    ``states`` is the maximum number of slot states per job, evenly spread over its window.
     """
 
     def __init__(self, context: PolicyContext, parameters: PdorsParameters, states: int) -> None:
@@ -66,7 +62,7 @@ class Probe(Pdors):
         self.found: list[pl.DataFrame] = []
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Look at each job's placements, then decide as ever."""
+        """Record each job's placements, then decide as usual."""
         if not isinstance(event, JobsArrived):
             yield from super().decide(view, event)
             return
@@ -128,18 +124,18 @@ def _rounded(seed: int) -> list[pl.DataFrame]:
 
 
 def measure(settings: Settings) -> Tables:
-    """Round placements that come up on 50 machines over 100 slots, at G from 1 to 5.4.
+    """Round placements that occur on 50 machines over 100 slots, at G from 1 to 5.4.
 
-    Internal links are no faster than external ones here: where they are, nearly every job stands on
-    one machine, the cluster stays empty, and there is little to round.
+    Internal links are as fast as external ones here. With faster ones nearly every job is on one
+    machine, the cluster stays empty, and there is little to round.
     """
     seeds = 2 if settings.quick else 10
-    found = settings.each(
+    results = settings.each(
         _rounded,
-        [(settings.seed + at,) for at in range(seeds)],
+        [(settings.seed + index,) for index in range(seeds)],
         lambda seed: f"seed {seed}",
     )
-    placements = pl.concat([table for tables in found for table in tables])
+    placements = pl.concat([table for tables in results for table in tables])
     rounded = pl.col("rounds") > 0
     table = (
         placements.group_by("surplus")
@@ -149,7 +145,7 @@ def measure(settings: Settings) -> Tables:
             pl.col("rounds").filter(rounded).mean().alias("mean_rounds"),
             pl.col("rounds").filter(rounded).median().alias("median_rounds"),
             pl.col("rounds").filter(rounded).quantile(0.99).alias("rounds_99"),
-            # As the thesis counts them: a placement that never comes out has used all its tries.
+            # As in the thesis, an infeasible placement counts with all its tries.
             pl.when(rounded).then(pl.col("rounds")).otherwise(TRIES).mean().alias("mean_tries"),
             pl.col("over_relaxation").mean(),
             pl.col("over_relaxation").filter(rounded).mean().alias("over_relaxation_rounded"),
@@ -164,17 +160,17 @@ def measure(settings: Settings) -> Tables:
 
 
 def draw_rounds(tables: Tables, figure: Figure) -> None:
-    """Draw the U of the mean rounds, those of placements that come out, and how many do."""
+    """Draw mean rounds over G, rounds of feasible placements, and the share of these."""
     left, middle, right = figure.subplots(1, 3)
-    every = tables["rounding"]
-    table = every.filter(pl.col("surplus") <= WIDER)
+    all_rows = tables["rounding"]
+    table = all_rows.filter(pl.col("surplus") <= WIDER)
     gain = 1 + table["surplus"].to_numpy()
     tries = table["mean_tries"].to_numpy()
     left.plot(gain, tries, marker="o", color=OURS)
-    least = int(np.argmin(tries))
+    best = int(np.argmin(tries))
     left.annotate(
-        f"least: {tries[least]:.0f} at {gain[least]:.6g}",
-        (gain[least], tries[least]),
+        f"least: {tries[best]:.0f} at {gain[best]:.6g}",
+        (gain[best], tries[best]),
         textcoords="offset points",
         xytext=(18, -18),
         fontsize=9,
@@ -198,7 +194,7 @@ def draw_rounds(tables: Tables, figure: Figure) -> None:
         panel.axvspan(1.0, 1.0 + SHOWN, color=PALETTE[6], alpha=0.12, linewidth=0)
         panel.set_xlabel("gain factor G (grey: the thesis's range)")
     right.plot(
-        every["surplus"].to_numpy(), every["share_rounded"].to_numpy(), marker="o", color=OURS
+        all_rows["surplus"].to_numpy(), all_rows["share_rounded"].to_numpy(), marker="o", color=OURS
     )
     right.axvspan(1e-6, SHOWN, color=PALETTE[6], alpha=0.12, linewidth=0)
     right.set_xscale("log")
@@ -207,17 +203,17 @@ def draw_rounds(tables: Tables, figure: Figure) -> None:
 
 
 def draw_ratios(tables: Tables, figure: Figure) -> None:
-    """Draw costs over the relaxation and over the optimum."""
+    """Draw costs relative to the relaxation and to the optimum."""
     left, right = figure.subplots(1, 2, sharex=True)
     table = tables["rounding"].filter(pl.col("surplus") <= SHOWN)
     gain = 1 + table["surplus"].to_numpy()
-    for axes, what, title in (
+    for axes, column, title in (
         (left, "over_relaxation", "Over the relaxation of (3.22)"),
         (right, "over_optimum", "Over the cheapest placement there is"),
     ):
         for name, label, marker, colour in (
-            (what, "all placements, mended ones included", "o", OURS),
-            (f"{what}_rounded", "those that rounding finds", "s", PALETTE[0]),
+            (column, "all placements, mended ones included", "o", OURS),
+            (f"{column}_rounded", "those that rounding finds", "s", PALETTE[0]),
         ):
             axes.plot(gain, table[name].to_numpy(), marker=marker, color=colour, label=label)
         axes.axhline(1.0025, color=PALETTE[6], linestyle="--", linewidth=1)

@@ -1,4 +1,4 @@
-"""The thesis's setting: machines, jobs, the policies compared, and one run of one of them."""
+"""The thesis's setting: machines, jobs, the policies compared, and one run of a policy."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ OASIS: Final = PolicyVariant(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run.
+    """Result of a run.
 
     Parameters
     ----------
     utility : float
-        Earned in all.
+        Total earned utility.
     finished : int
         Jobs that completed.
     colocated : float
-        Share of the slots that finished jobs ran in, in which they stood on one machine.
+        Share of the running slots of finished jobs with all processes on one machine.
     guarantee : mapping
-        What Theorem 3, or OASiS's Theorem 4, says of the run.
+        Guarantee of Theorem 3, or of OASiS's Theorem 4, for the run.
     """
 
     utility: float
@@ -73,7 +73,7 @@ def cluster(machines: int, slots: int, slot_seconds: Fraction, seed: int) -> Clu
 def workload(
     on: Cluster, jobs: int, slots: int, *, ratio: float = 40.0, seed: int = 0
 ) -> Sequence[Job]:
-    """Return the jobs of a seed; the ratio changes nothing but their internal rate."""
+    """Return the jobs of a seed; the ratio changes only their internal rate."""
     options = GeneratorOptions(
         preset="pdors",
         jobs=jobs,
@@ -88,12 +88,12 @@ def run(variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, se
     """Simulate one policy on a workload."""
     engine, policy = variant.simulate(on, jobs, slots, seed)
     earned, finished = 0.0, 0
-    alone: list[np.ndarray[Any, Any]] = []
+    colocated: list[np.ndarray[Any, Any]] = []
     for record in engine.jobs.values():
         if record.completion is not None:
             earned += utility_value(record.job.utility, record.completion - record.job.arrival)
             finished += 1
-            alone.append(record.plan.totals()[2])
-    together = float(np.concatenate(alone).mean()) if alone else float("nan")
-    proved = guaranteed(policy)
-    return Outcome(earned, finished, together, {} if proved is None else proved.guarantee(jobs))
+            colocated.append(record.plan.totals()[2])
+    share = float(np.concatenate(colocated).mean()) if colocated else float("nan")
+    guarantee = guaranteed(policy)
+    return Outcome(earned, finished, share, {} if guarantee is None else guarantee.guarantee(jobs))

@@ -1,4 +1,4 @@
-"""Figs. 3.11 and 3.12: what co-location earns."""
+"""Figs. 3.11 and 3.12: utility of co-location."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def _row(
     variant: PolicyVariant, machines: int, slots: int, jobs: int, ratio: float, slot: int, seed: int
 ) -> dict[str, object]:
     on = cluster(machines, slots, Fraction(slot), seed)
-    came = run(variant, on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
+    outcome = run(variant, on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
     return {
         "policy": variant.key,
         "jobs": jobs,
         "ratio": ratio,
         "slot_seconds": slot,
         "seed": seed,
-        "utility": came.utility,
-        "finished": came.finished,
-        "colocated": came.colocated,
-        "alpha": came.guarantee["alpha"],
-        "ratio_proved": came.guarantee["ratio"],
-        "optimum_at_most": came.guarantee["optimum_at_most"],
+        "utility": outcome.utility,
+        "finished": outcome.finished,
+        "colocated": outcome.colocated,
+        "alpha": outcome.guarantee["alpha"],
+        "ratio_proved": outcome.guarantee["ratio"],
+        "optimum_at_most": outcome.guarantee["optimum_at_most"],
     }
 
 
@@ -72,32 +72,32 @@ def measure_jobs(settings: Settings) -> Tables:
     """Run 30 machines over 100 slots with 5 to 30 jobs, and 15 jobs at several slot lengths."""
     seeds = range(settings.seed, settings.seed + (4 if settings.quick else 30))
     minute = int(SLOT)
-    asked = [
+    cases = [
         ("utility", variant, jobs, minute, seed)
         for jobs in JOBS
         for seed in seeds
         for variant in (PDORS, EXACT, LITERAL, OASIS)
     ]
-    asked += [
+    cases += [
         ("slot_lengths", variant, 15, slot, seed)
         for slot in SLOT_SECONDS
         for seed in seeds
         for variant in (PDORS, LITERAL, OASIS)
     ]
     tables: dict[str, list[dict[str, object]]] = {"utility": [], "slot_lengths": []}
-    made = settings.each(
+    results = settings.each(
         _row,
-        [(variant, 30, 100, jobs, 40.0, slot, seed) for _, variant, jobs, slot, seed in asked],
+        [(variant, 30, 100, jobs, 40.0, slot, seed) for _, variant, jobs, slot, seed in cases],
         _label,
     )
-    for (table, *_), row in zip(asked, made, strict=True):
+    for (table, *_), row in zip(cases, results, strict=True):
         tables[table].append(row)
-    found = {name: pl.DataFrame(rows) for name, rows in tables.items()}
-    return {**found, "theorem": _theorem(found["utility"])}
+    frames = {name: pl.DataFrame(rows) for name, rows in tables.items()}
+    return {**frames, "theorem": _theorem(frames["utility"])}
 
 
 def _theorem(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the ratio that is proved, and the largest that can have been, by number of jobs."""
+    """Return the proved ratio, and the largest possible one, by number of jobs."""
     return table.group_by("policy", "jobs", maintain_order=True).agg(
         pl.col("alpha", "ratio_proved").mean(),
         (pl.col("optimum_at_most").sum() / pl.col("utility").sum()).alias("ratio_at_most"),
@@ -106,7 +106,7 @@ def _theorem(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw_jobs(tables: Tables, figure: Figure) -> None:
-    """Draw utility over jobs, and PD-ORS over OASiS by the length of a slot."""
+    """Draw utility over jobs, and PD-ORS's over OASiS's by the length of a slot."""
     left, right = figure.subplots(1, 2)
     _curves(left, tables["utility"], "jobs", (PDORS, EXACT, LITERAL, OASIS))
     left.set(xlabel="jobs", ylabel="total utility", title="30 machines, 100 slots of a minute")
@@ -119,22 +119,22 @@ def draw_jobs(tables: Tables, figure: Figure) -> None:
         .agg(pl.col("utility").sum().alias("base"))
     )
     for key in ("pdors", "pdors-literal"):
-        found = (
+        rows = (
             lengths.filter(pl.col("policy") == key)
             .group_by("slot_seconds")
             .agg(pl.col("utility").sum())
             .join(base, on="slot_seconds")
             .sort("slot_seconds")
         )
-        times = (found["utility"] / found["base"]).to_numpy()
+        relative = (rows["utility"] / rows["base"]).to_numpy()
         right.plot(
-            found["slot_seconds"].to_numpy(),
-            times,
+            rows["slot_seconds"].to_numpy(),
+            relative,
             marker=MARKERS[key],
             color=COLOURS[key],
             label=LABELS[key],
         )
-        for x, y in zip(found["slot_seconds"], times, strict=True):
+        for x, y in zip(rows["slot_seconds"], relative, strict=True):
             if key == "pdors":
                 right.annotate(
                     f"{y:.1f}", (x, y), textcoords="offset points", xytext=(5, 5), fontsize=9
@@ -142,7 +142,7 @@ def draw_jobs(tables: Tables, figure: Figure) -> None:
     right.axhline(7, color=PALETTE[6], linestyle="--", linewidth=1)
     right.text(1300, 7.3, "thesis: more than 7", ha="right", fontsize=9, color=PALETTE[6])
     right.set_xscale("log")
-    right.set_xticks(SLOT_SECONDS, [str(at) for at in SLOT_SECONDS])
+    right.set_xticks(SLOT_SECONDS, [str(seconds) for seconds in SLOT_SECONDS])
     right.minorticks_off()
     right.set(
         xlabel="length of a slot in seconds (the thesis names none)",
@@ -157,13 +157,16 @@ def draw_jobs(tables: Tables, figure: Figure) -> None:
 def measure_ratios(settings: Settings) -> Tables:
     """Run 20 machines over 50 slots with 20 jobs at ratios of 1 to 60."""
     seeds = range(settings.seed, settings.seed + (6 if settings.quick else 40))
-    asked = [
+    combinations = [
         (variant, ratio, seed)
         for ratio in RATIOS
         for seed in seeds
         for variant in (PDORS, LITERAL, OASIS)
     ]
-    cases = [(variant, 20, 50, 20, float(ratio), int(SLOT), seed) for variant, ratio, seed in asked]
+    cases = [
+        (variant, 20, 50, 20, float(ratio), int(SLOT), seed)
+        for variant, ratio, seed in combinations
+    ]
     return {"utility": pl.DataFrame(settings.each(_row, cases, _label))}
 
 
@@ -198,7 +201,7 @@ def _curves(
     """Draw means over seeds with their standard errors."""
     for variant in variants:
         key = variant.key
-        found = (
+        statistics = (
             table.filter(pl.col("policy") == key)
             .with_columns(pl.col(value).fill_nan(None))
             .group_by(over)
@@ -208,7 +211,7 @@ def _curves(
             )
             .sort(over)
         )
-        x, mean, error = (found[name].to_numpy() for name in (over, "mean", "error"))
+        x, mean, error = (statistics[name].to_numpy() for name in (over, "mean", "error"))
         style: dict[str, Any] = {"color": COLOURS[key], "marker": MARKERS[key]}
         if key == "pdors-exact":
             style["linestyle"] = ":"

@@ -1,4 +1,4 @@
-"""What `rolling` earns beside every other policy, what its parts bring, and how far the best is."""
+"""Utility of `rolling` compared with every other policy, of its parts, and with a bound."""
 
 from shadowprice.experiments.framework import Experiment
 from shadowprice.experiments.rolling import gap, parts, traces

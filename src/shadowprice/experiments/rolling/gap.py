@@ -1,4 +1,4 @@
-"""The bound, the best schedule found, and what policies earn of it with and without its prices."""
+"""The bound, the best schedule found, and what policies earn with and without its prices."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ WAITING: Final = PolicyChoice("rolling", {"prices": "given", "price": 1e12}, "ro
 FREE: Final = PolicyChoice("rolling", {"prices": "given"}, "rolling, promises free")
 
 ALONE: Final = {"standby": False, "spare": False}
-"""Settings with which `rolling` gives nothing to jobs without a promise, nor beyond plans."""
+"""Settings of `rolling` without best-effort jobs and without work conservation."""
 
 
 def measure(settings: Settings) -> Tables:
     """Bound generated workloads, and run policies at the prices that prove the bound."""
     jobs, slots, seconds = (40, 60, 5.0) if settings.quick else (200, 150, 60.0)
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
-    found = settings.each(
+    results = settings.each(
         _rows,
         [(jobs, slots, seed, seconds) for seed in seeds],
         lambda jobs, _slots, seed, _seconds: f"{jobs} jobs, seed {seed}",
     )
-    rows = [row for rows in found for row in rows]
+    rows = [row for rows in results for row in rows]
     table = pl.DataFrame(rows, infer_schema_length=None)
     means = table.group_by("policy", maintain_order=True).agg(pl.col("of the bound").mean())
     return {"gap": table, "means": means}
@@ -57,41 +57,48 @@ def _rows(jobs: int, slots: int, seed: int, seconds: float) -> list[dict[str, An
 
 
 def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
-    """Return what of the bound is earned by whom."""
-    found = certify(scenario.cluster, scenario.jobs, gap=0.01, seconds=seconds, seed=scenario.seed)
-    earned = {"the bound": found.bound, "best schedule found, all jobs known": found.best}
+    """Return the utility of each policy as a share of the bound."""
+    certificate = certify(
+        scenario.cluster, scenario.jobs, gap=0.01, seconds=seconds, seed=scenario.seed
+    )
+    earned = {
+        "the bound": certificate.bound,
+        "best schedule found, all jobs known": certificate.best,
+    }
     with TemporaryDirectory() as folder:
         prices = Path(folder) / "prices.json"
-        prices.write_text(json.dumps(found.prices.document(scenario.cluster)), encoding="utf-8")
+        prices.write_text(
+            json.dumps(certificate.prices.document(scenario.cluster)), encoding="utf-8"
+        )
         fixed = PolicyChoice("oasis", {"prices": f"fixed:{prices}"}, "oasis at the bound's prices")
         online = next(scheme for scheme in SCHEMES if scheme.label == "oasis")
-        one, price = _one_price(found.prices)
+        uniform, price = _one_price(certificate.prices)
         constant = Path(folder) / "constant.json"
-        constant.write_text(json.dumps(one.document(scenario.cluster)), encoding="utf-8")
+        constant.write_text(json.dumps(uniform.document(scenario.cluster)), encoding="utf-8")
         schemes = (fixed, FORESEEING, online, *_at_one(price, constant), ROLLING, WAITING, FREE)
         for scheme in schemes:
             earned[scheme.label] = float(run(scenario, scheme)["utility"])
     return [
-        {"policy": name, "utility": value, "of the bound": value / max(1e-12, found.bound)}
+        {"policy": name, "utility": value, "of the bound": value / max(1e-12, certificate.bound)}
         for name, value in earned.items()
     ]
 
 
 def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
-    """Return one price for every resource in every slot, the bound's mean, as both ask it.
+    """Return uniform prices, the mean of the bound's, in the form of `oasis` and of `rolling`.
 
-    `rolling` asks a given price of every resource that servers limit; only the limits that are
-    resources themselves are priced for `oasis`, so that both ask the same of every plan.
+    `rolling` applies a given price to every resource that servers limit. For `oasis` only limits
+    that are resources themselves have a price, so that both policies charge every plan the same.
     """
-    plain = np.zeros(prices.prices.shape[1:], np.bool_)
-    for at, pool in enumerate(prices.limits):
-        plain[at, : len(pool)] = [limit.parts == 0 for limit in pool]
-    price = float(prices.prices.sum(axis=(1, 2)).mean()) / max(1, int(plain.sum()))
-    return replace(prices, prices=np.where(plain, price, np.zeros_like(prices.prices))), price
+    is_resource = np.zeros(prices.prices.shape[1:], np.bool_)
+    for index, pool in enumerate(prices.limits):
+        is_resource[index, : len(pool)] = [limit.parts == 0 for limit in pool]
+    price = float(prices.prices.sum(axis=(1, 2)).mean()) / max(1, int(is_resource.sum()))
+    return replace(prices, prices=np.where(is_resource, price, np.zeros_like(prices.prices))), price
 
 
 def _at_one(price: float, file: Path) -> tuple[PolicyChoice, ...]:
-    """Return policies that decide at the same price, and differ in what they do with plans."""
+    """Return policies with the same uniform price, which differ in how they treat plans."""
     given = {"prices": "given", "price": price}
     return (
         PolicyChoice("oasis", {"prices": f"fixed:{file}"}, "oasis at one price"),
@@ -113,7 +120,7 @@ def draw(tables: Tables, figure: Figure) -> None:
     means = tables["means"]
     panel = figure.subplots()
     panel.barh(means["policy"].to_list(), means["of the bound"].to_numpy(), color=PALETTE[0])
-    for at, share in enumerate(means["of the bound"]):
-        panel.text(share + 0.005, at, f"{share:.1%}", va="center")
+    for index, share in enumerate(means["of the bound"]):
+        panel.text(share + 0.005, index, f"{share:.1%}", va="center")
     panel.invert_yaxis()
     panel.set(xlabel="of the bound", xlim=(0, 1.12))

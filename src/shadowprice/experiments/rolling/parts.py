@@ -1,4 +1,4 @@
-"""What the parts of `rolling` bring, what restarts cost, and what wrong statements of work do."""
+"""Value of the parts of `rolling`, cost of restarts, and effect of misstated work."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ RESTARTS: Final = (30, 300)
 """Seconds that a job loses when it moves."""
 
 FACTORS: Final[Mapping[str, float]] = {"stated right": 1.0, "up to 1.5": 1.5, "up to 2": 2.0}
-"""How far the work may be from what was stated, either way."""
+"""Maximum factor between the work and its statement, either way."""
 
 LEARNING: Final = ("rolling", "oasis", "rrh", "elasticflow", "srtf", "las", "drf")
 
 
 def _few(settings: Settings) -> list[Workload]:
-    """Return some of the workloads: parts of one are much the same on all."""
-    some = {"ITP cluster03", "ITP cluster05", "Philly 103959", "generated: calibrated"}
-    return [one for one in workloads(quick=settings.quick) if one.name in some]
+    """Return some of the workloads, because the effect of a part is similar on all."""
+    names = {"ITP cluster03", "ITP cluster05", "Philly 103959", "generated: calibrated"}
+    return [workload for workload in workloads(quick=settings.quick) if workload.name in names]
 
 
 def measure_parts(settings: Settings) -> Tables:
-    """Run `rolling` without its parts, one at a time, and with restarts."""
-    asked = [
+    """Run `rolling` without each of its parts, and with restart costs."""
+    cases = [
         (workload, scheme, settings.seed, seconds)
         for workload in _few(settings)
         for scheme, seconds in (
@@ -62,26 +62,26 @@ def measure_parts(settings: Settings) -> Tables:
             *((PolicyChoice("rolling", titled=f"restarts of {n} s"), n) for n in RESTARTS),
         )
     ]
-    found = settings.each(
-        _part, asked, lambda workload, scheme, *_: f"{workload.name}, {scheme.label}"
+    results = settings.each(
+        _part, cases, lambda workload, scheme, *_: f"{workload.name}, {scheme.label}"
     )
-    rows = [row for row in found if row is not None]
+    rows = [row for row in results if row is not None]
     return {"parts": pl.DataFrame(rows, infer_schema_length=None)}
 
 
 def _part(
     workload: Workload, scheme: PolicyChoice, seed: int, restart: int
 ) -> dict[str, Any] | None:
-    """Return a row; None where a restart would be longer than a slot."""
+    """Return a row, None if a restart would be longer than a slot."""
     scenario = workload.scenario(seed)
     if restart > scenario.cluster.slot_seconds:
         return None
-    again = restarting(scenario, restart) if restart else scenario
-    return {"workload": workload.name, **run(again, scheme)}
+    adjusted = restarting(scenario, restart) if restart else scenario
+    return {"workload": workload.name, **run(adjusted, scheme)}
 
 
 def measure_misstated(settings: Settings) -> Tables:
-    """Run policies on jobs whose work is not what they state."""
+    """Run policies on jobs with misstated work."""
     learning = [scheme for scheme in SCHEMES if scheme.label in LEARNING]
     rows = settings.each(
         _misstated,
@@ -97,7 +97,7 @@ def _misstated(workload: Workload, name: str, scheme: PolicyChoice, seed: int) -
 
 
 def draw(tables: Tables, figure: Figure) -> None:
-    """Draw bars: a panel a workload."""
+    """Draw bars, a panel per workload."""
     (table,) = tables.values()
     if "work" in table.columns:
         table = table.with_columns(pl.format("{}: {}", "policy", "work").alias("policy"))

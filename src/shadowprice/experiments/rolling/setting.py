@@ -1,4 +1,4 @@
-"""Workloads, policies and one run; traces that are not at hand are left out."""
+"""Workloads, policies and one run; workloads without a local trace are left out."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ SCHEMES: Final = (
     PolicyChoice("fifo"),
     FORESEEING,
 )
-"""All but the last know only what has arrived."""
+"""Policies of all workloads; all but the last know only jobs that have arrived."""
 WHOLE: Final = (*SCHEMES[:-1], PolicyChoice("pdors"), PolicyChoice("dorm"), FORESEEING)
-"""On whole workloads: those as well that solve programs at every decision."""
+"""Policies of whole workloads, including those that solve programs at every decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs, and their cluster: sized to a trace at load 1, OASiS's for generated ones.
+    """Jobs and their cluster: sized to a trace at load 1, or OASiS's for generated jobs.
 
     Parameters
     ----------
     name : str
         Name in tables.
     trace : str
-        As ``--trace`` names it; empty for a generated workload.
+        Trace in the format of ``--trace``; empty for a generated workload.
     slot : str
         Length of a slot.
     preset : str
         Ranges of the generator, for a generated workload.
     jobs : int
-        Jobs of a generated workload.
+        Number of jobs of a generated workload.
     slots : int
         Its timespan.
     """
@@ -77,11 +77,11 @@ class Workload:
 
     @property
     def at_hand(self) -> bool:
-        """Whether it can be had here."""
+        """Whether its trace is available locally."""
         return not self.trace or parse_spec(self.trace).path.exists()
 
     def scenario(self, seed: int) -> Scenario:
-        """Return what to run."""
+        """Return the scenario of a seed."""
         if self.trace:
             return Source(trace=self.trace, slot=self.slot).scenario(seed)[0]
         options = GeneratorOptions(
@@ -104,9 +104,9 @@ class Workload:
 
 
 def workloads(*, quick: bool) -> list[Workload]:
-    """Return the workloads at hand; windows of a few hundred jobs where it is to be quick."""
+    """Return the available workloads; if quick, windows of a few hundred jobs."""
     part = "limit=120" if quick else ""
-    found = [
+    available = [
         *(Workload(f"ITP cluster0{at}", _with(ITP.format(at), part)) for at in range(1, 7)),
         *(Workload(f"Philly {vc}", _with(PHILLY, f"vc={vc}", part)) for vc in CIRCLES),
         *(() if quick else (Workload("Philly", PHILLY),)),
@@ -125,8 +125,8 @@ def workloads(*, quick: bool) -> list[Workload]:
         ),
     ]
     if quick:
-        found = [one for one in found if one.name in QUICK]
-    return [one for one in found if one.at_hand]
+        available = [workload for workload in available if workload.name in QUICK]
+    return [workload for workload in available if workload.at_hand]
 
 
 QUICK: Final = frozenset(
@@ -135,8 +135,8 @@ QUICK: Final = frozenset(
 
 
 def _with(trace: str, *options: str) -> str:
-    given = "&".join(filter(None, options))
-    return f"{trace}?{given}" if given else trace
+    query = "&".join(filter(None, options))
+    return f"{trace}?{query}" if query else trace
 
 
 def run(scenario: Scenario, scheme: PolicyChoice) -> dict[str, Any]:
@@ -158,14 +158,10 @@ def run(scenario: Scenario, scheme: PolicyChoice) -> dict[str, Any]:
 
 
 class Misstated(ExecutionModel):
-    """Jobs whose work is a factor of what they state, drawn for each between 0.5 and 2.
+    """Jobs whose work is their stated work times a random factor.
 
-    Parameters
-    ----------
-    most : float
-        Largest factor; the smallest is its inverse. Log-uniform, by the job's name.
-    seed : int
-        Of the draws.
+    The factor is log-uniform between ``1 / most`` and ``most``, drawn by the job's name and
+    ``seed``.
     """
 
     def __init__(self, most: float, seed: int) -> None:
@@ -174,21 +170,21 @@ class Misstated(ExecutionModel):
         self._factors: dict[str, float] = {}
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
-        """Return the stated progress over the job's factor, at least a unit where there is any."""
+        """Return the stated progress over the job's factor, but at least 1 if there is any."""
         if job.name not in self._factors:
-            drawn = np.random.default_rng([self._seed, crc32(job.name.encode())]).uniform(-1, 1)
-            self._factors[job.name] = self._most**drawn
+            exponent = np.random.default_rng([self._seed, crc32(job.name.encode())]).uniform(-1, 1)
+            self._factors[job.name] = self._most**exponent
         stated = self._exact.progress(job, placement, slot, moved=moved)
         return max(min(stated, 1), int(stated / self._factors[job.name]))
 
 
 def misstated(scenario: Scenario, most: float) -> Scenario:
-    """Return the same jobs with work that is up to a factor more or less than stated."""
+    """Return the same jobs, whose work differs from their statement by up to a factor."""
     return replace(scenario, execution=Misstated(most, scenario.seed))
 
 
 def restarting(scenario: Scenario, seconds: int) -> Scenario:
-    """Return the same jobs, which lose so much time whenever they move."""
+    """Return the same jobs, which lose some seconds whenever they move."""
     share = Fraction(seconds) / scenario.cluster.slot_seconds
     jobs: Sequence[Job] = [replace(job, restart=share) for job in scenario.jobs]
     return replace(scenario, jobs=jobs)

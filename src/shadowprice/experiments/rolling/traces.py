@@ -31,33 +31,33 @@ def _row(workload: Workload, scheme: PolicyChoice, seed: int) -> dict[str, Any]:
 def measure(settings: Settings) -> Tables:
     """Run every policy on every workload."""
     schemes = SCHEMES if settings.quick else WHOLE
-    asked = product(workloads(quick=settings.quick), schemes, [settings.seed])
+    cases = product(workloads(quick=settings.quick), schemes, [settings.seed])
     rows = settings.each(
-        _row, asked, lambda workload, scheme, _: f"{workload.name}, {scheme.label}"
+        _row, cases, lambda workload, scheme, _: f"{workload.name}, {scheme.label}"
     )
     table = pl.DataFrame(rows, infer_schema_length=None)
     return {"runs": table, "shares": shares(table)}
 
 
 def shares(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the share of the value on offer, a row a workload and a column a policy."""
+    """Return the share of the value on offer, a row per workload and a column per policy."""
     return table.pivot(on="policy", index="workload", values="share", maintain_order=True)
 
 
 def draw(tables: Tables, figure: Figure) -> None:
-    """Draw a group of points a workload."""
+    """Draw a group of points per workload."""
     table = tables["runs"]
     panel = figure.subplots()
     names = table["workload"].unique(maintain_order=True).to_list()
-    for at, policy in enumerate(table["policy"].unique(maintain_order=True)):
+    for index, policy in enumerate(table["policy"].unique(maintain_order=True)):
         mine = table.filter(pl.col("policy") == policy)
-        places = [names.index(name) for name in mine["workload"]]
+        rows = [names.index(name) for name in mine["workload"]]
         panel.plot(
             mine["share"].to_numpy(),
-            np.array(places),
+            np.array(rows),
             "D" if policy == "rolling" else "o",
-            color=PALETTE[at % len(PALETTE)],
-            fillstyle="full" if at < len(PALETTE) else "none",
+            color=PALETTE[index % len(PALETTE)],
+            fillstyle="full" if index < len(PALETTE) else "none",
             markersize=9 if policy == "rolling" else 5,
             label=policy,
         )

@@ -1,4 +1,4 @@
-"""How the testbed's measurements are drawn."""
+"""Figures of the testbed's measurements."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def draw_testbed(tables: Tables, figure: Figure) -> None:
-    """Draw Figs. 7 and 8, predicted beside measured, and how far the two are apart."""
+    """Draw Figs. 7 and 8, predicted and measured, and the differences between the two."""
     panels = figure.subplots(2, 2)
     policies = tables["summary"]["policy"].to_list()
-    colours = [POLICY_COLOURS.get(one, PALETTE[1]) for one in policies]
+    colours = [POLICY_COLOURS.get(policy, PALETTE[1]) for policy in policies]
     _utility(panels[0, 0], tables["summary"], policies, colours)
     _lateness(panels[0, 1], tables["jobs"], policies, colours)
     _apart(panels[1, 0], tables["jobs"], policies, colours)
@@ -27,23 +27,23 @@ def draw_testbed(tables: Tables, figure: Figure) -> None:
 
 
 def _utility(panel: Any, summary: pl.DataFrame, policies: list[str], colours: list[str]) -> None:
-    place = np.arange(len(policies))
-    panel.bar(place - 0.2, summary["predicted_utility"], 0.38, color=colours, alpha=0.35)
-    bars = panel.bar(place + 0.2, summary["utility"], 0.38, color=colours)
+    positions = np.arange(len(policies))
+    panel.bar(positions - 0.2, summary["predicted_utility"], 0.38, color=colours, alpha=0.35)
+    bars = panel.bar(positions + 0.2, summary["utility"], 0.38, color=colours)
     panel.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
-    panel.set_xticks(place, policies)
+    panel.set_xticks(positions, policies)
     panel.set(title="Fig. 7: predicted (pale) and earned", ylabel="total utility")
     panel.margins(y=0.12)
 
 
 def _lateness(panel: Any, jobs: pl.DataFrame, policies: list[str], colours: list[str]) -> None:
-    for at, (policy, colour) in enumerate(zip(policies, colours, strict=True)):
+    for index, (policy, colour) in enumerate(zip(policies, colours, strict=True)):
         rows = jobs.filter(pl.col("policy") == policy)
         for shift, column, alpha in ((-0.2, "predicted_late", 0.35), (0.2, "late", 1.0)):
             late = rows[column].drop_nulls().to_numpy()
             panel.boxplot(
                 [late],
-                positions=[at + shift],
+                positions=[index + shift],
                 widths=0.32,
                 whis=(0, 100),
                 patch_artist=True,
@@ -53,7 +53,7 @@ def _lateness(panel: Any, jobs: pl.DataFrame, policies: list[str], colours: list
         done = rows["completion"].is_not_null().sum()
         panel.annotate(
             f"{done} of {len(rows)}",
-            (at, 1.0),
+            (index, 1.0),
             xycoords=("data", "axes fraction"),
             ha="center",
             va="top",
@@ -72,9 +72,9 @@ def _apart(panel: Any, jobs: pl.DataFrame, policies: list[str], colours: list[st
     done = jobs.filter(
         pl.col("completion").is_not_null() & pl.col("predicted_completion").is_not_null()
     )
-    for at, (policy, colour) in enumerate(zip(policies, colours, strict=True)):
+    for index, (policy, colour) in enumerate(zip(policies, colours, strict=True)):
         rows = done.filter(pl.col("policy") == policy)
-        shift = 0.08 * (at - (len(policies) - 1) / 2)  # slots are whole: points lie on each other
+        shift = 0.08 * (index - (len(policies) - 1) / 2)  # slots are integers: points would overlap
         panel.scatter(
             rows["predicted_completion"] + shift,
             rows["completion"],
@@ -82,8 +82,8 @@ def _apart(panel: Any, jobs: pl.DataFrame, policies: list[str], colours: list[st
             label=policy,
             s=22,
         )
-    most = max((*done["completion"], *done["predicted_completion"], 1))
-    panel.plot([0, most], [0, most], color=PALETTE[6], linewidth=1.0, linestyle=":")
+    maximum = max((*done["completion"], *done["predicted_completion"], 1))
+    panel.plot([0, maximum], [0, maximum], color=PALETTE[6], linewidth=1.0, linestyle=":")
     panel.set(title="Slot of completion, by job", xlabel="predicted", ylabel="real")
     panel.legend(fontsize=8)
 

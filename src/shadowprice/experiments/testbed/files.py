@@ -1,8 +1,8 @@
-"""The testbed's cluster and jobs, scaled so that two cores do for nine servers.
+"""The testbed's cluster and jobs, scaled down from nine servers to two cores.
 
-What `traces.testbed` declares is changed in three units only, the same for all: time (slots are
-shorter, and so are mini-batches), cores and memory. No scheduler sees a difference: all that it
-weighs are shares of servers and slots.
+Three units of `traces.testbed` change, equally for all: time (shorter slots and mini-batches),
+cores and memory. Schedulers see no difference, because they only compare shares of servers and
+slots.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 from shadowprice.traces.workload import NANO
 
 CORES: Final = Fraction(1, 20)
-"""A stated core's share of a real one: 32 of a server become 1.6."""
+"""A real core's share per stated core: 32 cores of a server become 1.6."""
 
 MEMORY: Final = Fraction(1, 4)
 SCRIPT: Final = Path(__file__).with_name("train.py")
@@ -31,20 +31,20 @@ GRACE: Final = "20s"
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What is run, by whatever driver.
+    """Records to run with any driver.
 
     Parameters
     ----------
     cluster : mapping
-        What a cluster file says.
+        Record of the cluster file.
     jobs : tuple of mapping
-        What a job file says, by arrival.
+        Records of the job file, by arrival.
     seconds : float
         Length of a slot.
     slots : int
-        Slots until it is over.
+        Slots of the run.
     pace : mapping of str to float
-        Stated seconds of a mini-batch of each job, exchange included.
+        Stated seconds of each job's mini-batch, including exchange.
     """
 
     cluster: Mapping[str, Any]
@@ -55,11 +55,11 @@ class Files:
 
     def arrival(self, name: str) -> int:
         """Return the slot in which a job arrives."""
-        (found,) = (one["arrival"] for one in self.jobs if one["name"] == name)
-        return int(str(found).removesuffix(" slots"))
+        (arrival,) = (job["arrival"] for job in self.jobs if job["name"] == name)
+        return int(str(arrival).removesuffix(" slots"))
 
     def speeds(self, job: Mapping[str, Any]) -> dict[int, float]:
-        """Return a job's mini-batches a second by number of workers."""
+        """Return a job's mini-batches per second by number of workers."""
         pace = self.pace[str(job["name"])]
         return {workers: workers / pace for workers in range(1, job["workers"]["max"] + 1)}
 
@@ -72,80 +72,67 @@ def scaled(
     slots: int = SLOTS,
     restart: float | None = None,
 ) -> Files:
-    """Return the testbed's files with slots of so many seconds.
+    """Return the testbed's files for a length of slots in seconds.
 
-    Parameters
-    ----------
-    seconds : int
-        Length of a slot.
-    seed : int
-        Seed of the jobs.
-    jobs, slots : int
-        How many jobs arrive, and in how many slots.
-    restart : float, optional
-        Seconds that a job loses when it begins or is moved; None for none at all.
+    ``jobs`` arrive within ``slots``. ``restart`` is the seconds that a job loses at each start and
+    move; None for none.
     """
     options = GeneratorOptions(preset="testbed", jobs=jobs, slots=slots, slot_seconds=SLOT)
     workload = generate(options, seed=seed)
     scale = Fraction(seconds) / SLOT
     cluster = oasis_testbed_cluster(slot_seconds=Fraction(seconds), horizon=slots)
     for server in cluster["servers"]:
-        has = server["capacity"]
-        has["cpu"] = float(has["cpu"] * CORES)
-        has["memory"] = f"{int(has['memory'].removesuffix('GB')) * 1000 * MEMORY}MB"
+        capacity = server["capacity"]
+        capacity["cpu"] = float(capacity["cpu"] * CORES)
+        capacity["memory"] = f"{int(capacity['memory'].removesuffix('GB')) * 1000 * MEMORY}MB"
     if restart is not None:
         cluster["restart_first"] = True
-    made = []
-    for at in range(len(workload)):
-        profile = workload.profiles[at]
-        record = workload.to_record(at)
-        record["arrival"] = f"{int(workload.arrival[at] / NANO / SLOT)} slots"
-        record["minibatch_time"] = f"{float(workload.minibatch_time[at] * scale / NANO):.9f}s"
+    records = []
+    for index in range(len(workload)):
+        profile = workload.profiles[index]
+        record = workload.to_record(index)
+        record["arrival"] = f"{int(workload.arrival[index] / NANO / SLOT)} slots"
+        record["minibatch_time"] = f"{float(workload.minibatch_time[index] * scale / NANO):.9f}s"
         record["gradient"] = f"{int(profile.gradient * scale)}B"
         record["worker"] = _scaled(profile.worker)
         record["ps"] = _scaled(profile.ps or {})
         if restart is not None:
             record["restart"] = f"{restart:.2f}s"
-        made.append(record)
+        records.append(record)
     on = ClusterSpec.model_validate(cluster).resolve("testbed")
-    pace = {str(one["name"]): JobSpec.model_validate(one).resolve(on).step_seconds for one in made}
-    return Files(cluster, tuple(made), float(seconds), slots, pace)
+    pace = {
+        str(item["name"]): JobSpec.model_validate(item).resolve(on).step_seconds for item in records
+    }
+    return Files(cluster, tuple(records), float(seconds), slots, pace)
 
 
 def _scaled(asked: Mapping[str, int]) -> dict[str, int | float | str]:
-    """Return what a process asks for as a job file writes it."""
-    made: dict[str, int | float | str] = {}
+    """Return the resources of a process as in a job file."""
+    amounts: dict[str, int | float | str] = {}
     for name, amount in asked.items():
         if name == "memory":
-            made[name] = f"{int(amount * MEMORY) // 10**6}MB"
+            amounts[name] = f"{int(amount * MEMORY) // 10**6}MB"
         elif name == BANDWIDTH:
-            made[name] = f"{amount // 10**6}Mbps"
+            amounts[name] = f"{amount // 10**6}Mbps"
         else:
-            made[name] = float(amount * (CORES if name == "cpu" else 1)) / MILLI
-    return made
+            amounts[name] = float(amount * (CORES if name == "cpu" else 1)) / MILLI
+    return amounts
 
 
 def runnable(files: Files, job: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return a job as it is submitted: without an arrival, and with what it runs.
+    """Return a job as submitted: without an arrival, and with its command.
 
-    Parameters
-    ----------
-    files : Files
-        Whose job it is.
-    job : mapping
-        One of its jobs.
-    seed : int
-        Seed of its data and its first parameters.
+    ``seed`` is for its data and its initial parameters.
     """
-    words = [sys.executable, str(SCRIPT), "--family", job["labels"]["family"], "--seed", str(seed)]
+    argv = [sys.executable, str(SCRIPT), "--family", job["labels"]["family"], "--seed", str(seed)]
     for name in ("epochs", "chunks", "minibatches"):
-        words += [f"--{name}", str(job[name])]
-    words += ["--pace", f"{files.pace[str(job['name'])]:.6f}"]
+        argv += [f"--{name}", str(job[name])]
+    argv += ["--pace", f"{files.pace[str(job['name'])]:.6f}"]
     env = {
         "PYTHONPATH": str(Path(__file__).parents[3]),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    run = {"command": words, "env": env, "retries": 3, "grace": GRACE, "tolerates": "workers"}
-    told = {key: value for key, value in job.items() if key != "arrival"}
-    return {**told, "run": run}
+    run = {"command": argv, "env": env, "retries": 3, "grace": GRACE, "tolerates": "workers"}
+    stated = {key: value for key, value in job.items() if key != "arrival"}
+    return {**stated, "run": run}

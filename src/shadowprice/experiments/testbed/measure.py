@@ -1,6 +1,6 @@
-"""The testbed's jobs under each policy: run for real, and beside it what the simulator says.
+"""The testbed's jobs under each policy: real runs, compared with the simulator.
 
-What a start costs is measured first, on jobs that begin together, and is what the files then say.
+The cost of a start is measured first, on jobs that start together, and then stated in the files.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ POLICIES: Final = (
     PolicyChoice("oasis", {"prices": "online"}, "oasis"),
     PolicyChoice("rolling", {"steady": True}, "rolling"),
 )
-"""As where jobs really run: nobody knows the jobs that are still to come."""
+"""Policies as on a live service, which doesn't know future jobs."""
 
 AHEAD: Final = 3.0
 """Seconds before its slot at which a job is submitted."""
 
 PROBED: Final = 3
-"""Jobs that begin together where a start is measured, twice."""
+"""Jobs of a wave that start together to measure a start; there are two waves."""
 
 APART: Final = 2
-"""Slots between the two times."""
+"""Slots between the two waves."""
 
 PATIENT: Final = 4
-"""Times as many slots in which they are tried again, where a busy machine began none of them."""
+"""Factor of slots in a second try, if no job made progress on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is run."""
+    """Size of a run; ``seconds`` is the length of a slot."""
 
     seconds: int
     slots: int
@@ -71,12 +71,12 @@ def measure_testbed(settings: Settings) -> Tables:
     """Measure a start, run the jobs for real under each policy, and simulate the same files."""
     if not sys.platform.startswith("linux"):
         raise UnavailableError("jobs really run in this experiment, which needs Linux")
-    for module, extra, what in (
+    for module, extra, purpose in (
         ("uvicorn", "service", "running the live service"),
         ("torch", "train", "training the jobs"),
     ):
         if find_spec(module) is None:
-            raise MissingExtraError(module, extra, what)
+            raise MissingExtraError(module, extra, purpose)
     size = QUICK if settings.quick else FULL
     where = settings.where or Where()
     (start,) = settings.each(
@@ -94,13 +94,13 @@ def measure_testbed(settings: Settings) -> Tables:
     hindsight: list[float] = []
     for who, lived in zip(size.policies, ran, strict=True):
         _compare(files, who, lived, rows, curves)
-        took = _mean_start(files, lived)
-        again = _files(size, settings.seed, restart if took is None else took)
-        hindsight.append(_predicted_utility(again, who, lived))
-    # Where nothing completed, or began, nothing tells what a column holds.
-    whole = dict.fromkeys(("completion", "predicted_completion"), pl.Int64)
-    real = dict.fromkeys(("late", "predicted_late", "start"), pl.Float64)
-    table = pl.DataFrame(rows, schema_overrides={**whole, **real}, infer_schema_length=None)
+        mean_start = _mean_start(files, lived)
+        adjusted = _files(size, settings.seed, restart if mean_start is None else mean_start)
+        hindsight.append(_predicted_utility(adjusted, who, lived))
+    # A column without values has no type of its own.
+    integers = dict.fromkeys(("completion", "predicted_completion"), pl.Int64)
+    floats = dict.fromkeys(("late", "predicted_late", "start"), pl.Float64)
+    table = pl.DataFrame(rows, schema_overrides={**integers, **floats}, infer_schema_length=None)
     progress = pl.DataFrame(curves, infer_schema_length=None)
     return {
         "jobs": table,
@@ -118,7 +118,7 @@ def _files(size: Size, seed: int, restart: float | None) -> Files:
     return scaled(size.seconds, seed=seed, jobs=size.jobs, slots=size.slots, restart=restart)
 
 
-# ------------------------------------------------------------------ for real
+# ------------------------------------------------------------------ real runs
 
 
 def _lived(
@@ -129,20 +129,20 @@ def _lived(
     seed: int,
     slots: int,
 ) -> dict[str, Lived]:
-    """Run some of the files' jobs, and return what became of each."""
-    asked = []
+    """Run some of the files' jobs, and return their results."""
+    submissions = []
     for job in jobs:
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
-        asked.append((after, runnable(files, job, seed)))
-    return live_once(files.cluster, asked, who, files.seconds * slots, where, ahead=AHEAD)
+        submissions.append((after, runnable(files, job, seed)))
+    return live_once(files.cluster, submissions, who, files.seconds * slots, where, ahead=AHEAD)
 
 
 def _started(size: Size, where: Where, seed: int) -> float:
-    """Return the seconds from a slot's beginning in which a job that begins does nothing.
+    """Return the mean seconds without progress after a start, from the beginning of a slot.
 
-    In the runs several begin, and others are moved, at one edge, and share this machine's
-    processors; so they do here. The first of all find everything cold, and count only where no
-    others got anywhere.
+    In the runs several jobs start and move at one slot boundary, and share this machine's
+    processors. The same happens here. The first wave starts with cold caches, so it only counts if
+    the second made no progress.
     """
     files = _files(size, seed, None)
     waves = [wave for wave in (files.jobs[:PROBED], files.jobs[PROBED : 2 * PROBED]) if wave]
@@ -153,12 +153,12 @@ def _started(size: Size, where: Where, seed: int) -> float:
     for slots in (once, PATIENT * once):
         lived = _lived(files, jobs, PolicyChoice("drf"), where, seed, slots)
         for wave in reversed(waves):
-            found = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
-            known = [one for one in found if one is not None]
-            if known:
-                return fmean(known)
-    told = [one.record.get("reason") for one in lived.values()]
-    raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {told}")
+            starts = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
+            measured = [value for value in starts if value is not None]
+            if measured:
+                return fmean(measured)
+    reasons = [value.record.get("reason") for value in lived.values()]
+    raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {reasons}")
 
 
 def _ran(
@@ -169,27 +169,20 @@ def _ran(
     return _lived(files, files.jobs, who, where, seed, size.slots)
 
 
-# ------------------------------------------------------------------ beside the simulator
+# ------------------------------------------------------------------ comparison with the simulator
 
 
 def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None = None) -> Run:
-    """Return what the simulator makes of the files, or of what was really submitted of them.
+    """Simulate the files, or the jobs as they were really submitted.
 
-    Parameters
-    ----------
-    files : Files
-        What is run.
-    who : PolicyChoice
-        Who decides.
-    lived : mapping of str to Lived, optional
-        What became of the jobs: then they have the names under which they ran, by which `fifo`
-        draws how many workers they get, and arrive when they were submitted.
+    With ``lived``, jobs have their real names and submission times. `fifo` draws numbers of workers
+    by name.
     """
     documents = list(files.jobs)
     if lived is not None:
         documents = [as_submitted(job, lived[str(job["name"])]) for job in documents]
     scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario()
-    # Submitted ahead of its slot, a job is answered in the middle of the one before.
+    # A job that is submitted ahead of its slot gets its response within the slot before.
     at_once = lived is not None
     return run_policy(scenario, who, at_once=at_once)
 
@@ -201,19 +194,19 @@ def _compare(
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
-    """Set what was lived beside what the simulator says of the same files and submissions."""
+    """Compare real results with a simulation of the same files and submissions."""
     run = simulated(files, who, lived)
-    told = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
+    simulated_jobs = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     base = next(iter(lived.values())).base
-    over = base + files.slots
+    end = base + files.slots
     for job in files.jobs:
         name = str(job["name"])
-        one = lived[name]
-        record = one.record
-        said = told[record["name"]]
-        done = _within(record["completion_slot"], over) if record["state"] == "finished" else None
-        expected = _within(said["completion"], over)
+        result = lived[name]
+        record = result.record
+        forecast = simulated_jobs[record["name"]]
+        done = _within(record["completion_slot"], end) if record["state"] == "finished" else None
+        expected = _within(forecast["completion"], end)
         utility = JobSpec.model_validate(job).resolve(on).utility
         assert isinstance(utility, Sigmoid)
         arrival = base + files.arrival(name)
@@ -225,23 +218,23 @@ def _compare(
             {
                 "policy": who.label, "job": name, "family": job["labels"]["family"],
                 "class": job["labels"]["class"], "arrival": arrival - base,
-                "state": record["state"], "predicted_state": said["outcome"],
+                "state": record["state"], "predicted_state": forecast["outcome"],
                 "completion": None if done is None else done - base,
                 "predicted_completion": None if expected is None else expected - base,
                 "late": late(done), "predicted_late": late(expected),
                 "utility": 0.0 if done is None else float(record["utility"] or 0.0),
-                "predicted_utility": 0.0 if expected is None else float(said["utility"] or 0.0),
+                "predicted_utility": 0.0 if expected is None else float(forecast["utility"] or 0.0),
                 "generations": record["generation"], "failures": record["failures"],
-                "start": one.start(files.speeds(job)),
+                "start": result.start(files.speeds(job)),
                 "reason": (record["reason"] or {}).get("message", ""),
             }
         )  # fmt: skip
         work = float(job["epochs"] * job["chunks"] * job["minibatches"])
         named = {**job, "name": record["name"]}
         predicted = predicted_progress(
-            run, files.cluster, named, files.speeds(job), over, files.seconds
+            run, files.cluster, named, files.speeds(job), end, files.seconds
         )
-        measured = measured_progress(one, over, files.seconds, done, work)
+        measured = measured_progress(result, end, files.seconds, done, work)
         curves.extend(
             {
                 "policy": who.label,
@@ -250,41 +243,41 @@ def _compare(
                 "predicted": min(1.0, predicted[slot] / work),
                 "measured": min(1.0, measured[slot] / work),
             }
-            for slot in range(base, over)
+            for slot in range(base, end)
         )
 
 
 def _mean_start(files: Files, lived: Mapping[str, Lived]) -> float | None:
-    """Return how long jobs' first starts really took, at most a slot; None where none began."""
-    found = (lived[str(job["name"])].start(files.speeds(job)) for job in files.jobs)
-    known = [one for one in found if one is not None]
-    return min(files.seconds, fmean(known)) if known else None
+    """Return the mean duration of first starts, at most a slot; None if no job started."""
+    starts = (lived[str(job["name"])].start(files.speeds(job)) for job in files.jobs)
+    measured = [seconds for seconds in starts if seconds is not None]
+    return min(files.seconds, fmean(measured)) if measured else None
 
 
 def _predicted_utility(files: Files, who: PolicyChoice, lived: Mapping[str, Lived]) -> float:
-    """Return what the simulator says is earned until all is over."""
+    """Return the simulated utility at the end of the run."""
     run = simulated(files, who, lived)
-    over = next(iter(lived.values())).base + files.slots
-    done = run.jobs.filter(pl.col("completion") < over)
+    end = next(iter(lived.values())).base + files.slots
+    done = run.jobs.filter(pl.col("completion") < end)
     return float(done["utility"].sum())
 
 
 def _within(slot: int | None, over: int) -> int | None:
-    """Return a slot of completion, None where it comes when all is over."""
+    """Return a slot of completion, None if it is after the end of the run."""
     return None if slot is None or slot >= over else int(slot)
 
 
 def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
-    """Return a row a policy; how far progress is off is a mean over jobs and slots."""
+    """Return a row per policy; the error of progress is a mean over jobs and slots."""
     progress = progress.with_columns(off=(pl.col("measured") - pl.col("predicted")).abs())
-    found = []
+    summaries = []
     for policy in policies:
         rows = jobs.filter(pl.col("policy") == policy)
         both = rows.filter(
             pl.col("completion").is_not_null() & pl.col("predicted_completion").is_not_null()
         )
         off = (both["completion"] - both["predicted_completion"]).abs()
-        found.append(
+        summaries.append(
             {
                 "policy": policy,
                 "utility": rows["utility"].sum(),
@@ -302,4 +295,4 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
                 "failures": int(rows["failures"].sum()),
             }
         )
-    return pl.DataFrame(found, infer_schema_length=None)
+    return pl.DataFrame(summaries, infer_schema_length=None)

@@ -1,8 +1,8 @@
-"""Figs. 7 and 8 in real time with jobs that only keep the stated pace.
+"""Figs. 7 and 8 in real time, with jobs that only keep the stated pace.
 
-The jobs wait instead of training, so that a start takes little of a slot of a minute. As processes
-of this machine, all policies run at the same time. On Kubernetes and Ray they need the same nodes,
-so they run one after the other: OASiS alone. Each run is simulated with the same submissions.
+The jobs sleep instead of training, so a start takes a small part of a slot of one minute. As
+processes of this machine, all policies run at the same time. On Kubernetes and Ray they need the
+same nodes, so only OASiS runs there. Each run is simulated with the same submissions.
 """
 
 from __future__ import annotations
@@ -69,26 +69,28 @@ while [ "$done" -lt "$work" ]; do
 done
 report
 """
-"""A worker: waits as long as its mini-batches are stated to take, saves on SIGTERM, reports."""
+"""A worker: sleeps for the stated time of its mini-batches, saves on SIGTERM, reports."""
 
 
 AT_ONCE: Final = frozenset({"oasis", "rrh", "drf", "fifo", "dorm", "rolling"})
 """Policies that run at the same time, as processes of this machine."""
 
 IN_TURN: Final = frozenset({"oasis"})
-"""Policies that run one after the other on nodes, eleven minutes each."""
+"""Policies that run one after the other on nodes, for eleven minutes each."""
 
 
 def measure_paced(settings: Settings) -> Tables:
     """Run one draw under several policies, and simulate it as it was submitted."""
     where = settings.where or Where()
     shown = AT_ONCE if where.executor == "local" else IN_TURN
-    variants = [replace(one, end=False) for one in VARIANTS if one.label in shown]
+    variants = [replace(candidate, end=False) for candidate in VARIANTS if candidate.label in shown]
     at_once = len(variants) if where.executor == "local" else 1
     slots = 3 if settings.quick else 10
     files = scaled(SECONDS, seed=settings.seed, slots=slots, restart=RESTART)
     with ThreadPoolExecutor(at_once) as threads:
-        lives = list(threads.map(lambda one: _lived(files, one, settings.seed, where), variants))
+        lives = list(
+            threads.map(lambda candidate: _lived(files, candidate, settings.seed, where), variants)
+        )
     rows = [
         row
         for variant, lived in zip(variants, lives, strict=True)
@@ -139,18 +141,18 @@ def _rows(
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     rows = []
     for job in files.jobs:
-        one = lived[str(job["name"])]
+        result = lived[str(job["name"])]
         utility = JobSpec.model_validate(job).resolve(on).utility
         arrival = base + files.arrival(str(job["name"]))
-        real = one.record["completion_slot"] if one.record["state"] == "finished" else None
+        real = result.record["completion_slot"] if result.record["state"] == "finished" else None
         row: dict[str, Any] = {"policy": variant.label, "job": job["name"]}
-        for prefix, slot in (("", real), ("predicted_", predicted[one.record["name"]])):
+        for prefix, slot in (("", real), ("predicted_", predicted[result.record["name"]])):
             done = slot if slot is not None and slot < base + files.slots else None
             row[f"{prefix}completion"] = None if done is None else done - base
             earned = 0.0 if done is None else utility_value(utility, done - arrival)
             row[f"{prefix}utility"] = earned
-        row["start"] = one.start(files.speeds(job))
-        row["moves"] = max(0, int(one.record["generation"]) - 1)
+        row["start"] = result.start(files.speeds(job))
+        row["moves"] = max(0, int(result.record["generation"]) - 1)
         rows.append(row)
     return rows
 
@@ -159,7 +161,7 @@ def draw_paced(tables: Tables, figure: Figure) -> None:
     """Draw utility of every policy, simulated (pale) and in real time."""
     panel, summary = figure.subplots(), tables["summary"]
     policies = summary["policy"].to_list()
-    colours = [POLICY_COLOURS.get(one, PALETTE[1]) for one in policies]
+    colours = [POLICY_COLOURS.get(policy, PALETTE[1]) for policy in policies]
     places = range(len(policies))
     panel.bar([at - 0.2 for at in places], summary["predicted_utility"], 0.38, color=colours,
               alpha=0.35)  # fmt: skip

@@ -1,8 +1,7 @@
-"""What policies earn on the testbed's files by what a start costs, simulated.
+"""Utility of policies on the testbed's files by the cost of a start, simulated.
 
-Where its jobs really run a start takes a good part of a slot, in the paper a fiftieth of one. This
-says what follows from that alone: over many draws of the jobs, each submitted as it is where they
-really run.
+If the jobs really run, a start takes a large part of a slot; in the paper it takes a fiftieth. This
+experiment isolates that difference. It simulates many draws of the jobs, submitted as in real runs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import Settings, Tables
 
 SECONDS: Final = 40
-"""Length of a slot, as where the jobs really run."""
+"""Length of a slot, as in the real runs."""
 
 BEFORE: Final = 2
 """Slots before the first one that counts."""
@@ -31,22 +30,22 @@ BEFORE: Final = 2
 PRINTED: Final = PolicyChoice(
     "oasis", {"prices": "online", "restarts": "ignored"}, "oasis, as printed"
 )
-"""OASiS as its paper plans: as if a start cost nothing."""
+"""OASiS as in its paper, which plans as if a start cost nothing."""
 
 
 def measure_starts(settings: Settings) -> Tables:
-    """Simulate every policy over many draws of the jobs, for several costs of a start."""
+    """Simulate every policy on many draws of the jobs, for several costs of a start."""
     starts = (0.0, 12.0, 30.0) if settings.quick else (0.0, 3.0, 6.0, 12.0, 20.0, 30.0, 40.0)
     draws = 3 if settings.quick else 20
-    who = tuple(one for one in POLICIES if not (settings.quick and one.name == "dorm"))
+    choices = tuple(choice for choice in POLICIES if not (settings.quick and choice.name == "dorm"))
     cases = [
-        (one, start, settings.seed + draw)
-        for one in (*who, PRINTED)
+        (choice, start, settings.seed + draw)
+        for choice in (*choices, PRINTED)
         for start in starts
         for draw in range(draws)
     ]
     rows = settings.each(
-        earned, cases, lambda one, start, _: f"{one.label}, a start of {start:g} s"
+        earned, cases, lambda choice, start, _: f"{choice.label}, a start of {start:g} s"
     )
     table = pl.DataFrame(rows)
     summary = table.group_by("policy", "start", maintain_order=True).agg(
@@ -60,16 +59,9 @@ def measure_starts(settings: Settings) -> Tables:
 
 
 def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
-    """Return what a policy earns of one draw of the jobs, and which of its promises it keeps.
+    """Return a policy's utility on one draw of the jobs, and the promises that it keeps.
 
-    Parameters
-    ----------
-    who : PolicyChoice
-        The policy.
-    start : float
-        Seconds that a job loses when it begins or is moved.
-    seed : int
-        Of the draw.
+    ``start`` is the seconds that a job loses when it starts or moves.
     """
     files = scaled(SECONDS, seed=seed, restart=start or None)
     submitted = {
@@ -85,10 +77,10 @@ def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
     completion = dict(run.jobs.select("job", "completion").iter_rows())
     promised: dict[str, int] = {}
     for decision in run.decisions(False):
-        by = decision.get("promise", decision.get("completion"))
-        if decision["outcome"] == "admitted" and by is not None:
-            promised.setdefault(decision["job"], by)
-    kept = [job for job, by in promised.items() if completion[job] in range(by + 1)]
+        promise = decision.get("promise", decision.get("completion"))
+        if decision["outcome"] == "admitted" and promise is not None:
+            promised.setdefault(decision["job"], promise)
+    kept = [job for job, promise in promised.items() if completion[job] in range(promise + 1)]
     done = run.jobs.filter(pl.col("completion") < BEFORE + files.slots)
     return {
         "policy": who.label,
@@ -102,7 +94,7 @@ def earned(who: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
 
 
 def draw_starts(tables: Tables, figure: Figure) -> None:
-    """Draw utility, and promises kept, by what a start costs."""
+    """Draw utility, and promises kept, by the cost of a start."""
     left, right = figure.subplots(1, 2)
     summary = tables["summary"]
     for policy in summary["policy"].unique(maintain_order=True):

@@ -34,12 +34,12 @@ DATA: Final = "images"
 
 
 def thin(channels: int) -> int:
-    """Return how many channels stand for so many."""
+    """Return a number of channels, scaled down."""
     return max(2, channels // THINNER)
 
 
 def convolution(into: int, out: int, size: int, stride: int = 1, *, norm: bool) -> nn.Sequential:
-    """Return a convolution that keeps the size of what it sees, and what follows it."""
+    """Return a convolution (same size at stride 1), batch normalisation if asked, and ReLU."""
     layers: list[nn.Module] = [nn.Conv2d(into, out, size, stride, size // 2, bias=not norm)]
     return nn.Sequential(*layers, *([nn.BatchNorm2d(out)] if norm else []), nn.ReLU())
 
@@ -58,7 +58,7 @@ def _head(channels: int) -> nn.Sequential:
 
 def alexnet() -> nn.Module:
     """Return AlexNet: five convolutions and three linear layers."""
-    wide = [thin(one) for one in (64, 192, 384, 256, 256)]
+    wide = [thin(channels) for channels in (64, 192, 384, 256, 256)]
     return nn.Sequential(
         *(convolution(3, wide[0], 5, 2, norm=False), nn.MaxPool2d(2)),
         *(convolution(wide[0], wide[1], 5, norm=False), nn.MaxPool2d(2)),
@@ -75,7 +75,7 @@ def vgg() -> nn.Module:
         for channels in stage:
             layers.append(convolution(into, thin(channels), 3, norm=False))
             into = thin(channels)
-        layers.append(nn.MaxPool2d(2, ceil_mode=True))  # of one pixel one is left
+        layers.append(nn.MaxPool2d(2, ceil_mode=True))  # one pixel stays one pixel
     return nn.Sequential(*layers, _head(into))
 
 
@@ -102,7 +102,7 @@ class Bottleneck(nn.Module):  # type: ignore[misc]  # torch's types are not know
 
 
 def resnet(*blocks: int) -> Callable[[], nn.Module]:
-    """Return what makes a residual network with so many blocks in its four stages."""
+    """Return a constructor of a residual network with given numbers of blocks in its stages."""
 
     def made() -> nn.Module:
         layers: list[nn.Module] = [convolution(3, thin(64), 3, norm=True)]
@@ -173,13 +173,13 @@ FAMILIES: Final[Mapping[str, Callable[[], nn.Module]]] = {
 
 
 def images(count: int, seed: int) -> dict[str, NDArray[Any]]:
-    """Return images with their classes: stripes and a colour that tell it, below noise."""
-    draw = np.random.default_rng(seed)
-    label = draw.integers(CLASSES, size=count)
+    """Return images with their classes, encoded as stripes and a colour with noise."""
+    generator = np.random.default_rng(seed)
+    label = generator.integers(CLASSES, size=count)
     across = np.linspace(0.0, 2.0 * np.pi, SIZE)
     stripes = np.sin((1 + label)[:, None] * across)[:, None, None, :]
     colour = np.stack([np.cos(label + shift) for shift in range(3)], axis=1)[:, :, None, None]
-    noise = draw.normal(0.0, 0.5, (count, 3, SIZE, SIZE))
+    noise = generator.normal(0.0, 0.5, (count, 3, SIZE, SIZE))
     return {"image": (noise + stripes + colour).astype(np.float32), "label": label}
 
 
@@ -197,7 +197,8 @@ class Momentum(torch.optim.Optimizer):  # type: ignore[misc]  # torch's types ar
 
     def __init__(self, parameters: Any, rate: float, momentum: float) -> None:
         for name in ("add_param_group", "state_dict", "load_state_dict"):
-            # These are marked as not to be compiled at their first call, which loads it to say so.
+            # torch marks these methods as not compiled at their first call, which loads the
+            # compiler. The mark set here prevents that.
             inner = getattr(torch.optim.Optimizer, name).__wrapped__
             inner.__dict__.setdefault("__dynamo_disable", inner)
         super().__init__(parameters, {"lr": rate, "momentum": momentum})
@@ -207,16 +208,16 @@ class Momentum(torch.optim.Optimizer):  # type: ignore[misc]  # torch's types ar
         """Update the parameters once."""
         del closure
         for group in self.param_groups:
-            for one in group["params"]:
-                state = self.state[one]
+            for parameter in group["params"]:
+                state = self.state[parameter]
                 if "momentum_buffer" not in state:
-                    state["momentum_buffer"] = torch.zeros_like(one)
-                state["momentum_buffer"].mul_(group["momentum"]).add_(one.grad)
-                one.add_(state["momentum_buffer"], alpha=-group["lr"])
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                state["momentum_buffer"].mul_(group["momentum"]).add_(parameter.grad)
+                parameter.add_(state["momentum_buffer"], alpha=-group["lr"])
 
 
 def main() -> None:
-    """Train, as the worker or the server that this process is."""
+    """Train in the role of this process: worker or server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--epochs", type=int, required=True)
@@ -226,10 +227,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    torch.backends.mkldnn.enabled = False  # what it prepares is longer than these layers take
-    told = jobs.current()
+    torch.backends.mkldnn.enabled = False  # its setup takes longer than these layers
+    job = jobs.current()
     index = Path(DATA, "index.json")
-    if told.leads and not index.exists():
+    if job.leads and not index.exists():
         samples = chosen.minibatches * MINIBATCH
         servers.write(DATA, images(chosen.chunks * samples, chosen.seed), samples)
     while not index.exists():

@@ -1,8 +1,8 @@
-"""Figs. 7 and 8 on the live service in virtual time, beside the simulation of the same draws.
+"""Figs. 7 and 8 on the live service in virtual time, compared with a simulation.
 
-Slots are the paper's 20 minutes, and a start takes 1 to 5 % of one. OASiS runs with what it may
-know set apart: its price constants (those of the whole job set, or learnt), and the end of the
-timespan (known, or not).
+Slots are the paper's 20 minutes, and a start takes 1 to 5 % of a slot. Variants of OASiS differ in
+their knowledge: price constants of the whole job set or learnt ones, and a known or unknown end of
+the timespan.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ AHEAD: Final = 30.0
 """Seconds before its slot at which a job is submitted."""
 
 START: Final = (0.01, 0.05)
-"""Least and most share of a slot that a start takes."""
+"""Minimum and maximum share of a slot that a start takes."""
 
 RESTART: Final = 0.03 * SECONDS
 """Seconds that jobs state for a start: the mean."""
 
 SAVE: Final = 0.01 * SECONDS
-"""Seconds in which a job writes its checkpoint."""
+"""Seconds that a job needs to write its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy, and what it knows.
+    """A policy and its knowledge.
 
     Parameters
     ----------
     label : str
-        Its name in tables.
+        Name in tables.
     choice : PolicyChoice
         The policy.
     given : bool
-        Whether it is given the price constants of the whole job set.
+        Whether it has the price constants of the whole job set.
     end : bool
-        Whether it knows when all is over.
+        Whether it knows the end of the timespan.
     """
 
     label: str
@@ -88,18 +88,22 @@ VARIANTS: Final = (
 def measure_virtual(settings: Settings) -> Tables:
     """Run every variant on every draw, live in virtual time and simulated."""
     draws = 2 if settings.quick else 10
-    variants = [one for one in VARIANTS if not (settings.quick and one.label == "dorm")]
+    variants = [
+        candidate for candidate in VARIANTS if not (settings.quick and candidate.label == "dorm")
+    ]
     cases = [
         (variant, settings.seed + draw, live)
         for variant in variants
         for draw in range(draws)
         for live in (False, True)
     ]
-    found = settings.each(
-        _ran, cases, lambda one, seed, live: f"{one.label}, draw {seed}{', live' if live else ''}"
+    results = settings.each(
+        _ran,
+        cases,
+        lambda candidate, seed, live: f"{candidate.label}, draw {seed}{', live' if live else ''}",
     )
     jobs = pl.DataFrame(
-        [row for rows in found for row in rows],
+        [row for rows in results for row in rows],
         schema_overrides={"completion": pl.Int64, "late": pl.Float64},
         infer_schema_length=None,
     )
@@ -112,7 +116,7 @@ def measure_virtual(settings: Settings) -> Tables:
 
 
 def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
-    """Return what became of the jobs of a draw; slots count from the first that counts."""
+    """Return a row per job of a draw; slots count from the first counted slot."""
     files = scaled(SECONDS, seed=seed, restart=RESTART)
     choice = variant.choice
     if variant.given:
@@ -125,11 +129,11 @@ def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
         name = str(job["name"])
         completion, moves = completions[name]
         if completion is not None and completion >= BEFORE + files.slots:
-            completion = None  # when all is over
+            completion = None  # after the end of the timespan
         arrival = BEFORE + files.arrival(name)
         utility = JobSpec.model_validate(job).resolve(on).utility
         assert isinstance(utility, Sigmoid)
-        took = None if completion is None else completion - arrival
+        duration = None if completion is None else completion - arrival
         rows.append(
             {
                 "policy": variant.label,
@@ -137,8 +141,8 @@ def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
                 "live": live,
                 "job": name,
                 "completion": None if completion is None else completion - BEFORE,
-                "late": None if took is None else took - utility.target,
-                "utility": 0.0 if took is None else utility_value(utility, took),
+                "late": None if duration is None else duration - utility.target,
+                "utility": 0.0 if duration is None else utility_value(utility, duration),
                 "moves": moves,
             }
         )
@@ -146,13 +150,13 @@ def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
 
 
 def _submitted(files: Files, job: Mapping[str, Any]) -> float:
-    """Return when a job is submitted, in seconds since the start of the service."""
+    """Return the submission time of a job in seconds since the start of the service."""
     share = AHEAD / SECONDS
     return (BEFORE + files.arrival(str(job["name"])) - share) * files.seconds
 
 
 def _scenario(files: Files, seed: int, end: int | None) -> Scenario:
-    """Return the draw as the simulator runs it: submitted as to the live service."""
+    """Return the draw for the simulator, with the submission times of the live service."""
     documents = [{**job, "arrival": f"{_submitted(files, job):.0f}s"} for job in files.jobs]
     scenario, _ = Source(cluster=dict(files.cluster), jobs=documents).scenario(seed)
     return replace(scenario, until=end)
@@ -169,7 +173,7 @@ def constants(files: Files, seed: int) -> dict[str, Any]:
         assert isinstance(logarithms, Mapping)
         if logarithms["ln_L"] is not None:
             lower = math.exp(logarithms["ln_L"])
-            # A rounding must not put U below L.
+            # Rounding must not make U smaller than L.
             upper = {name: max(lower, math.exp(ln)) for name, ln in logarithms["ln_U"].items()}
             settings[pool] = {"L": lower, "U": upper}
     return settings
@@ -179,27 +183,27 @@ def _simulated(
     files: Files, choice: PolicyChoice, seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
     scenario = _scenario(files, seed, end)
-    # With the service's seed: `fifo` and `rrh` draw how many workers a job gets.
+    # Use the service's seed, because `fifo` and `rrh` draw numbers of workers.
     policy = choice.build(PolicyContext(cluster=scenario.cluster, until=end))
     run = record_run(scenario, choice.label, policy, at_once=True)
     return {row["job"]: (row["completion"], 0) for row in run.jobs.iter_rows(named=True)}
 
 
 def _rate(pace: float) -> Rate:
-    """Return the stated speed of a job, whose mini-batches take that many seconds on a worker."""
+    """Return the stated rate of a job, from the seconds of a mini-batch on a worker."""
     return lambda shares: sum(share.workers for share in shares) / pace
 
 
 def _lived(
     files: Files, choice: PolicyChoice, seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
-    draw = random.Random(f"testbed starts {seed}")
+    generator = random.Random(f"testbed starts {seed}")
     submitted = []
     for job in files.jobs:
         name = str(job["name"])
         pace = files.pace[name]
-        starts = tuple(SECONDS * draw.uniform(*START) for _ in range(3 * files.slots))
-        true = VirtualJob(
+        starts = tuple(SECONDS * generator.uniform(*START) for _ in range(3 * files.slots))
+        behaviour = VirtualJob(
             work=float(job["epochs"] * job["chunks"] * job["minibatches"]),
             rate=_rate(pace),
             start_seconds=starts,
@@ -208,17 +212,20 @@ def _lived(
         )
         record = {key: value for key, value in job.items() if key != "arrival"}
         record["run"] = {"command": ["train"], "grace": "60s"}
-        submitted.append((_submitted(files, job), record, true))
-    over = (BEFORE + files.slots) * SECONDS
-    # The last slot is counted when it is over.
-    seconds = over + 0.5 * SECONDS
+        submitted.append((_submitted(files, job), record, behaviour))
+    end_seconds = (BEFORE + files.slots) * SECONDS
+    # The last slot counts only after its end.
+    seconds = end_seconds + 0.5 * SECONDS
     settings = {} if end is None else {"until": f"{end} slots"}
     outcomes = run_live(files.cluster, submitted, choice, seconds, settings=settings)
-    return {name: (one.completion, max(0, one.generations - 1)) for name, one in outcomes.items()}
+    return {
+        name: (outcome.completion, max(0, outcome.generations - 1))
+        for name, outcome in outcomes.items()
+    }
 
 
 def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a variant: means with intervals, and differences to the first, draw by draw."""
+    """Return a row per variant: means with intervals, and paired differences to the first."""
     rows: list[dict[str, Any]] = []
     for live in (False, True):
         same = runs.filter(pl.col("live") == live)
@@ -227,10 +234,10 @@ def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
             for policy in same["policy"].unique(maintain_order=True)
         }
         first, *others = values
-        paired = against(values[first], [values[one] for one in others])
-        apart = dict(zip(others, paired, strict=True))
+        paired = against(values[first], [values[other] for other in others])
+        differences = dict(zip(others, paired, strict=True))
         for policy, earned in values.items():
-            mean, difference = interval(earned), apart.get(policy)
+            mean, difference = interval(earned), differences.get(policy)
             mine = same.filter(pl.col("policy") == policy)
             late = jobs.filter((pl.col("live") == live) & (pl.col("policy") == policy))["late"]
             rows.append(
