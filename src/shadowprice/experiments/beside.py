@@ -68,6 +68,6 @@ def measured_progress(
     done = []
     for slot in range(slots):
         count = int(np.searchsorted(moments, (slot + 1) * seconds, side="right"))
-        over = finished is not None and slot >= finished
-        done.append(work if over else float(running_maximum[count - 1]) if count else 0.0)
+        complete = finished is not None and slot >= finished
+        done.append(work if complete else float(running_maximum[count - 1]) if count else 0.0)
     return done

@@ -59,8 +59,8 @@ def compare_spread(
     measured: list[Measured] = []
     for at, (scenario, choice) in enumerate(cases):
         first = at < len(choices)
-        with nullcontext(str(folder)) if first else TemporaryDirectory() as place:
-            target = Path(place) / folder_name(choice.label)
+        with nullcontext(str(folder)) if first else TemporaryDirectory() as parent:
+            target = Path(parent) / folder_name(choice.label)
             target.mkdir()
             for name, content in files_by_index.pop(at).items():
                 (target / name).write_bytes(content)

@@ -99,14 +99,14 @@ class Where:
 
     def words(self) -> list[str]:
         """Return the options of the command."""
-        words = ["--listen", self.listen, "--executor", self.executor]
+        argv = ["--listen", self.listen, "--executor", self.executor]
         if self.executor == "kubernetes":
-            words += ["--trainingjobs", "none"]  # jobs come by the service's own route
+            argv += ["--trainingjobs", "none"]  # jobs come by the service's own route
         if self.address:
-            words += ["--address", self.address]
+            argv += ["--address", self.address]
         for setting in self.settings:
-            words += ["--executor-set", setting]
-        return words
+            argv += ["--executor-set", setting]
+        return argv
 
     def mark(self) -> str:
         """Return a suffix for job names, unique if the executor remembers names.
@@ -215,20 +215,22 @@ def live(
         while waiting or time.time() - began < limit:
             while waiting and waiting[0][0] <= time.time():
                 api.ask("POST", "/v1/jobs", dict(waiting.pop(0)[1]))
-            states = {one["state"] for one in api.ask("GET", "/v1/jobs")["jobs"]}
+            states = {entry["state"] for entry in api.ask("GET", "/v1/jobs")["jobs"]}
             if not waiting and states <= OVER:
                 break
             time.sleep(0.5)
-        found = {}
+        results = {}
         for _, job in jobs:
             path = f"/v1/jobs/{job['name']}"
             points = api.ask("GET", f"{path}/progress?limit=5000")["points"]
             record = api.ask("GET", path)
-            curve = [(_moment(one["at"]) - origin, float(one["minibatches"])) for one in points]
+            curve = [
+                (_moment(entry["at"]) - origin, float(entry["minibatches"])) for entry in points
+            ]
             ran = api.ask("GET", f"{path}/generations")["generations"]
-            first = min(ran, key=lambda one: int(one["generation"]), default=None)
+            first = min(ran, key=lambda entry: int(entry["generation"]), default=None)
             events = api.ask("GET", f"{path}/explain")["events"]
-            found[str(job["name"])] = Lived(
+            results[str(job["name"])] = Lived(
                 record,
                 _moment(record["submitted"]) - origin,
                 curve,
@@ -238,14 +240,14 @@ def live(
                 _changes(points, events),
                 next(
                     (
-                        float(one["data"]["restart"])
-                        for one in reversed(events)
-                        if one["kind"] == "remeasured" and "restart" in one["data"]
+                        float(entry["data"]["restart"])
+                        for entry in reversed(events)
+                        if entry["kind"] == "remeasured" and "restart" in entry["data"]
                     ),
                     None,
                 ),
             )
-        return found
+        return results
 
 
 def live_once(

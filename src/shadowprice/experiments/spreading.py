@@ -116,23 +116,23 @@ class Kept:
         names = (hashlib.sha256(prefix + self._key(case)).hexdigest() for case in cases)
         paths = [self._folder / f"{name}.pickle" for name in names]
         missing: list[int] = []
-        for at, path in enumerate(paths):
+        for index, path in enumerate(paths):
             kept = _read(path)
             if kept is None:
-                missing.append(at)
+                missing.append(index)
             else:
                 self.found += 1
-                took(at, *kept)
+                took(index, *kept)
 
         def keep(number: int, result: Any, seconds: float) -> None:
-            at = missing[number]
-            fresh = paths[at].with_suffix(".new")
+            index = missing[number]
+            fresh = paths[index].with_suffix(".new")
             fresh.write_bytes(pickle.dumps((result, seconds)))
-            fresh.rename(paths[at])
-            took(at, result, seconds)
+            fresh.rename(paths[index])
+            took(index, result, seconds)
 
         self._within.run(
-            work, [cases[at] for at in missing], lambda number: began(missing[number]), keep
+            work, [cases[index] for index in missing], lambda number: began(missing[number]), keep
         )
 
     def remove(self) -> None:

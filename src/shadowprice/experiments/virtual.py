@@ -96,8 +96,8 @@ def run_live(
         loop = asyncio.get_running_loop()
         memory = _MEMORY if _MEMORY.is_dir() else None
         with tempfile.TemporaryDirectory(prefix="shadowprice-virtual-", dir=memory) as folder:
-            true = {str(record["name"]): job for _, record, job in jobs}
-            executor = VirtualExecutor(clock, true)
+            behaviours = {str(record["name"]): job for _, record, job in jobs}
+            executor = VirtualExecutor(clock, behaviours)
             service = VirtualService(Path(folder), cluster, choice, clock, executor, settings)
             await service.start()
             start = loop.time()
@@ -107,7 +107,7 @@ def run_live(
             slot = float(service.service.cluster.slot_seconds)
             await service.run_until_over(start + seconds - loop.time(), slot / 2)
             service.check()
-            outcomes = {name: await _outcome(service, executor, name) for name in true}
+            outcomes = {name: await _outcome(service, executor, name) for name in behaviours}
             await service.stop()
             return outcomes
 

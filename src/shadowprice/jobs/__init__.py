@@ -405,8 +405,8 @@ def _whole(path: Path, step: int) -> bytes | None:
         return None
     magic, written, length, digest = _HEADER.unpack_from(content)
     data = content[_HEADER.size :]
-    whole = magic == _MAGIC and written == step and length == len(data)
-    return data if whole and hashlib.sha256(data).digest() == digest else None
+    valid = magic == _MAGIC and written == step and length == len(data)
+    return data if valid and hashlib.sha256(data).digest() == digest else None
 
 
 def _listed(directory: Path) -> Iterator[tuple[int, Path]]:

@@ -85,12 +85,12 @@ class Change:
         now, first = time.time(), began()
         start = max(0.0, now - first)
         try:
-            left: Any = json.loads((directory / _FILE).read_bytes())
+            record: Any = json.loads((directory / _FILE).read_bytes())
             # A file of an older generation says nothing about this change: the last generation was
             # stopped before it had restored anything, or died.
-            if (left["generation"], left["step"]) == (generation - 1, step):
-                away = max(0.0, first - float(left["at"]))
-                return cls(float(left["checkpoint"]), away, start, step)
+            if (record["generation"], record["step"]) == (generation - 1, step):
+                away = max(0.0, first - float(record["at"]))
+                return cls(float(record["checkpoint"]), away, start, step)
         except (OSError, ValueError, KeyError, TypeError):
             pass
         return cls(None, None, start, step)
@@ -107,7 +107,9 @@ class Change:
             return None
         pairs = zip(self._reached[:-1], self._reached[1:], strict=True)
         (steps, seconds), *rest = [(b[0] - a[0], b[1] - a[1]) for a, b in pairs]
-        typical = sorted(took / by for by, took in rest)[STEADY // 2]
+        typical = sorted(
+            stretch_seconds / stretch_steps for stretch_steps, stretch_seconds in rest
+        )[STEADY // 2]
         return max(0.0, seconds - steps * typical)
 
     def metrics(self) -> dict[str, float]:

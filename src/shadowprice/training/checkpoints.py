@@ -166,8 +166,8 @@ def load(directory: Path | None = None) -> Restored | None:
         Directory to read; by default the job's own.
     """
     directory = directory or jobs.current().checkpoint_dir
-    for found in jobs.saved(directory):
-        restored = _restored(found, directory)
+    for checkpoint in jobs.saved(directory):
+        restored = _restored(checkpoint, directory)
         if restored is not None:
             return restored
     return None
@@ -186,11 +186,11 @@ def load_together(directory: Path | None = None, group: Any = None) -> Restored 
         Group of the broadcast, which has to take tensors of the CPU.
     """
     directory = directory or jobs.current().checkpoint_dir
-    found = load(directory) if dist.get_rank() == 0 else None
-    head = torch.tensor([-1 if found is None else found.step, 0], dtype=torch.int64)
+    checkpoint = load(directory) if dist.get_rank() == 0 else None
+    head = torch.tensor([-1 if checkpoint is None else checkpoint.step, 0], dtype=torch.int64)
     data = b""
-    if found is not None:
-        data = bytes(packed({**found.state, _PIECES: list(found._digests)}))
+    if checkpoint is not None:
+        data = bytes(packed({**checkpoint.state, _PIECES: list(checkpoint._digests)}))
         head[1] = len(data)
     wait_for(dist.broadcast(head, 0, group=group, async_op=True))
     step, size = (int(number) for number in head)
@@ -198,8 +198,8 @@ def load_together(directory: Path | None = None, group: Any = None) -> Restored 
         return None
     content = torch.frombuffer(bytearray(data or bytes(size)), dtype=torch.uint8)
     wait_for(dist.broadcast(content, 0, group=group, async_op=True))
-    if found is not None:
-        return found
+    if checkpoint is not None:
+        return checkpoint
     state = unpacked(content.numpy().tobytes())
     digests = tuple(state.pop(_PIECES))
     return Restored(step, state, size, digests, directory)
@@ -221,9 +221,9 @@ def _restored(found: jobs.Checkpoint, directory: Path) -> Restored | None:
 
 
 def _piece(directory: Path, number: int, step: int, digest: str) -> bytes | None:
-    for found in jobs.saved(_folder(directory, number)):
-        if found.step == step and hashlib.sha256(found.data).hexdigest() == digest:
-            return found.data
+    for checkpoint in jobs.saved(_folder(directory, number)):
+        if checkpoint.step == step and hashlib.sha256(checkpoint.data).hexdigest() == digest:
+            return checkpoint.data
     return None
 
 

@@ -119,9 +119,9 @@ def join_group(
             timeout=patience + _MORE if backend == "nccl" else patience,
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainingError(
-            f"process {rank} of {world} did not find the others at {generation.address}: {said[0]}"
+            f"process {rank} of {world} did not find the others at {generation.address}: {lines[0]}"
         ) from error
     hold(dist.group.WORLD)
 

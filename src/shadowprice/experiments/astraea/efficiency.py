@@ -43,8 +43,8 @@ def _revenue(
     axis, value, size, count = point
     setting = PRESETS[preset]
     cluster = setting.cluster(USERS, size, HORIZON)
-    drawn, source = setting.draw(cluster, count, seed + trial, convex=convex)
-    outcome = setting.run(policy, cluster, drawn)
+    jobs, source = setting.draw(cluster, count, seed + trial, convex=convex)
+    outcome = setting.run(policy, cluster, jobs)
     return {
         "preset": preset,
         "utility": "convex" if convex else "linear",
@@ -79,9 +79,9 @@ def measure_fig4(settings: Settings) -> Tables:
             f"{preset}: {point[3]} jobs, {point[2]} servers, {policy}"
         ),
     )
-    each = pl.DataFrame(rows)
+    frame = pl.DataFrame(rows)
     keys = ("preset", "utility", "axis", "value", "policy", "arrivals")
-    means = each.group_by(keys, maintain_order=True).agg(
+    means = frame.group_by(keys, maintain_order=True).agg(
         pl.col("revenue", "ideal_revenue", "makespan").mean()
     )
     reference = means.filter(pl.col("policy") == "astraea").select(
@@ -112,12 +112,12 @@ def draw_fig4(tables: Tables, figure: Figure) -> None:
                 & (pl.col("axis") == axis)
             )
             for policy in POLICIES:
-                mine = table.filter(pl.col("policy") == policy).sort("value")
-                values = mine["revenue"] / 1000
-                axes.plot(mine["value"], values, "o-", color=COLOURS[policy], label=policy)
+                curve = table.filter(pl.col("policy") == policy).sort("value")
+                values = curve["revenue"] / 1000
+                axes.plot(curve["value"], values, "o-", color=COLOURS[policy], label=policy)
                 if policy in {"astraea", "batchsche"}:
-                    ideal = mine["ideal_revenue"] / 1000
-                    axes.plot(mine["value"], ideal, ":", color=COLOURS[policy])
+                    ideal = curve["ideal_revenue"] / 1000
+                    axes.plot(curve["value"], ideal, ":", color=COLOURS[policy])
             axes.set_ylim(bottom=0)
             axes.set_title(f"{utility}, {setting.title}", fontsize=9)
             axes.set_xlabel(axis)
@@ -134,8 +134,8 @@ def measure_table2(settings: Settings) -> Tables:
         settings.progress(done, len(cases), f"{preset}: {users} users")
         setting = PRESETS[preset]
         cluster = setting.cluster(users, SERVERS, HORIZON)
-        drawn, source = setting.draw(cluster, JOBS, settings.seed + trial)
-        outcome = setting.run("astraea", cluster, drawn)
+        jobs, source = setting.draw(cluster, JOBS, settings.seed + trial)
+        outcome = setting.run("astraea", cluster, jobs)
         rows.append(
             {
                 "preset": preset,
@@ -184,12 +184,10 @@ def measure_fig13(settings: Settings) -> Tables:
         settings.progress(index, len(PRESETS), preset)
         cluster = setting.cluster(USERS, SERVERS, HORIZON)
         total = int(sum(tenant.share["worker"] for tenant in cluster.tenants)) // MILLI
-        drawn, source = setting.draw(cluster, JOBS, settings.seed)
-        outcomes: dict[str, Outcome] = {
-            name: setting.run(name, cluster, drawn) for name in POLICIES
-        }
+        jobs, source = setting.draw(cluster, JOBS, settings.seed)
+        outcomes: dict[str, Outcome] = {name: setting.run(name, cluster, jobs) for name in POLICIES}
         outcomes["astraea, theta x 0.4"] = setting.run(
-            "astraea", cluster, drawn, theta_scale=LESS_THETA
+            "astraea", cluster, jobs, theta_scale=LESS_THETA
         )
         for policy, outcome in outcomes.items():
             busy = outcome.busy
@@ -227,12 +225,12 @@ def draw_fig13(tables: Tables, figure: Figure) -> None:
         spans = tables["makespan"].filter(pl.col("preset") == preset)
         cut = 1.15 * int(spans["slots_to_90_percent"].max())  # type: ignore[arg-type]  # integers
         for policy in (*POLICIES, "astraea, theta x 0.4"):
-            mine = tables["utilisation"].filter(
+            curve = tables["utilisation"].filter(
                 (pl.col("preset") == preset) & (pl.col("policy") == policy) & (pl.col("slot") < cut)
             )
             axes.step(
-                mine["slot"],
-                mine["share"],
+                curve["slot"],
+                curve["share"],
                 where="post",
                 color=COLOURS[policy.partition(",")[0]],
                 ls=":" if "," in policy else "-",
@@ -249,8 +247,8 @@ def _varied(
 ) -> tuple[float, int, str]:
     setting = VARIANTS[name]
     cluster = setting.cluster(USERS, servers, HORIZON)
-    drawn, source = setting.draw(cluster, count, seed + trial)
-    outcome = setting.run(policy, cluster, drawn)
+    jobs, source = setting.draw(cluster, count, seed + trial)
+    outcome = setting.run(policy, cluster, jobs)
     return outcome.revenue, max(outcome.busy.values(), default=0), source
 
 
@@ -271,8 +269,8 @@ def measure_settings(settings: Settings) -> Tables:
     )
     rows = []
     for index, (name, _) in enumerate(cases):
-        mine = results[index * len(POLICIES) : (index + 1) * len(POLICIES)]
-        (reference, peak, source), *others = mine
+        by_policy = results[index * len(POLICIES) : (index + 1) * len(POLICIES)]
+        (reference, peak, source), *others = by_policy
         cluster = VARIANTS[name].cluster(USERS, servers, HORIZON)
         rows.append(
             {
@@ -299,10 +297,10 @@ def draw_settings(tables: Tables, figure: Figure) -> None:
     table = tables["settings"]
     rows = np.arange(len(table))
     reported = {"batchsche": 1.58, "gandiva_fair": 1.24, "hived": 1.35}
-    for at, policy in enumerate(POLICIES[1:]):
+    for index, policy in enumerate(POLICIES[1:]):
         values = table[f"over_{policy}"].to_numpy()
         axes.barh(
-            rows + (at - 1) * 0.26,
+            rows + (index - 1) * 0.26,
             values,
             0.25,
             color=COLOURS[policy],

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 def _ratios(preset: str, trial: int, policy: str, seed: int) -> list[tuple[Any, ...]]:
     setting = PRESETS[preset]
     cluster = setting.cluster(USERS, SERVERS, HORIZON)
-    drawn, source = setting.draw(cluster, JOBS, seed + trial)
-    ratios = setting.run(policy, cluster, drawn).fairness()
+    jobs, source = setting.draw(cluster, JOBS, seed + trial)
+    ratios = setting.run(policy, cluster, jobs).fairness()
     return [(preset, policy, user, trial, ratio, source) for user, ratio in ratios.items()]
 
 
 def _variances(preset: str, count: int, trial: int, policy: str, seed: int) -> tuple[Any, ...]:
     setting = PRESETS[preset]
     cluster = setting.cluster(USERS, SERVERS, HORIZON)
-    drawn, source = setting.draw(cluster, count, seed + trial)
-    outcome = setting.run(policy, cluster, drawn)
+    jobs, source = setting.draw(cluster, count, seed + trial)
+    outcome = setting.run(policy, cluster, jobs)
     real = variance(list(outcome.fairness().values()))
     ideal = variance(list(outcome.fairness(ideal=True).values()))
     return (preset, policy, count, real, ideal, source)
@@ -50,29 +50,29 @@ def measure_fig7(settings: Settings) -> Tables:
     )
     rows = [row for rows in results for row in rows]
     schema = ["preset", "policy", "user", "trial", "ratio", "arrivals"]
-    each = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "policy", "user", "arrivals")
-    means = each.group_by(keys, maintain_order=True).agg(pl.col("ratio").mean())
+    means = frame.group_by(keys, maintain_order=True).agg(pl.col("ratio").mean())
     summary = means.group_by("preset", "policy", maintain_order=True).agg(
         (pl.col("ratio") >= 1).sum().alias("at_1_or_more"),
         pl.col("ratio").min().alias("lowest"),
         pl.col("ratio").max().alias("highest"),
         pl.col("ratio").var(ddof=0).alias("variance"),
     )
-    return {"ratios": means, "summary": summary, "trials": each}
+    return {"ratios": means, "summary": summary, "trials": frame}
 
 
 def draw_fig7(tables: Tables, figure: Figure) -> None:
     """Draw a row per preset and a panel per policy: ratios by user, and the line of fairness."""
     panels = figure.subplots(len(PRESETS), len(POLICIES), sharex=True, sharey=True)
     for axes, (preset, policy) in zip(panels.ravel(), product(PRESETS, POLICIES), strict=True):
-        mine = tables["ratios"].filter((pl.col("preset") == preset) & (pl.col("policy") == policy))
-        axes.bar(range(len(mine)), mine["ratio"], color=COLOURS[policy])
+        bars = tables["ratios"].filter((pl.col("preset") == preset) & (pl.col("policy") == policy))
+        axes.bar(range(len(bars)), bars["ratio"], color=COLOURS[policy])
         axes.axhline(1.0, color="black", lw=1, ls="--")
-        fair = int((mine["ratio"] >= 1).sum())
-        axes.set_title(f"{policy}: {fair} of {len(mine)} at 1 or more", fontsize=10)
+        fair = int((bars["ratio"] >= 1).sum())
+        axes.set_title(f"{policy}: {fair} of {len(bars)} at 1 or more", fontsize=10)
         axes.grid(visible=False, axis="x")
-        axes.set_xticks(range(len(mine)), mine["user"].to_list(), rotation=60, fontsize=7)
+        axes.set_xticks(range(len(bars)), bars["user"].to_list(), rotation=60, fontsize=7)
     for row, setting in zip(panels, PRESETS.values(), strict=True):
         row[0].set_ylabel(f"fairness ratio, {setting.title}", fontsize=9)
 
@@ -86,9 +86,9 @@ def measure_fig8(settings: Settings) -> Tables:
         lambda preset, count, _trial, policy, _seed: f"{preset}: {count} jobs, {policy}",
     )
     schema = ["preset", "policy", "jobs", "variance", "variance_ideal", "arrivals"]
-    each = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "policy", "jobs", "arrivals")
-    return {"variance": each.group_by(keys, maintain_order=True).mean()}
+    return {"variance": frame.group_by(keys, maintain_order=True).mean()}
 
 
 def draw_fig8(tables: Tables, figure: Figure) -> None:
@@ -97,9 +97,9 @@ def draw_fig8(tables: Tables, figure: Figure) -> None:
     for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         table = tables["variance"].filter(pl.col("preset") == preset)
         counts = sorted(table["jobs"].unique().to_list())
-        for at, policy in enumerate(POLICIES):
+        for index, policy in enumerate(POLICIES):
             heights = table.filter(pl.col("policy") == policy).sort("jobs")["variance"]
-            xs = np.arange(len(counts)) + (at - 1.5) * 0.2
+            xs = np.arange(len(counts)) + (index - 1.5) * 0.2
             axes.bar(xs, heights, 0.19, color=COLOURS[policy], label=policy)
         axes.set_xticks(range(len(counts)), [str(count) for count in counts])
         axes.set(xlabel="jobs", title=setting.title)

@@ -36,8 +36,8 @@ def _times(settings: Settings, points: list[tuple[int, int]]) -> pl.DataFrame:
         setting = PRESETS[preset]
         cluster = setting.cluster(USERS, servers, HORIZON)
         for trial in range(trials_of(settings)):
-            drawn, source = setting.draw(cluster, count, settings.seed + trial)
-            outcome = setting.run("astraea", cluster, drawn)
+            jobs, source = setting.draw(cluster, count, settings.seed + trial)
+            outcome = setting.run("astraea", cluster, jobs)
             rows.append(
                 {
                     "preset": preset,
@@ -89,8 +89,8 @@ def draw_fig10(tables: Tables, figure: Figure) -> None:
 def _scaled(preset: str, count: int, scale: float, seed: int) -> tuple[Any, ...]:
     setting = PRESETS[preset]
     cluster = setting.cluster(USERS, SERVERS, HORIZON)
-    drawn, source = setting.draw(cluster, count, seed)
-    outcome = setting.run("astraea", cluster, drawn, theta_scale=scale)
+    jobs, source = setting.draw(cluster, count, seed)
+    outcome = setting.run("astraea", cluster, jobs, theta_scale=scale)
     return (preset, count, scale, outcome.revenue, outcome.ideal, source)
 
 
@@ -107,9 +107,9 @@ def measure_fig11(settings: Settings) -> Tables:
         lambda preset, count, scale, _seed: f"{preset}: {count} jobs, {scale:.0%}",
     )
     schema = ["preset", "jobs", "scale", "revenue", "ideal_revenue", "arrivals"]
-    each = pl.DataFrame(rows, schema=schema, orient="row")
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     keys = ("preset", "jobs", "scale", "arrivals")
-    means = each.group_by(keys, maintain_order=True).mean()
+    means = frame.group_by(keys, maintain_order=True).mean()
     exact = means.filter(pl.col("scale") == 1.0).select(
         "preset", "jobs", base="revenue", ideal_base="ideal_revenue"
     )
@@ -125,11 +125,11 @@ def draw_fig11(tables: Tables, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         table = tables["theta"].filter(pl.col("preset") == preset)
-        for at, count in enumerate(sorted(table["jobs"].unique().to_list())):
-            mine = table.filter(pl.col("jobs") == count).sort("scale")
+        for index, count in enumerate(sorted(table["jobs"].unique().to_list())):
+            curve = table.filter(pl.col("jobs") == count).sort("scale")
             label = f"{count} jobs"
-            axes.plot(mine["scale"], mine["relative"], "o-", color=PALETTE[at], label=label)
-            axes.plot(mine["scale"], mine["ideal_relative"], ":", color=PALETTE[at])
+            axes.plot(curve["scale"], curve["relative"], "o-", color=PALETTE[index], label=label)
+            axes.plot(curve["scale"], curve["ideal_relative"], ":", color=PALETTE[index])
         axes.axvline(1.0, color="#6B6B6B", lw=1, ls="--")
         axes.set_xscale("log")
         ticks = [0.05, 0.2, 0.5, 1.0, 2.0, 5.0]
@@ -145,8 +145,8 @@ def measure_fig12(settings: Settings) -> Tables:
     rows = []
     for preset, setting in PRESETS.items():
         cluster = setting.cluster(USERS, SERVERS, HORIZON)
-        drawn, source = setting.draw(cluster, JOBS, settings.seed)
-        outcome = setting.run("astraea", cluster, drawn)
+        jobs, source = setting.draw(cluster, JOBS, settings.seed)
+        outcome = setting.run("astraea", cluster, jobs)
         for name, commit in outcome.commits.items():
             loan = name in outcome.borrowers
             rows.append(
@@ -173,13 +173,13 @@ def draw_fig12(tables: Tables, figure: Figure) -> None:
             (False, GREEN, "own share: not paid"),
             (True, PALETTE[1], "borrowed: paid"),
         ):
-            mine = table.filter(pl.col("borrowed") == loan)
+            dots = table.filter(pl.col("borrowed") == loan)
             axes.plot(
-                mine["ideal_revenue"],
-                mine["cost"],
+                dots["ideal_revenue"],
+                dots["cost"],
                 ".",
                 color=colour,
-                label=f"{label} ({len(mine)})",
+                label=f"{label} ({len(dots)})",
                 alpha=0.7,
             )
         axes.plot([0, 1000], [0, 1000], color="black", lw=1, ls="--")

@@ -120,7 +120,9 @@ def offline(cluster: Cluster, jobs: Sequence[Job], *, time_limit: float = TIME_L
         tenancy.ps[0],
         TIMESPAN,
         releases=[job.arrival - first for job in jobs],
-        worth=lambda at, end: utility_value(jobs[at].utility, first + end - 1 - jobs[at].arrival),
+        worth=lambda index, end: utility_value(
+            jobs[index].utility, first + end - 1 - jobs[index].arrival
+        ),
     )
     return batch.solve(placed=False, time_limit=time_limit, gap=1e-3)
 
@@ -130,15 +132,15 @@ def _rows(
 ) -> list[dict[str, Any]]:
     setting, convex = CASES[name]
     cluster = setting.cluster(2, size, 64 if setting is SMALL else 512)
-    drawn, source = setting.draw(cluster, count, first + 1000 * trial + count, convex=convex)
+    jobs, source = setting.draw(cluster, count, first + 1000 * trial + count, convex=convex)
     if setting is SMALL:
-        best = offline(cluster, drawn)
+        best = offline(cluster, jobs)
         bound, proved = best.bound, best.proved
     else:
-        bound, proved = linear_bound(cluster, drawn), False
+        bound, proved = linear_bound(cluster, jobs), False
     rows = []
     for policy in policies:
-        outcome = setting.run(policy, cluster, drawn)
+        outcome = setting.run(policy, cluster, jobs)
         rows.append(
             {
                 "case": name,
@@ -167,15 +169,15 @@ def measure(
         lambda name, size, count, *_: f"{name}: {count} jobs, {size} servers",
     )
     rows = [row for rows in results for row in rows]
-    each = pl.DataFrame(rows)
+    frame = pl.DataFrame(rows)
     keys = ("case", "policy", "jobs", "servers", "arrivals")
-    ratio = each.group_by(keys, maintain_order=True).agg(
+    ratio = frame.group_by(keys, maintain_order=True).agg(
         (pl.col("revenue") / pl.col("offline_bound")).mean().alias("ratio"),
         (pl.col("revenue") / pl.col("offline_bound")).min().alias("least"),
         (pl.col("ideal_revenue") / pl.col("offline_bound")).mean().alias("ideal_ratio"),
         pl.col("optimum_proved").mean(),
     )
-    return {"ratio": ratio, "trials": each}
+    return {"ratio": ratio, "trials": frame}
 
 
 def measure_fig5(settings: Settings) -> Tables:
@@ -195,11 +197,11 @@ def draw_fig5(tables: Tables, figure: Figure) -> None:
     panels = figure.subplots(1, len(CASES), sharey=True)
     for axes, kind in zip(panels, CASES, strict=True):
         table = tables["ratio"].filter(pl.col("case") == kind)
-        for at, count in enumerate(sorted(table["jobs"].unique().to_list())):
-            mine = table.filter(pl.col("jobs") == count).sort("servers")
-            colour = PALETTE[at]
-            axes.plot(mine["servers"], mine["ratio"], "o-", color=colour, label=f"{count} jobs")
-            axes.plot(mine["servers"], mine["ideal_ratio"], ":", color=colour)
+        for index, count in enumerate(sorted(table["jobs"].unique().to_list())):
+            curve = table.filter(pl.col("jobs") == count).sort("servers")
+            colour = PALETTE[index]
+            axes.plot(curve["servers"], curve["ratio"], "o-", color=colour, label=f"{count} jobs")
+            axes.plot(curve["servers"], curve["ideal_ratio"], ":", color=colour)
         axes.axhline(0.6, color="#6B6B6B", lw=1, ls="--")
         axes.set(xlabel="servers", title=TITLES[kind])
     panels[0].annotate("the paper: above 0.6", (5, 0.62), color="#6B6B6B", va="bottom")
@@ -214,9 +216,9 @@ def draw_fig6(tables: Tables, figure: Figure) -> None:
     for axes, kind in zip(panels, CASES, strict=True):
         table = tables["ratio"].filter(pl.col("case") == kind)
         counts = sorted(table["jobs"].unique().to_list())
-        for at, policy in enumerate(POLICIES):
+        for index, policy in enumerate(POLICIES):
             heights = table.filter(pl.col("policy") == policy).sort("jobs")["ratio"]
-            xs = np.arange(len(counts)) + (at - 1.5) * 0.2
+            xs = np.arange(len(counts)) + (index - 1.5) * 0.2
             bars = axes.bar(xs, heights, 0.19, color=COLOURS[policy], label=policy)
             axes.bar_label(bars, fmt="%.2f", fontsize=7)
         axes.set_xticks(range(len(counts)), [f"{count} jobs" for count in counts])

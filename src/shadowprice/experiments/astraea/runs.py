@@ -75,7 +75,7 @@ class Outcome(Observer):
 
     def slot_running(self, engine: Engine, slot: int) -> None:
         """Record the number of running workers."""
-        self.busy[slot] = sum(place.total_workers for place in engine.running.values())
+        self.busy[slot] = sum(placement.total_workers for placement in engine.running.values())
 
     def decided(self, seconds: float) -> None:
         """Record the time of a decision."""

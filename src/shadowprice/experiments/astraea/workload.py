@@ -258,6 +258,6 @@ def draw_jobs(
 
 
 def _owner(cluster: str, names: Sequence[str], rng: np.random.Generator) -> str:
-    mine = [name for name in names if name.partition("/")[0] == cluster]
+    users = [name for name in names if name.partition("/")[0] == cluster]
     # Jobs of virtual clusters beyond the chosen ones go to any user.
-    return str(rng.choice(mine or list(names)))
+    return str(rng.choice(users or list(names)))

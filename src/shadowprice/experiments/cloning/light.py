@@ -141,7 +141,7 @@ def measure_relaxed(settings: Settings) -> Tables:
                 rows.append({"epsilon": float(epsilon), "tasks": tasks, "excess": excess})
     rng = np.random.default_rng(settings.seed)
     draws = 100 if settings.quick else 1500
-    drawn: list[dict[str, Any]] = []
+    random_rows: list[dict[str, Any]] = []
     for index in range(draws):
         settings.progress(index, draws, "random jobs, whole copies")
         tasks = int(rng.choice([2, 5, 10, 20]))
@@ -153,7 +153,7 @@ def measure_relaxed(settings: Settings) -> Tables:
         epsilon = float(rng.choice([0.01, 0.05, 0.1, 0.2, 0.4]))
         problem = CloningProblem(groups, 40 * tasks, float(rng.uniform(25.0, 60.0)), epsilon)
         relaxed = solve(problem, constraint=Constraint.RELAXED)
-        drawn.append(
+        random_rows.append(
             {
                 "epsilon": epsilon,
                 "tasks": tasks,
@@ -162,7 +162,7 @@ def measure_relaxed(settings: Settings) -> Tables:
                 "saved": 1.0 - relaxed.expected_cost / solve(problem).expected_cost,
             }
         )
-    return {"continuous": pl.DataFrame(rows), "whole": pl.DataFrame(drawn)}
+    return {"continuous": pl.DataFrame(rows), "whole": pl.DataFrame(random_rows)}
 
 
 def draw_relaxed(tables: Tables, figure: Figure) -> None:
@@ -226,18 +226,18 @@ def draw_theorem(tables: Tables, figure: Figure) -> None:
         "continuous": "Theorem 1 before rounding, over the optimum",
         "whole": "Rounded up, over the best whole copies",
     }
-    for place, (name, title) in enumerate(titles.items()):
+    for index, (name, title) in enumerate(titles.items()):
         rows = tables["theorem"].group_by("spread").agg(
             pl.col(name).median().alias("median"),
             pl.col(name).quantile(0.1).alias("low"),
             pl.col(name).quantile(0.9).alias("high"),
         ).sort("spread")  # fmt: skip
         low, high = (100 * rows[column].to_numpy() for column in ("low", "high"))
-        axes[place].fill_between(
-            rows["spread"], low, high, color=PALETTE[place], alpha=0.2, linewidth=0,
+        axes[index].fill_between(
+            rows["spread"], low, high, color=PALETTE[index], alpha=0.2, linewidth=0,
             label="10 % to 90 % of draws",
         )  # fmt: skip
-        axes[place].plot(rows["spread"], 100 * rows["median"], color=PALETTE[place], label="median")
-        axes[place].set(title=title, ylabel="extra machine time, %", ylim=(0, None))
-        _means_axis(axes[place], "longest over shortest mean (about)", (1, 2, 5, 10, 20))
-        axes[place].legend(loc="upper left" if place == 0 else "best")
+        axes[index].plot(rows["spread"], 100 * rows["median"], color=PALETTE[index], label="median")
+        axes[index].set(title=title, ylabel="extra machine time, %", ylim=(0, None))
+        _means_axis(axes[index], "longest over shortest mean (about)", (1, 2, 5, 10, 20))
+        axes[index].legend(loc="upper left" if index == 0 else "best")

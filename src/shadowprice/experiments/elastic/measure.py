@@ -110,34 +110,34 @@ def measure_elastic(settings: Settings) -> Tables:
         raise MissingExtraError("uvicorn", "service", "running the live service")
     where = settings.where or HERE
     policies = POLICIES[:2] if settings.quick else POLICIES
-    asked = WORKLOAD[:4] if settings.quick else WORKLOAD
+    workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
     (steps,) = settings.each(_profiled, [(WIDTHS,)], lambda *_: "measuring the job")
     speeds = {n: rounded(per_second) for n, (per_second, _) in steps.items()}
     (start,) = settings.each(
         _started, [(speeds, where, settings.seed)], lambda *_: "measuring a start"
     )
-    least = start + 1.0 / speeds[1]  # a step is finished before it stops
-    long = math.ceil(STARTS * least / SLOT) * SLOT
+    minimum = start + 1.0 / speeds[1]  # a step is finished before it stops
+    long = math.ceil(STARTS * minimum / SLOT) * SLOT
     (move,) = settings.each(
         _moved, [(speeds, where, settings.seed, long)], lambda *_: "measuring a move"
     )
-    restart = max(least, move)
+    restart = max(minimum, move)
     times = math.ceil(STARTS * restart / SLOT)
     slot = times * SLOT
     jobs = [
-        (one.after, _record(one, speeds, settings.seed, restart))
-        for one in (one.stretched(times) for one in asked)
+        (job.after, _record(job, speeds, settings.seed, restart))
+        for job in (job.stretched(times) for job in workload)
     ]
     ran = settings.each(
         _lived,
-        [(jobs, who, slot, where) for who in policies],
-        lambda _jobs, who, *_: f"really running under {who.label}",
+        [(jobs, choice, slot, where) for choice in policies],
+        lambda _jobs, choice, *_: f"really running under {choice.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    for who, lived in zip(policies, ran, strict=True):
-        _compare(who, slot, jobs, lived, rows, curves)
+    for choice, lived in zip(policies, ran, strict=True):
+        _compare(choice, slot, jobs, lived, rows, curves)
     measured = [
         {"workers": n, "per_second": per_second, "half_width": half_width}
         for n, (per_second, half_width) in steps.items()
@@ -159,7 +159,7 @@ def measure_elastic(settings: Settings) -> Tables:
                 }
             ]
         ),
-        "summary": _summary(table, progress, [who.label for who in policies]),
+        "summary": _summary(table, progress, [choice.label for choice in policies]),
     }
 
 
@@ -177,8 +177,8 @@ def _probe(
     number: int, steps: int, speeds: Mapping[int, float], seed: int, tenant: str = "vision"
 ) -> dict[str, Any]:
     """Return a job that only serves to measure its starts."""
-    asked = Asked(f"probe-{number}", tenant, 0.0, steps, {"kind": "constant", "value": 1})
-    return _record(asked, speeds, seed, 0.0)
+    job = Asked(f"probe-{number}", tenant, 0.0, steps, {"kind": "constant", "value": 1})
+    return _record(job, speeds, seed, 0.0)
 
 
 def _moved(speeds: Mapping[int, float], where: Where, seed: int, slot: float) -> float:
@@ -240,7 +240,7 @@ def _path() -> dict[str, str]:
 
 
 def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) -> dict[str, Any]:
-    words = [sys.executable, str(SCRIPT), "--steps", str(one.steps), "--seed", str(seed)]
+    argv = [sys.executable, str(SCRIPT), "--steps", str(one.steps), "--seed", str(seed)]
     return {
         "name": one.name,
         "tenant": one.tenant,
@@ -250,7 +250,7 @@ def _record(one: Asked, speeds: Mapping[int, float], seed: int, restart: float) 
         "worker": {"cpu": 1, "memory": "512MiB"},
         "restart": f"{restart:.2f}s",
         "utility": dict(one.utility),
-        "run": {"command": words, "env": _path(), "retries": 2, "grace": "20s"},
+        "run": {"command": argv, "env": _path(), "retries": 2, "grace": "20s"},
     }
 
 
@@ -307,12 +307,12 @@ def _compare(
             {
                 "policy": policy,
                 "job": name,
-                "slot": at,
-                "until": (at + 1) * slot,
-                "predicted": min(1.0, predicted[at] / work),
-                "measured": measured[at] / work,
+                "slot": index,
+                "until": (index + 1) * slot,
+                "predicted": min(1.0, predicted[index] / work),
+                "measured": measured[index] / work,
             }
-            for at in range(last + 1)
+            for index in range(last + 1)
         )
 
 

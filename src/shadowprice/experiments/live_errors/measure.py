@@ -96,16 +96,20 @@ def _earned(
     outcomes = run_live(
         CLUSTER, workload.submissions(error), choice, (slots + 100.0) * SLOT
     ).values()
-    done = sum(one.done for one in outcomes)
+    done = sum(outcome.done for outcome in outcomes)
     return row | {
-        "value": sum(one.utility for one in outcomes) / offer,
-        "finished": sum(one.state == "finished" for one in outcomes),
-        "promised": sum(one.kept is not None for one in outcomes),
-        "kept": sum(one.kept is True for one in outcomes),
-        "learnt": sum(one.kept is not None and one.has_learnt_margin for one in outcomes),
-        "learnt_kept": sum(one.kept is True and one.has_learnt_margin for one in outcomes),
-        "moves": sum(max(0, one.generations - 1) for one in outcomes),
-        "lost": sum(one.lost for one in outcomes) / done if done else 0.0,
+        "value": sum(outcome.utility for outcome in outcomes) / offer,
+        "finished": sum(outcome.state == "finished" for outcome in outcomes),
+        "promised": sum(outcome.kept is not None for outcome in outcomes),
+        "kept": sum(outcome.kept is True for outcome in outcomes),
+        "learnt": sum(
+            outcome.kept is not None and outcome.has_learnt_margin for outcome in outcomes
+        ),
+        "learnt_kept": sum(
+            outcome.kept is True and outcome.has_learnt_margin for outcome in outcomes
+        ),
+        "moves": sum(max(0, outcome.generations - 1) for outcome in outcomes),
+        "lost": sum(outcome.lost for outcome in outcomes) / done if done else 0.0,
     }
 
 
@@ -136,9 +140,11 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
         apart = against(values[REFERENCE], [values[policy] for policy in others])
         paired = dict(zip(others, apart, strict=True))
         for policy, earned in values.items():
-            mine = same.filter(pl.col("policy") == policy)
+            rows_of_policy = same.filter(pl.col("policy") == policy)
             mean, difference = interval(earned), paired.get(policy)
-            promised, learnt = (int(mine[name].sum() or 0) for name in ("promised", "learnt"))
+            promised, learnt = (
+                int(rows_of_policy[name].sum() or 0) for name in ("promised", "learnt")
+            )
             rows.append(
                 {
                     "policy": policy,
@@ -148,13 +154,15 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
                     "below_reference": None if difference is None else -difference.difference.mean,
                     "below_half": None if difference is None else difference.difference.half,
                     "p": None if difference is None else difference.adjusted,
-                    "finished": mine["finished"].mean(),
+                    "finished": rows_of_policy["finished"].mean(),
                     "promised": promised,
-                    "kept": int(mine["kept"].sum() or 0) / promised if promised else None,
+                    "kept": int(rows_of_policy["kept"].sum() or 0) / promised if promised else None,
                     "learnt": learnt,
-                    "learnt_kept": int(mine["learnt_kept"].sum() or 0) / learnt if learnt else None,
-                    "moves": mine["moves"].mean(),
-                    "lost": mine["lost"].mean(),
+                    "learnt_kept": int(rows_of_policy["learnt_kept"].sum() or 0) / learnt
+                    if learnt
+                    else None,
+                    "moves": rows_of_policy["moves"].mean(),
+                    "lost": rows_of_policy["lost"].mean(),
                 }
             )
     return pl.DataFrame(rows, infer_schema_length=None)
@@ -172,16 +180,16 @@ def draw_errors(tables: Tables, figure: Figure) -> None:
     )
     policies = summary["policy"].unique(maintain_order=True).to_list()
     for panel, (column, title, scale) in zip(panels, columns, strict=True):
-        for at, policy in enumerate(policies):
+        for index, policy in enumerate(policies):
             rows = summary.filter(pl.col("policy") == policy).drop_nulls(column).sort("error")
             if not len(rows):
                 continue
             panel.plot(
                 100.0 * rows["error"],
                 scale * rows[column],
-                marker="o^sv"[at // 4 % 4],
-                color=POLICY_COLOURS.get(str(policy), PALETTE[at % len(PALETTE)]),
-                linestyle=("-", "--", ":")[at // len(PALETTE) % 3],
+                marker="o^sv"[index // 4 % 4],
+                color=POLICY_COLOURS.get(str(policy), PALETTE[index % len(PALETTE)]),
+                linestyle=("-", "--", ":")[index // len(PALETTE) % 3],
                 label=policy,
             )
         panel.set(title=title, xlabel="errors of stated work, at most (%)")

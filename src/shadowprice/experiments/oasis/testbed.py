@@ -102,10 +102,10 @@ def draw_utility(tables: Tables, figure: Figure) -> None:
     """Draw the mean total utility of each policy, with its standard error (Fig. 7)."""
     panel = figure.subplots()
     summary = {row["policy"]: row for row in tables["summary"].iter_rows(named=True)}
-    for at, variant in enumerate(POLICY_VARIANTS):
+    for index, variant in enumerate(POLICY_VARIANTS):
         row = summary[variant.key]
         bar = panel.bar(
-            at,
+            index,
             row["utility"],
             0.65,
             yerr=row["standard_error"],
@@ -122,12 +122,12 @@ def draw_utility(tables: Tables, figure: Figure) -> None:
 def draw_lateness(tables: Tables, figure: Figure) -> None:
     """Draw completion minus target of completed jobs, with whiskers at 5 and 95 % (Fig. 8)."""
     panel = figure.subplots()
-    for at, variant in enumerate(POLICY_VARIANTS):
-        mine = tables["jobs"].filter(pl.col("policy") == variant.key)
-        done = mine.filter(pl.col("completion").is_not_null())
+    for index, variant in enumerate(POLICY_VARIANTS):
+        jobs = tables["jobs"].filter(pl.col("policy") == variant.key)
+        done = jobs.filter(pl.col("completion").is_not_null())
         panel.boxplot(
             [done["late"].drop_nulls().to_numpy()],
-            positions=[at],
+            positions=[index],
             widths=0.55,
             whis=(5, 95),
             showfliers=False,
@@ -139,8 +139,8 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
             medianprops={"color": "black"},
         )
         panel.annotate(
-            f"{len(done) / len(mine):.0%} done",
-            (at, 1.0),
+            f"{len(done) / len(jobs):.0%} done",
+            (index, 1.0),
             xycoords=("data", "axes fraction"),
             ha="center",
             va="top",

@@ -81,13 +81,13 @@ def draw(tables: Tables, figure: Figure) -> None:
     table = tables["completion"]
     panels = figure.subplots(1, 2, sharey=True)
     for panel, kind in zip(panels, CLASSES, strict=True):
-        for at, variant in enumerate(POLICY_VARIANTS):
-            mine = table.filter((pl.col("class") == kind) & (pl.col("policy") == variant.key))
-            late = mine["late"].drop_nulls().to_numpy()
+        for index, variant in enumerate(POLICY_VARIANTS):
+            jobs = table.filter((pl.col("class") == kind) & (pl.col("policy") == variant.key))
+            late = jobs["late"].drop_nulls().to_numpy()
             if len(late):
                 panel.boxplot(
                     [late],
-                    positions=[at],
+                    positions=[index],
                     widths=0.55,
                     whis=(5, 95),
                     showfliers=False,
@@ -100,11 +100,11 @@ def draw(tables: Tables, figure: Figure) -> None:
                     whiskerprops={"color": variant.colour},
                     capprops={"color": variant.colour},
                 )
-            share = len(late) / max(len(mine), 1)
+            share = len(late) / max(len(jobs), 1)
             met = float(np.mean(late <= 0)) * share if len(late) else 0.0
             panel.annotate(
                 f"{share:.0%} done\n{met:.0%} on time",
-                (at, 1.0),
+                (index, 1.0),
                 xycoords=("data", "axes fraction"),
                 ha="center",
                 va="top",

@@ -84,11 +84,11 @@ def draw_policies(tables: Tables, figure: Figure) -> None:
     table = tables["utility"]
     panels = figure.subplots(1, len(CASES))
     for panel, (name, case) in zip(panels, CASES.items(), strict=True):
-        mine = table.filter(pl.col("case") == name)
+        rows = table.filter(pl.col("case") == name)
         for variant in POLICY_VARIANTS:
-            _curve(panel, mine.filter(pl.col("policy") == variant.key), variant)
+            _curve(panel, rows.filter(pl.col("policy") == variant.key), variant)
         panel.set(xlabel="jobs", title=case.title[0].upper() + case.title[1:])
-        panel.set_xticks(mine["jobs"].unique().sort().to_list())
+        panel.set_xticks(rows["jobs"].unique().sort().to_list())
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("total utility")
     panels[0].legend(fontsize=8)
@@ -130,9 +130,9 @@ def draw_scales(tables: Tables, figure: Figure) -> None:
     panels = figure.subplots(len(BASES), len(READINGS), sharex=True, sharey="row")
     for row, base in zip(panels, BASES, strict=True):
         for panel, (reading, title) in zip(row, READINGS.items(), strict=True):
-            mine = means.filter((pl.col("policy") == base.key) & (pl.col("wrong") == reading))
-            for colour, scale in zip(PALETTE, mine["scale"].unique().sort(), strict=False):
-                curve = mine.filter(pl.col("scale") == scale).sort("jobs")
+            rows = means.filter((pl.col("policy") == base.key) & (pl.col("wrong") == reading))
+            for colour, scale in zip(PALETTE, rows["scale"].unique().sort(), strict=False):
+                curve = rows.filter(pl.col("scale") == scale).sort("jobs")
                 panel.plot(
                     curve["jobs"].to_numpy(),
                     curve["utility"].to_numpy(),
@@ -141,7 +141,7 @@ def draw_scales(tables: Tables, figure: Figure) -> None:
                     label=f"{scale:.0%}",
                 )
             panel.set_title(f"{base.label}: {title}")
-            panel.set_xticks(mine["jobs"].unique().sort().to_list())
+            panel.set_xticks(rows["jobs"].unique().sort().to_list())
             panel.set_ylim(bottom=0)
         row[0].set_ylabel("total utility")
     for panel in panels[-1]:

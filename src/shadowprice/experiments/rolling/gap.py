@@ -99,19 +99,19 @@ def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
 
 def _at_one(price: float, file: Path) -> tuple[PolicyChoice, ...]:
     """Return policies with the same uniform price, which differ in how they treat plans."""
-    given = {"prices": "given", "price": price}
+    uniform = {"prices": "given", "price": price}
     return (
         PolicyChoice("oasis", {"prices": f"fixed:{file}"}, "oasis at one price"),
         PolicyChoice(
             "rolling",
-            {**given, **ALONE, "revision": False},
+            {**uniform, **ALONE, "revision": False},
             "rolling at that price, plans never revised",
         ),
-        PolicyChoice("rolling", {**given, **ALONE}, "rolling at that price, plans revised"),
+        PolicyChoice("rolling", {**uniform, **ALONE}, "rolling at that price, plans revised"),
         PolicyChoice(
-            "rolling", {**given, "standby": False}, "the same, what plans leave is dealt out"
+            "rolling", {**uniform, "standby": False}, "the same, what plans leave is dealt out"
         ),
-        PolicyChoice("rolling", given, "the same, and jobs without a promise wait"),
+        PolicyChoice("rolling", uniform, "the same, and jobs without a promise wait"),
     )
 
 

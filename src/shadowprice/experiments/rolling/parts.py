@@ -104,8 +104,8 @@ def draw(tables: Tables, figure: Figure) -> None:
     names = table["workload"].unique(maintain_order=True).to_list()
     panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
     for panel, name, colour in zip(panels, names, PALETTE, strict=False):
-        mine = table.filter(pl.col("workload") == name)
-        panel.barh(mine["policy"].to_list(), mine["share"].to_numpy(), color=colour)
+        rows = table.filter(pl.col("workload") == name)
+        panel.barh(rows["policy"].to_list(), rows["share"].to_numpy(), color=colour)
         panel.set(title=name, xlim=(0, 1), xlabel="of the value on offer")
         panel.tick_params(axis="y", labelsize=7)
     panels[0].invert_yaxis()

@@ -107,7 +107,10 @@ def workloads(*, quick: bool) -> list[Workload]:
     """Return the available workloads; if quick, windows of a few hundred jobs."""
     part = "limit=120" if quick else ""
     available = [
-        *(Workload(f"ITP cluster0{at}", _with(ITP.format(at), part)) for at in range(1, 7)),
+        *(
+            Workload(f"ITP cluster0{number}", _with(ITP.format(number), part))
+            for number in range(1, 7)
+        ),
         *(Workload(f"Philly {vc}", _with(PHILLY, f"vc={vc}", part)) for vc in CIRCLES),
         *(() if quick else (Workload("Philly", PHILLY),)),
         Workload("Philly, 6,000 jobs", _with(PHILLY, "from=20d", part or "limit=6000")),

@@ -50,10 +50,10 @@ def draw(tables: Tables, figure: Figure) -> None:
     panel = figure.subplots()
     names = table["workload"].unique(maintain_order=True).to_list()
     for index, policy in enumerate(table["policy"].unique(maintain_order=True)):
-        mine = table.filter(pl.col("policy") == policy)
-        rows = [names.index(name) for name in mine["workload"]]
+        points = table.filter(pl.col("policy") == policy)
+        rows = [names.index(name) for name in points["workload"]]
         panel.plot(
-            mine["share"].to_numpy(),
+            points["share"].to_numpy(),
             np.array(rows),
             "D" if policy == "rolling" else "o",
             color=PALETTE[index % len(PALETTE)],

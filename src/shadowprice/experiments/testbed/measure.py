@@ -86,17 +86,17 @@ def measure_testbed(settings: Settings) -> Tables:
     files = _files(size, settings.seed, restart)
     ran = settings.each(
         _ran,
-        [(size, who, where, settings.seed, restart) for who in size.policies],
-        lambda _size, who, *_: f"really running under {who.label}",
+        [(size, choice, where, settings.seed, restart) for choice in size.policies],
+        lambda _size, choice, *_: f"really running under {choice.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     hindsight: list[float] = []
-    for who, lived in zip(size.policies, ran, strict=True):
-        _compare(files, who, lived, rows, curves)
+    for choice, lived in zip(size.policies, ran, strict=True):
+        _compare(files, choice, lived, rows, curves)
         mean_start = _mean_start(files, lived)
         adjusted = _files(size, settings.seed, restart if mean_start is None else mean_start)
-        hindsight.append(_predicted_utility(adjusted, who, lived))
+        hindsight.append(_predicted_utility(adjusted, choice, lived))
     # A column without values has no type of its own.
     integers = dict.fromkeys(("completion", "predicted_completion"), pl.Int64)
     floats = dict.fromkeys(("late", "predicted_late", "start"), pl.Float64)
@@ -108,9 +108,9 @@ def measure_testbed(settings: Settings) -> Tables:
         "starts": pl.DataFrame(
             [{"executor": where.executor, "slot": size.seconds, "start": start}]
         ),
-        "summary": _summary(table, progress, [who.label for who in size.policies]).with_columns(
-            hindsight_utility=pl.Series(hindsight)
-        ),
+        "summary": _summary(
+            table, progress, [choice.label for choice in size.policies]
+        ).with_columns(hindsight_utility=pl.Series(hindsight)),
     }
 
 
@@ -147,7 +147,9 @@ def _started(size: Size, where: Where, seed: int) -> float:
     files = _files(size, seed, None)
     waves = [wave for wave in (files.jobs[:PROBED], files.jobs[PROBED : 2 * PROBED]) if wave]
     jobs = [
-        {**job, "arrival": f"{APART * at} slots"} for at, wave in enumerate(waves) for job in wave
+        {**job, "arrival": f"{APART * number} slots"}
+        for number, wave in enumerate(waves)
+        for job in wave
     ]
     once = APART * len(waves)
     for slots in (once, PATIENT * once):

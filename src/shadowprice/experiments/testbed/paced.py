@@ -82,8 +82,10 @@ IN_TURN: Final = frozenset({"oasis"})
 def measure_paced(settings: Settings) -> Tables:
     """Run one draw under several policies, and simulate it as it was submitted."""
     where = settings.where or Where()
-    shown = AT_ONCE if where.executor == "local" else IN_TURN
-    variants = [replace(candidate, end=False) for candidate in VARIANTS if candidate.label in shown]
+    labels = AT_ONCE if where.executor == "local" else IN_TURN
+    variants = [
+        replace(candidate, end=False) for candidate in VARIANTS if candidate.label in labels
+    ]
     at_once = len(variants) if where.executor == "local" else 1
     slots = 3 if settings.quick else 10
     files = scaled(SECONDS, seed=settings.seed, slots=slots, restart=RESTART)
@@ -163,9 +165,9 @@ def draw_paced(tables: Tables, figure: Figure) -> None:
     policies = summary["policy"].to_list()
     colours = [POLICY_COLOURS.get(policy, PALETTE[1]) for policy in policies]
     places = range(len(policies))
-    panel.bar([at - 0.2 for at in places], summary["predicted_utility"], 0.38, color=colours,
+    panel.bar([x - 0.2 for x in places], summary["predicted_utility"], 0.38, color=colours,
               alpha=0.35)  # fmt: skip
-    bars = panel.bar([at + 0.2 for at in places], summary["utility"], 0.38, color=colours)
+    bars = panel.bar([x + 0.2 for x in places], summary["utility"], 0.38, color=colours)
     panel.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
     panel.set_xticks(list(places), policies)
     panel.set(title="Fig. 7: simulated (pale) and in real time", ylabel="total utility of 12 jobs")

@@ -39,10 +39,10 @@ def measure_starts(settings: Settings) -> Tables:
     draws = 3 if settings.quick else 20
     choices = tuple(choice for choice in POLICIES if not (settings.quick and choice.name == "dorm"))
     cases = [
-        (choice, start, settings.seed + draw)
+        (choice, start, settings.seed + number)
         for choice in (*choices, PRINTED)
         for start in starts
-        for draw in range(draws)
+        for number in range(draws)
     ]
     rows = settings.each(
         earned, cases, lambda choice, start, _: f"{choice.label}, a start of {start:g} s"

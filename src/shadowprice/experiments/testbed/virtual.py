@@ -92,9 +92,9 @@ def measure_virtual(settings: Settings) -> Tables:
         candidate for candidate in VARIANTS if not (settings.quick and candidate.label == "dorm")
     ]
     cases = [
-        (variant, settings.seed + draw, live)
+        (variant, settings.seed + number, live)
         for variant in variants
-        for draw in range(draws)
+        for number in range(draws)
         for live in (False, True)
     ]
     results = settings.each(
@@ -238,7 +238,7 @@ def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
         differences = dict(zip(others, paired, strict=True))
         for policy, earned in values.items():
             mean, difference = interval(earned), differences.get(policy)
-            mine = same.filter(pl.col("policy") == policy)
+            rows_of_policy = same.filter(pl.col("policy") == policy)
             late = jobs.filter((pl.col("live") == live) & (pl.col("policy") == policy))["late"]
             rows.append(
                 {
@@ -249,10 +249,10 @@ def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
                     "beyond_oasis": None if difference is None else difference.difference.mean,
                     "beyond_half": None if difference is None else difference.difference.half,
                     "p": None if difference is None else difference.adjusted,
-                    "completed": mine["completed"].mean(),
+                    "completed": rows_of_policy["completed"].mean(),
                     "late": late.mean(),
                     "deviation": late.std(),
-                    "moves": mine["moves"].mean() if live else None,
+                    "moves": rows_of_policy["moves"].mean() if live else None,
                 }
             )
     return pl.DataFrame(rows, infer_schema_length=None)
@@ -263,7 +263,7 @@ def draw_virtual(tables: Tables, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     summary, jobs = tables["summary"], tables["jobs"]
     policies = summary["policy"].unique(maintain_order=True).to_list()
-    for at, policy in enumerate(policies):
+    for index, policy in enumerate(policies):
         name = str(policy).partition(",")[0]
         colour = POLICY_COLOURS.get(name, PALETTE[1])
         for live, shift, alpha in ((False, -0.2, 0.35), (True, 0.2, 1.0)):
@@ -271,13 +271,13 @@ def draw_virtual(tables: Tables, figure: Figure) -> None:
                 by_predicate=(pl.col("policy") == policy) & (pl.col("live") == live), named=True
             )
             left.bar(
-                at + shift, row["utility"], 0.38, yerr=row["half"], color=colour, alpha=alpha,
+                index + shift, row["utility"], 0.38, yerr=row["half"], color=colour, alpha=alpha,
                 capsize=2,
             )  # fmt: skip
-            mine = (pl.col("policy") == policy) & (pl.col("live") == live)
-            late = jobs.filter(mine)["late"].drop_nulls().to_numpy()
+            is_case = (pl.col("policy") == policy) & (pl.col("live") == live)
+            late = jobs.filter(is_case)["late"].drop_nulls().to_numpy()
             right.boxplot(
-                [late], positions=[at + shift], widths=0.32, whis=(5, 95), showfliers=False,
+                [late], positions=[index + shift], widths=0.32, whis=(5, 95), showfliers=False,
                 patch_artist=True, boxprops={"facecolor": colour, "alpha": alpha},
                 medianprops={"color": "black"},
             )  # fmt: skip

@@ -84,9 +84,9 @@ def laws_of(law: LawArgument, tasks: int) -> tuple[Distribution, ...] | None:
         return None
     from shadowprice.laws.distributions import Distribution  # noqa: PLC0415  # only where planned
 
-    given: tuple[object, ...] = tuple(law) if isinstance(law, Sequence) else (law,) * tasks
-    laws = tuple(value for value in given if isinstance(value, Distribution))
-    for value in given:
+    values: tuple[object, ...] = tuple(law) if isinstance(law, Sequence) else (law,) * tasks
+    laws = tuple(value for value in values if isinstance(value, Distribution))
+    for value in values:
         if not isinstance(value, Distribution):
             hint = "write for example Pareto.of_mean(1.8, 30.0), of shadowprice.cloning.api"
             raise InputError(Fault("law", f"{type(value).__name__} is no law of durations", hint))

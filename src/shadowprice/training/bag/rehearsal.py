@@ -24,7 +24,7 @@ class Wait:
 def wait(task: Wait) -> float:
     """Sleep for a time drawn for this copy of this task, and return that time in seconds."""
     attempt = current()
-    drawn = random.Random(f"{task.seed}/{attempt.task}/{attempt.copy}").random()
-    seconds = float(task.law.inverse_survival(1.0 - drawn))
+    uniform = random.Random(f"{task.seed}/{attempt.task}/{attempt.copy}").random()
+    seconds = float(task.law.inverse_survival(1.0 - uniform))
     time.sleep(seconds)
     return seconds

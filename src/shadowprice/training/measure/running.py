@@ -323,16 +323,16 @@ class Bench:
         self, workers: int, ps: int, limits: Limits, ordered: float, stopped: float | None
     ) -> Point:
         seen = self._seen
-        over = seen.over
-        if isinstance(over, Refused):
-            raise UnmeasuredError(f"it could not start: {over.reason}")
-        assert over is not None
-        finished = over.ending is Ending.DONE
-        if over.ending not in {Ending.DONE, Ending.STOPPED}:
-            raise UnmeasuredError(_with_tail(over.reason, over.tail))
+        end = seen.over
+        if isinstance(end, Refused):
+            raise UnmeasuredError(f"it could not start: {end.reason}")
+        assert end is not None
+        finished = end.ending is Ending.DONE
+        if end.ending not in {Ending.DONE, Ending.STOPPED}:
+            raise UnmeasuredError(_with_tail(end.reason, end.tail))
         step, first = seen.pace.step_time(), seen.pace.first
         if step is None or first is None:
-            raise UnmeasuredError(_why_unknown(seen.pace, limits, over))
+            raise UnmeasuredError(_why_unknown(seen.pace, limits, end))
         resumed = self._before <= first[1] if self._before > 0.0 else None
         steps = first[1] - self._before if resumed else first[1]
         self._before = seen.pace.done
@@ -348,7 +348,7 @@ class Bench:
             start=max(0.0, first[0] - ordered - steps * step.seconds),
             stop=stopped,
             resumed=resumed,
-            forced=over.forced,
+            forced=end.forced,
             finished=finished,
         )
 

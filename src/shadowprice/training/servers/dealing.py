@@ -121,7 +121,9 @@ class Ledger:
         if chosen is None:
             return None
         self._reserved = {
-            who: reservation for who, reservation in self._reserved.items() if reservation != chosen
+            holder: reservation
+            for holder, reservation in self._reserved.items()
+            if reservation != chosen
         }
         self._tokens += 1
         epoch, chunk = chosen
@@ -290,11 +292,11 @@ class Rounds:
         self._in[index] = (token, index)
         if self._free or self._leases:
             return ()
-        whole = tuple(self._in[first] for first in sorted(self._in))
+        keys = tuple(self._in[first] for first in sorted(self._in))
         self._in.clear()
         self._open = False
         self.committed += 1
-        return whole
+        return keys
 
     def lost(self, worker: int) -> None:
         """Release the assignments of a lost worker."""

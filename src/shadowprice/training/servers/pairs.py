@@ -66,9 +66,9 @@ class Memory:
     """
 
     def __init__(self, mapped: mmap.mmap, *, first: bool) -> None:
-        whole = torch.frombuffer(mapped, dtype=torch.uint8)[_MARK:]
-        half = len(whole) // 2
-        lower, upper = whole[:half], whole[half:]
+        content = torch.frombuffer(mapped, dtype=torch.uint8)[_MARK:]
+        half = len(content) // 2
+        lower, upper = content[:half], content[half:]
         self.outgoing, self.incoming = (lower, upper) if first else (upper, lower)
         self.capacity = half
 
@@ -177,7 +177,9 @@ class PairLink:
         try:
             self._group.recv([header], self._other, 0).wait(_FOREVER)
             values = header.tolist()
-            kind, token, index, version, size, coded, count = (int(one) for one in values[:_FIXED])
+            kind, token, index, version, size, coded, count = (
+                int(value) for value in values[:_FIXED]
+            )
             type_index, route = divmod(coded, 10)
             payload = None
             if size:

@@ -102,8 +102,8 @@ class Server:
         self.shard.apply([self._staged.pop(key) for key in keys], self.version)
         self.version += 1
         # Lost workers may have pushed gradients for this step that they never committed.
-        over = max(token for token, _ in keys)
-        for key in [key for key in self._staged if self._keeps and key[0] <= over]:
+        newest_token = max(token for token, _ in keys)
+        for key in [key for key in self._staged if self._keeps and key[0] <= newest_token]:
             del self._staged[key]
         self.changed.notify_all()
 

@@ -189,12 +189,12 @@ class Shard:
         parameters, optimizer = state["parameters"], state["optimizer"]
         start = 0
         for piece, view in zip(self.pieces, self._views, strict=True):
-            whole = parameters.get(piece.name)
-            if whole is None or whole.numel() < piece.stop or whole.dtype != self.values.dtype:
+            saved = parameters.get(piece.name)
+            if saved is None or saved.numel() < piece.stop or saved.dtype != self.values.dtype:
                 raise TrainingError(
                     f"the checkpoint is of another model: its parameter {piece.name} differs"
                 )
-            self.values[start : start + piece.size] = whole[piece.start : piece.stop]
+            self.values[start : start + piece.size] = saved[piece.start : piece.stop]
             start += piece.size
             kept = optimizer.get(piece.name, {})
             if kept:
