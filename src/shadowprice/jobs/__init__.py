@@ -1,8 +1,8 @@
 """Functions for a job's own script: report progress, keep checkpoints, end on SIGTERM.
 
-The module uses only the standard library, so importing it costs a job nothing. A script can also
-follow the contract without it (`docs/executors.md`). It works outside a scheduler too: reports are
-dropped, and checkpoints go to the working directory.
+The module needs only the standard library and nothing else of this package, so its import costs a
+job nothing. A script can also follow the contract without it (`docs/executors.md`). Outside a
+scheduler it works too: reports are dropped, and checkpoints go to the working directory.
 
     from shadowprice import jobs
 

@@ -85,7 +85,7 @@ class Run:
 
     def finish(self) -> Outcome:
         """Run until every task is done or abandoned; no copy runs afterwards."""
-        # Copies of one task follow one another, so that few processes take every task once first.
+        # All first copies come before second ones, so that few processes run every task once.
         maximum = max(self._plan.copies, default=0)
         for number in range(maximum):
             planned = zip(self._left, self._plan.copies, strict=True)

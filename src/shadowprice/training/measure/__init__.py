@@ -1,4 +1,4 @@
-"""Measuring a real job: how fast it trains with how many workers, and which model that fits.
+"""Profiling of a real job: its speed by number of workers, and the models that fit it.
 
-The only part of `shadowprice.training` that does not run inside jobs: it starts them.
+This is the only part of `shadowprice.training` that doesn't run inside jobs: it starts them.
 """

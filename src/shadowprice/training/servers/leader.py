@@ -31,8 +31,8 @@ class Leader(Server):
     """The first server.
 
     A gradient counts when its commit is accepted under one lock, which fixes one order for all
-    servers. Each server applies the same gradients in the same order. So the states of all servers
-    at one version belong together: they form the state of the model after one mini-batch.
+    servers. Each server applies the same gradients in the same order. So the servers' states at one
+    version fit together: they include the same mini-batches.
 
     ``servers`` includes this one, ``workers`` is the expected number, ``state`` is that of a
     checkpoint, and ``device`` is as in `Shard`.
@@ -324,7 +324,7 @@ class Leader(Server):
             say(f"no checkpoint after mini-batch {self.version}, the one before stands: {error}")
 
     def save(self) -> int:
-        """Save the state of all servers after one mini-batch; return its size in bytes."""
+        """Save the state of all servers at one version; return its size in bytes."""
         with self.changed:
             for follower in self.followers:
                 follower.send(Message(Kind.STATE))

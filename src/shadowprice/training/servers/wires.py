@@ -29,8 +29,8 @@ _MOST_PAUSE: Final = 1e-3
 """Seconds between two polls of a transfer, at first and later."""
 
 _UNWATCHED: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
-"""Turns torch's watchdog thread off, which would end a server's process when a worker dies. `Wire`
-waits for each operation itself and gets its errors.
+"""Keeps torch from watching groups in a thread of its own, which would end a server's process when
+a worker dies. `Wire` waits for each operation itself and gets its errors.
 """
 
 
