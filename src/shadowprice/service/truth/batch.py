@@ -1,4 +1,4 @@
-"""A transaction that is being put together: events go in, rows come out."""
+"""Handling of engine events within a unit of work, with all rows that follow from them."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ from shadowprice.service.truth.views import JobView, State, changes_of, promise_
 
 
 class Batch(Transaction):
-    """A transaction that events go into; see `Transaction` for what it is put together of."""
+    """A unit of work that passes events to the engine; `Transaction` collects the rows."""
 
     def take(
         self, event: DriverEvent, *, counted: Iterable[str] = (), lost: bool = False
     ) -> list[Command]:
-        """Let the engine take an event in, and note all that follows.
+        """Pass an event to the engine, and record its consequences.
 
-        A job that waits, and cannot be paid once the event gives it a price, is given up first.
+        If the event gives a waiting job a price that its tenant can't pay, abandon that job first.
 
         Parameters
         ----------
         event : DriverEvent
-            What happened.
+            The event.
         counted : iterable of str
-            Jobs whose progress it changes, beside those that its commands speak of.
+            Jobs whose progress it changes, besides those of its commands.
         lost : bool
-            Whether what it ends was lost through no fault of the job.
+            Whether it ends a generation through no fault of the job.
 
         Raises
         ------
         CannotPayError
-            If jobs that arrive with it cannot be paid; nothing of it was taken in.
+            If a tenant can't pay for jobs that arrive with it. The event has no effect.
         ShadowpriceError
-            If the event is wrong, or the policy fails; nothing of it was taken in.
+            If the event is invalid, or the policy fails. The event has no effect.
         """
         try:
             return self._take(event, counted, lost=lost)
@@ -72,15 +72,15 @@ class Batch(Transaction):
             if not waiting:
                 raise
             reasons = error.reasons
-        with self.whole():  # whoever waits is given up for an event that happens, or goes on
+        with self.whole():  # if the event fails, the waiting jobs are kept
             for name in waiting:
                 self._give_up(event, name, reasons[name])
             return self.take(event, counted=counted, lost=lost)
 
     def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
-        """Withdraw a job that waits, before an event that would price it beyond its tenant."""
+        """Abandon a waiting job before an event whose price its tenant can't pay."""
         engine = self.engine
-        admitted = engine.open_jobs[name].status is Status.ADMITTED  # it ran, without a promise
+        admitted = engine.open_jobs[name].status is Status.ADMITTED  # it ran without a promise
         slot = engine.slot if isinstance(event, SlotEnded) else event.slot
         self.take(JobCancelled(slot, name))
         self.tell("given-up" if admitted else "refused", name, decision=True, reason=dict(reason))
@@ -88,26 +88,26 @@ class Batch(Transaction):
 
     def _take(self, event: DriverEvent, counted: Iterable[str], *, lost: bool) -> list[Command]:
         engine = self.engine
-        began = time.perf_counter()
-        standing = self.billing.standing(event, lost=lost)
+        started = time.perf_counter()
+        occupied = self.billing.standing(event, lost=lost)
         with _blamed(event.tag), engine.staged(event) as staged:
             self.billing.check(staged.commands)
             line = entry_line(staged.entry, engine.cluster.names)
-        self.truth.decided(time.perf_counter() - began)
+        self.truth.decided(time.perf_counter() - started)
         sequence = staged.entry.sequence
         self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
         self.truth.last_at = self.now
-        self.billing.stood(standing)
+        self.billing.stood(occupied)
         self._note(event, staged.commands, counted)
         return staged.commands
 
     def begin_policy_anew(self) -> None:
-        """Let the policy begin anew on what it sees.
+        """Resync the policy with the engine's state.
 
         Raises
         ------
         ShadowpriceError
-            If it cannot, or fails.
+            If the policy can't resync, or fails.
         """
         with _blamed("beginning anew"):
             self.engine.begin_policy_anew()
@@ -120,9 +120,9 @@ class Batch(Transaction):
         touched: dict[str, None] = dict.fromkeys(counted)
         for job in getattr(event, "jobs", ()):
             touched[job.name] = None
-        about = getattr(event, "job", None)
-        if about is not None:
-            touched[about if isinstance(about, str) else about.name] = None
+        subject = getattr(event, "job", None)
+        if subject is not None:
+            touched[subject if isinstance(subject, str) else subject.name] = None
         if isinstance(event, SlotBegan) and has_ended(self.engine):
             touched.update(
                 dict.fromkeys(name for name in self.engine.open_jobs if self._is_unaware(name))
@@ -141,8 +141,8 @@ class Batch(Transaction):
                     messages.setdefault(command.job, command.reason)
                     self.tell("displaced", command.job, reason=command.reason)
                     if command.job in self.truth.views:
-                        why = f"{command.reason}: it waits for a place"
-                        self.change(command.job, reason={"code": "displaced", "message": why})
+                        message = f"{command.reason}: it waits for a place"
+                        self.change(command.job, reason={"code": "displaced", "message": message})
                 elif isinstance(command, Completed):
                     self._completed(command)
         for name in touched:
@@ -151,7 +151,7 @@ class Batch(Transaction):
                 self._refresh(record, messages.get(name, ""))
 
     def _is_unaware(self, name: str) -> bool:
-        """Whether readers don't know yet that a job waits for another end of the timespan."""
+        """Return whether no view says yet that a job waits because the timespan has ended."""
         view = self.truth.views.get(name)
         return view is not None and not _waits_for_end(view)
 
@@ -230,17 +230,17 @@ class Batch(Transaction):
                 self.change(name, reason=None)
             kind = "started" if isinstance(command, Start) else "resized"
             self.tell(kind, name, slot=command.slot, generation=command.generation, placement=on)
-            begins = None
+            start = None
             if self.truth.virtual:
                 self._over_at_once(command)
                 self._ran_at_once(command)
-                begins = self.calendar.begins(command.slot)
+                start = self.calendar.begins(command.slot)
             self._generations.append(
                 {
                     "job": name,
                     "generation": command.generation,
                     "ordered": self.now,
-                    "started": begins,
+                    "started": start,
                     "placement": json.dumps(on),
                     "slot": command.slot,
                     "workers": command.placement.total_workers,
@@ -261,7 +261,7 @@ class Batch(Transaction):
         )
 
     def _over_at_once(self, command: Start | Resize | Stop) -> None:
-        """Where nothing really runs, an order ends the placement before it."""
+        """In virtual mode, end the job's previous generation when the command's slot begins."""
         if not self.truth.virtual:
             return
         self._over.append({"of": command.job, "at": self.calendar.begins(command.slot)})
@@ -269,10 +269,10 @@ class Batch(Transaction):
     def _ran_at_once(self, command: Start | Resize) -> None:
         view = self.truth.views.get(command.job)
         if view is not None:
-            at = self.calendar.begins(command.slot)
-            first = at if view.first_start is None else view.first_start
+            start = self.calendar.begins(command.slot)
+            first = start if view.first_start is None else view.first_start
             self.change(
-                command.job, started=command.generation, running_since=at, first_start=first
+                command.job, started=command.generation, running_since=start, first_start=first
             )
 
     def _completed(self, command: Completed) -> None:
@@ -281,10 +281,10 @@ class Batch(Transaction):
             return
         kept = None if view.first_promise is None else command.slot <= view.first_promise
         self.change(command.job, utility=command.utility)
-        told: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
+        data: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
         if not (self.truth.virtual or view.reports):
-            told["reported"] = False  # it may have stood still: only its exit was seen
-        self.tell("finished", command.job, **told)
+            data["reported"] = False  # it may have done no work: only its exit was observed
+        self.tell("finished", command.job, **data)
 
     def _refresh(self, record: JobRecord, message: str) -> None:
         name = record.job.name
@@ -303,7 +303,7 @@ class Batch(Transaction):
         self.change(name, **changes)
 
     def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
-        """Return the view of a job that is about to be promised, with its margin."""
+        """Add the promise margin to the view of a job that is about to get a promise."""
         planned, job = promise_of(record), record.job
         if planned is None:
             return view
@@ -348,7 +348,7 @@ def _waits_for_end(view: JobView) -> bool:
 
 @contextmanager
 def _blamed(what: str) -> Iterator[None]:
-    """Let any other error than ours be the policy's: the engine took back what it was at."""
+    """Raise unexpected errors of a block as `PolicyError`; the engine has rolled it back."""
     try:
         yield
     except ShadowpriceError:

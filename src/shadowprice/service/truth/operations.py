@@ -1,4 +1,4 @@
-"""What clients do to the truth: jobs, servers, tenants."""
+"""Operations of clients on the durable state: jobs, quotes, servers and tenants."""
 
 from __future__ import annotations
 
@@ -42,98 +42,95 @@ from shadowprice.service.truth.views import JobView, State
 log = logging.getLogger("shadowprice.service")
 
 BACKLOG: Final = 1_000_000
-"""Jobs that may wait to be decided on."""
+"""Maximum number of accepted jobs that wait for a decision."""
 
 TOGETHER: Final = 32
-"""Submissions that are decided on in one event, at most, where several wait."""
+"""Maximum number of waiting submissions that one event decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Jobs are submitted: decided on at once, or accepted to be decided on soon.
-
-    Parameters
-    ----------
-    submissions : sequence of Submission
-        The jobs.
-    at_once : bool
-        Whether they are decided on within this batch.
-    """
+    """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog."""
 
     submissions: Sequence[Submission]
     at_once: bool
 
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
-        """Return the names, each with what is wrong with it alone."""
+        """Return the name of each job, with its problem if it can't be accepted."""
         truth = batch.truth
         if len(truth.backlog) + len(self.submissions) > BACKLOG:
             raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
-        answers, fresh = self._take_in(batch, batch.stored([one.name for one in self.submissions]))
+        answers, fresh = self._take_in(
+            batch, batch.stored([submission.name for submission in self.submissions])
+        )
         if self.at_once:
             _arrive_fresh(batch, fresh)
         else:
-            truth.backlog.extend(one.name for one in fresh)
+            truth.backlog.extend(submission.name for submission in fresh)
         return answers
 
     def _take_in(
         self, batch: Batch, known: dict[str, tuple[JobView, str]]
     ) -> tuple[list[tuple[str, ProblemError | None]], list[Submission]]:
-        """Note the jobs that are new; return the answer, and those.
+        """Record the new jobs; return the response, and the new submissions.
 
-        ``known`` are jobs by their names, as `Batch.stored` has them; the new ones join them.
+        ``known`` holds the stored jobs by name (`Batch.stored`). New jobs are added to it.
         """
         truth = batch.truth
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: list[Submission] = []
-        for one in self.submissions:
+        for submission in self.submissions:
             problem = None
-            if one.name in known:
-                problem = _taken(one, *known[one.name])
+            if submission.name in known:
+                problem = _taken(submission, *known[submission.name])
             else:
-                moment = batch.now
+                now = batch.now
                 view = JobView(
-                    truth.next_job, one.name, one.tenant, State.PENDING, moment, moment,
-                    family=one.spec.family,
+                    truth.next_job, submission.name, submission.tenant, State.PENDING, now, now,
+                    family=submission.spec.family,
                 )  # fmt: skip
                 truth.next_job += 1
-                batch.add(view, one.record, one.content)
-                known[one.name] = view, one.content
-                fresh.append(one)
-            answers.append((one.name, problem))
+                batch.add(view, submission.record, submission.content)
+                known[submission.name] = view, submission.content
+                fresh.append(submission)
+            answers.append((submission.name, problem))
         return answers, fresh
 
 
 def waiting_together(operations: Sequence[Operation]) -> list[Submit]:
-    """Return the submissions that operations begin with, to be decided on in one event."""
-    found: list[Submit] = []
+    """Return the leading submissions of a list of operations, to decide them in one event."""
+    submits: list[Submit] = []
     for operation in operations[:TOGETHER]:
         if not isinstance(operation, Submit) or not operation.at_once:
             break
-        found.append(operation)
-    return found
+        submits.append(operation)
+    return submits
 
 
 def submit_together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
-    """Let jobs that were submitted one by one arrive in one event; return the answer to each.
+    """Submit the jobs of several requests in one event; return the response to each request.
 
     Raises
     ------
     ShadowpriceError
-        If they cannot be decided on together.
+        If the event can't be handled.
     """
-    answers, fresh = [], []
+    responses, fresh = [], []
     known = batch.stored([one.name for submit in submits for one in submit.submissions])
     for one in submits:
-        answer, new = one._take_in(batch, known)
-        answers.append(answer)
+        response, new = one._take_in(batch, known)
+        responses.append(response)
         fresh += new
     _arrive_fresh(batch, fresh)
-    return answers
+    return responses
 
 
 def _arrive_fresh(batch: Batch, fresh: Sequence[Submission]) -> None:
-    """Let jobs arrive that were just submitted."""
-    _arrive(batch, [one.name for one in fresh], {one.name: one.spec for one in fresh})
+    _arrive(
+        batch,
+        [submission.name for submission in fresh],
+        {submission.name: submission.spec for submission in fresh},
+    )
 
 
 def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
@@ -148,15 +145,14 @@ def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
 
 
 def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
-    """Return a job as schedulers see it, submitted at a moment.
+    """Return a job in the scheduler's terms, submitted at a moment in nanoseconds since 1970.
 
-    What a change of its placement costs is what its file, or the cluster's, says, and what jobs
-    here lost (`Restarts.expected`).
+    Its restart cost is the stated cost, adjusted by measured restarts (`Restarts.expected`).
 
     Raises
     ------
     InputError
-        If the cluster has not what it asks for.
+        If the cluster lacks a resource that the job needs.
     """
     cluster = batch.engine.cluster
     job = resolved(spec, cluster, batch.calendar, moment)
@@ -164,14 +160,14 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
         return job
     if not batch.truth.virtual:
         job = replace(job, resumable=_is_resumable(batch, spec))
-    said = spec.restart is not None or cluster.restart_seconds
-    stated = job.restart if said else None
+    is_stated = spec.restart is not None or cluster.restart_seconds
+    stated = job.restart if is_stated else None
     share = batch.truth.restarts.expected(stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
 
 
 def _is_resumable(batch: Batch, spec: JobSpec) -> bool | None:
-    """Return what a job states of its checkpoints, else what its processes have shown so far."""
+    """Return the stated ``run.checkpoints``, or what the job's processes have shown so far."""
     if spec.run is not None and spec.run.checkpoints is not None:
         return spec.run.checkpoints
     record = batch.engine.open_jobs.get(spec.name)
@@ -179,18 +175,18 @@ def _is_resumable(batch: Batch, spec: JobSpec) -> bool | None:
 
 
 def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
-    """Let jobs that are known arrive; ``specs`` are those that were read already."""
+    """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
     truth = batch.truth
     slot = truth.coming
-    edge = batch.calendar.begins(slot)
+    slot_start = batch.calendar.begins(slot)
     jobs = []
     for name in names:
         view = truth.views[name]
         spec = specs[name] if specs else JobSpec.model_validate(truth.specs[name])
-        moment = min(view.submitted, edge)
+        moment = min(view.submitted, slot_start)
         try:
             job = _resolved(batch, spec, moment)
-        except InputError as error:  # the servers are others than when it was accepted
+        except InputError as error:  # the servers changed after the job was accepted
             batch.tell("refused", name, decision=True, reason={"message": str(error)})
             batch.close(name, State.REFUSED, {"code": "input", "message": str(error)})
             continue
@@ -202,7 +198,7 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
             batch.take(JobsArrived(slot, tuple(jobs)))
             explain_end(batch, jobs)
     except CannotPayError as error:
-        if len(jobs) > 1:  # one by one: each is judged by what those before it left
+        if len(jobs) > 1:  # retry them singly: each is checked against the remaining balance
             for job in jobs:
                 _arrive_alone(batch, job.name)
             return
@@ -212,7 +208,7 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
 
 
 def _arrive_alone(batch: Batch, name: str) -> None:
-    """Let a job arrive by itself; one that cannot be decided on is refused."""
+    """Decide one job in an event of its own; refuse it if the event fails."""
     try:
         with batch.whole():
             _arrive(batch, [name])
@@ -224,12 +220,12 @@ def _arrive_alone(batch: Batch, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DecideBacklog:
-    """Jobs that were accepted are decided on, so many of them."""
+    """Decide the oldest accepted jobs of the backlog, at most ``most`` of them."""
 
     most: int
 
     def perform(self, batch: Batch) -> int:
-        """Return how many are left."""
+        """Return the number of jobs that remain in the backlog."""
         truth = batch.truth
         names: list[str] = []
         while truth.backlog and len(names) < self.most:
@@ -249,12 +245,12 @@ class DecideBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A job is withdrawn."""
+    """Cancel a job."""
 
     name: str
 
     def perform(self, batch: Batch) -> JobView:
-        """Return the job as it is then."""
+        """Return the cancelled job."""
         view = batch.view(self.name)
         if view.state is State.CANCELLED:
             return view
@@ -271,44 +267,36 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Revise:
-    """What is known of a job changes.
-
-    Parameters
-    ----------
-    name : str
-        The job.
-    changes : mapping
-        New values by key of the job file, or ``deadline``.
-    """
+    """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values."""
 
     name: str
     changes: Mapping[str, Any]
 
     def perform(self, batch: Batch) -> JobView:
-        """Return the job as it is then."""
+        """Return the revised job."""
         view = batch.view(self.name)
         if not view.state.open:
             raise ProblemError("conflict", f"job {self.name!r} is {view.state} already")
         truth = batch.truth
         record = revised_record(truth.specs[self.name], self.changes)
         cluster = batch.engine.cluster
-        [one] = read_submissions(
+        [submission] = read_submissions(
             [record], cluster, tenant=None, runs=False, single=True, owned=True
         )
         if record != truth.specs[self.name]:
-            known = batch.engine.open_jobs.get(self.name)
-            if known is not None:
-                job = _resolved(batch, one.spec, view.arrived)
-                before = known.job
+            record_before = batch.engine.open_jobs.get(self.name)
+            if record_before is not None:
+                job = _resolved(batch, submission.spec, view.arrived)
+                before = record_before.job
                 job = replace(job, arrival=before.arrival, before_arrival=before.before_arrival)
                 stated = JobSpec.model_validate(truth.specs[self.name])
                 stated_job = _resolved(batch, stated, view.arrived)
                 extra = batch.billing.more_work(view, stated_job, job)
                 batch.take(JobRevised(truth.coming, job))
                 batch.billing.pay_more(self.name, extra)
-            batch.revise(self.name, record, one.content)
-            if one.spec.family != view.family:
-                batch.change(self.name, family=one.spec.family)
+            batch.revise(self.name, record, submission.content)
+            if submission.spec.family != view.family:
+                batch.change(self.name, family=submission.spec.family)
             after = truth.views.get(self.name) or batch.views[self.name]
             required = [view.required, after.required]
             batch.tell("revised", self.name, changes=dict(self.changes), required=required)
@@ -317,22 +305,22 @@ class Revise:
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """A quote, and what it means to whoever would pay.
+    """A policy's quote, with the effects of the budget, the timespan and the promise margin.
 
     Parameters
     ----------
     quote : Quote
         The policy's answer.
     price : int or None
-        In millionths of a point, None where nothing is priced.
+        In millionths of a point; None if the policy gave no price.
     held : int or None
-        What the tenant holds, None where it has no budget.
+        Balance of the tenant in millionths of a point; None if it has no budget.
     reason : mapping or None
-        Why the job would be refused though the policy would admit it.
+        Why the service would refuse a job that the policy would admit.
     timespan : mapping
-        What the end of the timespan means to it; empty where that is far.
+        Effect of the end of the timespan; empty if the end can't limit the plan.
     margin : Margin
-        Of its promise.
+        Margin between the planned completion and the promise.
     """
 
     quote: Quote
@@ -343,16 +331,9 @@ class Quoted:
     margin: Margin = field(default_factory=Margin)
 
     def to_resource(self, job: str, calendar: Calendar, *, names: bool) -> rest.Quote:
-        """Return the quote as clients get it.
+        """Return the quote as a REST resource.
 
-        Parameters
-        ----------
-        job : str
-            The job's name in the request.
-        calendar : Calendar
-            The times of slots.
-        names : bool
-            Whether the caller may see the names of displaced jobs, or only their number.
+        Displaced jobs are listed by name if ``names``, else only counted.
         """
         quote, reason, points, message = self.quote, self.reason, None, self.quote.message
         if reason is None and quote.refusal is not None:
@@ -365,8 +346,8 @@ class Quoted:
             elif self.reason is None:
                 reason = lengthened(quote.refusal.record(), text, ends)
         if self.held is not None:
-            left = None if self.price is None else in_points(self.held - self.price)
-            points = rest.QuotePoints(held=in_points(self.held), left=left)
+            remaining = None if self.price is None else in_points(self.held - self.price)
+            points = rest.QuotePoints(held=in_points(self.held), left=remaining)
         completion = None if quote.completion is None else quote.completion + self.margin.slots
         return rest.Quote(
             job=job,
@@ -389,19 +370,19 @@ class Quoted:
 
 @dataclass(frozen=True, slots=True)
 class AskQuote:
-    """What would become of a job is asked; nothing changes."""
+    """Quote a job without submitting it."""
 
     submission: Submission
 
     def perform(self, batch: Batch) -> Quoted:
-        """Return the policy's answer."""
+        """Return the quote for the first slot that can still be decided."""
         engine, truth = batch.engine, batch.truth
         if not engine.capabilities.quotes:
             raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
         slot = truth.coming
         if slot > engine.slot:
-            # Between two slots, nothing running: the books are at an older slot, and a quote is
-            # for the one that can be decided. Moving on is what any event would do.
+            # An idle engine stays at an older slot until the next event. Advance the ledger as
+            # that event would, because a quote is for the slot that can still be decided.
             engine.check_skip(slot)
             engine.ledger.advance(slot)
         moment = min(batch.now, batch.calendar.begins(slot))
@@ -430,21 +411,16 @@ class AskQuote:
 
 @dataclass(frozen=True, slots=True)
 class ChangeServers:
-    """Servers are added, removed, resized, drained, or take work again.
+    """Add, remove, resize, drain or resume servers.
 
-    Parameters
-    ----------
-    servers : mapping of str to ServerState or None
-        As of `CapacityChanged`.
-    what : str
-        For people.
+    ``servers`` is that of `CapacityChanged`; ``what`` describes the change in the event stream.
     """
 
     servers: Mapping[str, ServerState | None]
     what: str
 
     def perform(self, batch: Batch) -> None:
-        """Let the engine follow."""
+        """Apply the change, and emit an event for each server."""
         batch.take(CapacityChanged(batch.truth.coming, dict(self.servers)))
         for name in self.servers:
             batch.tell("server", server=name, what=self.what)
@@ -452,13 +428,13 @@ class ChangeServers:
 
 @dataclass(frozen=True, slots=True)
 class LoseServer:
-    """A server went away, or came back."""
+    """Record the loss of a server, or its return if ``back``."""
 
     server: str
     back: bool = False
 
     def perform(self, batch: Batch) -> None:
-        """Let the engine follow."""
+        """Apply the change, and emit an event."""
         kind = ServerBack if self.back else ServerLost
         batch.take(kind(batch.truth.coming, self.server))
         batch.tell("server", server=self.server, what="back" if self.back else "lost")
@@ -466,11 +442,11 @@ class LoseServer:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTenants:
-    """Tenants and their shares are others from now on."""
+    """Replace all tenants and their shares."""
 
     tenants: tuple[Tenant, ...]
 
     def perform(self, batch: Batch) -> None:
-        """Let the engine follow."""
+        """Apply the change, and emit an event."""
         batch.take(CapacityChanged(batch.truth.coming, {}, self.tenants))
-        batch.tell("tenants")  # everybody is told; who they are is the operator's to know
+        batch.tell("tenants")  # without names: every subscriber gets it, only operators see tenants

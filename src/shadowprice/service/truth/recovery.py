@@ -1,8 +1,8 @@
-"""Reading everything back: snapshot, journal, what is known of open jobs.
+"""Recovery of the engine and the open jobs from snapshot, journal and tables.
 
-Recorded decisions are applied, and the policy is not asked about the past. It gets its memory back
-where the one that was kept belongs to the last event; otherwise it begins anew on what it sees,
-with what it had learnt by the snapshot.
+Recovery applies recorded decisions; it never asks the policy to decide again. The policy gets its
+stored policy state back if that state belongs to the last event. Otherwise the policy resyncs with
+the engine, from what it had learnt by the snapshot.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from shadowprice.service.truth.views import JobView, State
 log = logging.getLogger("shadowprice.service")
 
 FORMAT: Final = 1
-"""Version of what the tables hold, beside that of the tables themselves."""
+"""Version of the tables' content; the schema has a version of its own."""
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What was read back."""
+    """Everything that recovery reads from the store."""
 
     engine: Engine
     calendar: Calendar
@@ -76,27 +76,17 @@ def recover(
     *,
     virtual: bool = False,
 ) -> Recovered:
-    """Read everything back from a store, or begin a new one.
+    """Recover the durable state from a store, or initialize an empty store.
 
-    Parameters
-    ----------
-    store : Store
-        What is read.
-    cluster : Cluster
-        As the cluster file has it.
-    choice : PolicyChoice
-        Who decides from now on.
-    clock : SteadyClock
-        The service's time.
-    virtual : bool
-        Whether nothing really runs from now on, so that no order waits for the end of another.
+    ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
+    ``virtual``, no job really runs, so commands need no acknowledgement.
 
     Raises
     ------
     InputError
-        If it does not fit the cluster's slots or resources, or its format is unknown.
+        If the data doesn't fit the cluster's slots or resources, or has an unknown format.
     StoreError
-        If it cannot be read.
+        If the store can't be read.
     """
     version = store.get("format")
     if version is None:
@@ -175,11 +165,11 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> Calenda
 
 
 def _last_at(connection: Connection) -> int:
-    found = [
+    latest = [
         connection.execute(select(func.max(table.c.at))).scalar() or 0
         for table in (tables.journal, tables.snapshots, tables.events)
     ]
-    return max(found)
+    return max(latest)
 
 
 # ---------------------------------------------------------------- engine
@@ -188,7 +178,10 @@ def _last_at(connection: Connection) -> int:
 def _engine(
     connection: Connection, choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, int]:
-    """Return the engine, the number of the snapshot's event, and how many were replayed."""
+    """Return the engine, the snapshot's sequence number, and the number of replayed events.
+
+    If the newest snapshot is damaged, fall back to the previous one.
+    """
     table = tables.snapshots
     rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
     problem: ShadowpriceError | None = None
@@ -215,9 +208,9 @@ def _engine(
 def _replayed(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, bool]:
-    """Return an engine with a snapshot's state and all that came after it.
+    """Restore a snapshot and replay the journal after it, under the policy that decided then.
 
-    It is under the policy that decided on that; also whether this is the one that is to decide now.
+    Return the engine, the number of replayed events, and whether that policy is the chosen one.
     """
     mark = _value(connection, "policy")
     same = mark == mark_of(choice)
@@ -226,20 +219,19 @@ def _replayed(
         log.info("policy %s has another version; it resyncs with the state", choice.name)
     exact = _is_exact(mark, before)
     past = _past_policy(connection, before, cluster_of(state["cluster"]))
-    # State that another version of a file pickled has no meaning for this one.
+    # Another version of a policy file may have pickled an incompatible policy state.
     engine = restore(state, past, memory=exact or (before is not None and before.file is None))
-    # As the service is now, not as the one was that wrote the snapshot: what really runs is waited
-    # for from the first order on, and where nothing does, orders that nobody acknowledges would add
-    # up, and be gone through in every slot.
+    # Follow the mode of this service, not of the one that wrote the snapshot. Without an executor,
+    # nothing acknowledges commands: they would pile up, and each slot would go through them.
     engine.acknowledges = not virtual
     if virtual:
         engine.unacknowledged.clear()
     table, replayed = tables.journal, 0
     memory = connection.execute(select(tables.memory)).first()
-    # Its label has the sources of this package and the digest of the policy's file.
+    # The mark includes digests of this package's sources and of the policy's file.
     if memory is not None and not _is_exact(memory.policy, before):
         memory = None
-    knows = engine.sequence
+    synced = engine.sequence
     rows = connection.execute(
         select(table.c.entry)
         .where(table.c.sequence > engine.sequence)
@@ -253,34 +245,37 @@ def _replayed(
         if memory is not None and memory.sequence == engine.sequence:
             try:
                 engine.recall_policy(zlib.decompress(memory.memory))
-                knows = engine.sequence
+                synced = engine.sequence
             except (ShadowpriceError, zlib.error) as error:
                 log.warning("the policy's memory cannot be read: %s", error)
-    if knows < engine.sequence:
+    if synced < engine.sequence:
         engine.begin_policy_anew()
     return engine, replayed, same
 
 
 def live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
-    """Return the policy as it decides where jobs really run, freshly built.
+    """Build the policy for the live service.
 
     Raises
     ------
     InputError
-        If there is no such policy or parameter, or it cannot run live.
+        If the policy or a parameter is unknown, or the policy can't run live.
     """
     return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
 
 
 def mark_of(choice: PolicyChoice) -> str:
-    """Return what equal choices of one version share: a memory fits only its own."""
+    """Return a text that identifies a policy, its settings and its code version.
+
+    A policy state is only valid for the mark that it was stored with.
+    """
     version = f"{shadowprice.__version__}+{sources()}"
     parts = [choice.name, choice.settings, version]
     return json.dumps(parts if choice.origin is None else [*parts, choice.origin], sort_keys=True)
 
 
 def _is_exact(mark: str, choice: PolicyChoice | None) -> bool:
-    """Whether a mark is that of a choice, with the code that is there now."""
+    """Return whether a mark is that of a choice with its present code."""
     try:
         return choice is not None and mark == mark_of(choice)
     except InputError:
@@ -288,19 +283,19 @@ def _is_exact(mark: str, choice: PolicyChoice | None) -> bool:
 
 
 def put_policy(store: Store, connection: Connection, choice: PolicyChoice, policy: Policy) -> None:
-    """Store which policy decides, and its capabilities, which `_PastPolicy` needs."""
+    """Store the policy's mark, and its capabilities for `_PastPolicy`."""
     store.put(connection, "policy", mark_of(choice))
     store.put(connection, "capabilities", json.dumps(asdict(policy.capabilities)))
 
 
 class _PastPolicy:
-    """Stand-in for a policy whose code isn't there any more: it never decides."""
+    """Placeholder for a policy whose code is missing: it never decides."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        """Raise: recorded decisions are applied instead."""
+        """Raise `PolicyError`: recovery applies recorded decisions instead."""
         del view, event
         raise PolicyError("a policy of the past was asked to decide")
 
@@ -314,7 +309,7 @@ class _PastPolicy:
 
 
 def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: Cluster) -> Policy:
-    """Return the policy that decided before; a stand-in if its code or a parameter is gone."""
+    """Build the policy that decided before; a placeholder if its code or a parameter is gone."""
     if before is not None:
         try:
             return live_policy(before, cluster)
@@ -324,9 +319,9 @@ def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: C
 
 
 def _choice_of(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
-    """Return the policy of a mark; None if only a file that isn't named now could tell.
+    """Return the policy choice of a mark; None if its file isn't that of ``choice``.
 
-    A file is never loaded because the store names it: the store holds data, not code.
+    A file that only the store names is never loaded, because the store holds data, not code.
     """
     name, settings, _, *origin = json.loads(mark)
     if origin and "file" in origin[0]:
@@ -337,10 +332,10 @@ def _choice_of(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
 
 
 def _under(engine: Engine, choice: PolicyChoice) -> Engine:
-    """Return an engine in the same state under another policy."""
+    """Return a copy of the engine under another policy."""
     try:
         return restore(snapshot(engine), live_policy(choice, engine.cluster), memory=False)
-    except ShadowpriceError as error:  # plans reach beyond what it looks at, say
+    except ShadowpriceError as error:  # for example, plans reach beyond the policy's horizon
         raise InputError(
             Fault(
                 "--policy",
@@ -356,7 +351,7 @@ def _under(engine: Engine, choice: PolicyChoice) -> Engine:
 def _jobs(
     connection: Connection,
 ) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], list[str]]:
-    """Return views and specifications of open jobs, and the names of those not decided on."""
+    """Return the views and specifications of open jobs, and the names of undecided ones."""
     table = tables.jobs
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
@@ -375,21 +370,21 @@ def _jobs(
 
 
 def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
-    """Return the newest order of every job that is to run."""
-    found: dict[str, Start | Resize] = {}
+    """Return the newest start or resize command of each running job."""
+    commands: dict[str, Start | Resize] = {}
     names = list(engine.running)
     table, index = tables.commands, engine.cluster.index
-    for at in range(0, len(names), 500):
+    for start in range(0, len(names), 500):
         rows = connection.execute(
             select(table)
-            .where(table.c.job.in_(names[at : at + 500]), table.c.kind != "stop")
+            .where(table.c.job.in_(names[start : start + 500]), table.c.kind != "stop")
             .order_by(table.c.id)
         )
         for row in rows:
             record = json.loads(row.record)
             kind = Start if row.kind == "start" else Resize
             on = [entry for entry in record["on"] if entry[0] in index]
-            found[row.job] = kind(
+            commands[row.job] = kind(
                 record["slot"],
                 row.job,
                 placement_of(on, index),
@@ -400,30 +395,30 @@ def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]
                 servers=tuple(name for name, _, _ in record["on"]),
                 plan=record["plan"],
             )
-    return found
+    return commands
 
 
 # ---------------------------------------------------------------- the file's cluster
 
 
 def file_change(before: Cluster, file: Cluster, now: Cluster, slot: int) -> CapacityChanged | None:
-    """Return what a changed cluster file asks for, None where it is the file of the last time.
+    """Return the event that applies the changes of the cluster file; None if it has none.
 
     Parameters
     ----------
     before : Cluster
-        As the file was when it was last read.
+        Content of the file when it was last read.
     file : Cluster
-        As it is.
+        Content of the file now.
     now : Cluster
-        As the cluster is, with what operators changed.
+        The cluster in force, including the changes of operators.
     slot : int
         First slot that can still be decided.
 
     Raises
     ------
     InputError
-        If the file has other resources or another horizon.
+        If the file changes the set of resources or the horizon, or the event is invalid.
     """
     if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What an executor and jobs themselves report to the truth."""
+"""Operations that apply reports of executors and jobs to the durable state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from shadowprice.service.truth.views import changes_of
 log = logging.getLogger("shadowprice.service")
 
 TELLING: Final = 0.1
-"""Share of a slot that a job may have worked by its first report for that to tell of its start."""
+"""Maximum work before a first report that still measures the start, as a share of a slot."""
 
 
 _WENT_BACK: Final = (
@@ -55,35 +55,25 @@ _WENT_BACK: Final = (
 )
 
 MOST_FAULTS: Final = 5
-"""Different faults in what a generation reports that its job's story tells."""
+"""Maximum number of different `misreported` events of one generation."""
 
 
 Lasting = Started | Refused | Ended | Misreported
-"""A report that is written down."""
+"""A report that is stored one by one, unlike progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeReports:
-    """What the executor says happened; each report is taken in as a whole or not at all.
-
-    Parameters
-    ----------
-    reports : sequence of Started, Refused, Ended or Misreported
-        In its order.
-    """
+    """Apply reports in the executor's order, each of them atomically."""
 
     reports: Sequence[Lasting]
 
     def perform(self, batch: Batch) -> tuple[Lasting, ...]:
-        """Take them in; what was taken in before changes nothing.
+        """Apply the reports; return those that failed, and later ones of the same jobs.
 
-        Returns
-        -------
-        tuple of Started, Refused, Ended or Misreported
-            Those that could not be taken in, and later ones on the same jobs: nobody knows of them,
-            and they have to be told again.
+        The caller must retry the returned reports. A report that was applied before has no effect.
         """
-        left: list[Lasting] = []
+        remaining: list[Lasting] = []
         waiting: set[str] = set()
         for report in self.reports:
             if report.job not in waiting:
@@ -96,8 +86,8 @@ class TakeReports:
                         raise
                     log.error("a report on job %r could not be taken in: %s", report.job, error)
                 waiting.add(report.job)
-            left.append(report)
-        return tuple(left)
+            remaining.append(report)
+        return tuple(remaining)
 
     def _take(self, batch: Batch, report: Lasting) -> None:
         if isinstance(report, Started):
@@ -109,7 +99,7 @@ class TakeReports:
 
     @staticmethod
     def _first(batch: Batch, report: Refused | Ended) -> bool:
-        """Whether the end of a generation was not recorded yet; it is now."""
+        """Record the end of a generation; return whether it was not recorded before."""
         name, generation = report.job, report.generation
         known = batch.knows_end(name, generation)
         if known is None:
@@ -151,9 +141,9 @@ class TakeReports:
 
     @staticmethod
     def misreported(batch: Batch, report: Misreported) -> None:
-        """Tell that what a generation reports cannot be taken: each fault once, and few of them.
+        """Emit an event for an invalid progress report, at most `MOST_FAULTS` per generation.
 
-        Who reports remembers what it told until it is started again, the story for ever.
+        A restarted executor reports a fault again. So the stored events prevent duplicates.
         """
         name, generation = report.job, report.generation
         record = batch.engine.open_jobs.get(name)
@@ -163,13 +153,15 @@ class TakeReports:
         stored = batch.connection.execute(
             select(table.c.data).where(table.c.job == name, table.c.kind == "misreported")
         ).scalars()
-        fresh = (one.data for one in batch.told if (one.kind, one.job) == ("misreported", name))
-        told = {
-            one["reason"]
-            for one in (*map(json.loads, stored), *fresh)
-            if one["generation"] == generation
+        fresh = (
+            event.data for event in batch.told if (event.kind, event.job) == ("misreported", name)
+        )
+        reasons = {
+            event["reason"]
+            for event in (*map(json.loads, stored), *fresh)
+            if event["generation"] == generation
         }
-        if report.reason not in told and len(told) < MOST_FAULTS:
+        if report.reason not in reasons and len(reasons) < MOST_FAULTS:
             batch.tell("misreported", name, generation=generation, reason=report.reason)
 
     def _over(self, batch: Batch, report: Refused | Ended) -> None:
@@ -191,7 +183,7 @@ class TakeReports:
                 batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
             return
         if report.ending is Ending.DONE:
-            if report.reason not in {"", COMPLETE}:  # who died on the way, what was left behind
+            if report.reason not in {"", COMPLETE}:  # processes died or were left behind
                 reason = _with_tail(report)
                 batch.tell("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
@@ -203,9 +195,9 @@ class TakeReports:
 
     @staticmethod
     def _ended(batch: Batch, report: Ended) -> None:
-        """Tell how the last of a job ended, or one that had to be killed, and what it said last.
+        """Emit the end of a stopped generation, with the last lines of its log.
 
-        The job itself was closed before, by whoever had it stopped.
+        Its job is closed already, or the executor had to kill the generation.
         """
         table = tables.jobs
         tenant = batch.connection.execute(
@@ -213,7 +205,7 @@ class TakeReports:
         ).scalar()
         reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
         if batch.connection.execute(reported).first() is None:
-            # Why it stood where it stood, and came to nothing: only time was counted.
+            # Explains why the job shows no measured progress: only its time was counted.
             report = replace(report, reason=f"{report.reason}; it never reported progress")
         batch.tell(
             "ended",
@@ -226,21 +218,21 @@ class TakeReports:
 
     @staticmethod
     def _failed(batch: Batch, record: JobRecord, report: Ended) -> None:
-        """Let a generation that should run, and does not, be one that failed, or was lost."""
+        """Record that a generation failed or was lost while it should run."""
         name = report.job
         view = batch.truth.views[name]
         slot = batch.truth.coming
         if report.ending is not Ending.FAILED:
-            # No fault of the job: its retries are left as they are.
+            # Not caused by the job, so it doesn't use up a retry.
             batch.change(name, lost=view.lost + 1)
             batch.tell("lost", name, generation=report.generation, reason=report.reason)
             allowed = record.failures + 1
         else:
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
-            mend = missing(run, report.reason, report.tail)
-            if mend:
-                report = replace(report, reason=f"{report.reason}; {mend}")
+            hint = missing(run, report.reason, report.tail)
+            if hint:
+                report = replace(report, reason=f"{report.reason}; {hint}")
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         batch.take(failed, lost=report.ending is not Ending.FAILED)
@@ -255,34 +247,38 @@ class TakeReports:
 
 
 def _with_tail(report: Ended) -> str:
-    """Return why a generation ended, and under it the last lines of its log."""
+    """Return the reason of a generation's end, followed by the last lines of its log."""
     return "\n".join((report.reason, *report.tail[-TAIL_LINES:]))
 
 
 @dataclass(frozen=True, slots=True)
 class TellForeign:
-    """Generations run that were never ordered here; they are stopped, and readers are told."""
+    """Report orphaned generations: they run without a command in this store, and are stopped."""
 
     held: Sequence[Held]
 
     def perform(self, batch: Batch) -> None:
-        """Tell of them; of what they do nothing is taken in."""
-        for one in self.held:
-            servers = [share.server for share in one.placement]
+        """Emit an event for each generation; their progress is ignored."""
+        for generation in self.held:
+            servers = [share.server for share in generation.placement]
             reason = f"it runs on {', '.join(servers)} and was never ordered here: it is stopped"
             batch.tell(
-                "foreign", one.job, generation=one.generation, servers=servers, reason=reason
+                "foreign",
+                generation.job,
+                generation=generation.generation,
+                servers=servers,
+                reason=reason,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Commands were carried out."""
+    """Record that the executor carried out commands."""
 
     commands: Sequence[int]
 
     def perform(self, batch: Batch) -> None:
-        """Take that in."""
+        """Mark the commands as acknowledged; ignore those that are already."""
         waiting = batch.engine.unacknowledged
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
@@ -297,21 +293,13 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class TakeProgress:
-    """How far jobs say they are.
-
-    Parameters
-    ----------
-    newest : mapping of str to Progressed
-        The newest report of each job.
-    points : sequence of Progressed
-        What is kept for the curves.
-    """
+    """Apply progress reports: the newest of each job, and all points of progress curves."""
 
     newest: Mapping[str, Progressed]
     points: Sequence[Progressed]
 
     def perform(self, batch: Batch) -> None:
-        """Take it in; what is not of the newest generation changes nothing."""
+        """Record the progress of running generations, and store the points of all reports."""
         progress: dict[str, tuple[int, int]] = {}
         restarts, speeds = batch.truth.restarts, batch.truth.speeds
         running: list[tuple[Progressed, float | None]] = []
@@ -323,10 +311,10 @@ class TakeProgress:
             first_report = first_reports.get((name, report.generation), report)
             running.append((report, _lost_at_start(batch, record, first_report)))
             note_work(batch, record, first_report)
-            # Only a process that exits 0 is done: what is counted stops one short.
-            most = record.job.work * MICRO - 1
-            micro = min(report.progress, most)
-            # That nothing was done is measured, too: from then on nothing is counted by time.
+            # A job completes only when its processes exit 0, so progress stops just below that.
+            maximum = record.job.work * MICRO - 1
+            micro = min(report.progress, maximum)
+            # A first report of 0 counts: from now on progress is measured, not derived from time.
             first = not batch.truth.views[name].reports
             if first:
                 batch.change(name, reports=True)
@@ -340,7 +328,7 @@ class TakeProgress:
             self._went_back(batch, name, report)
         if progress:
             batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
-        # Last: what was measured is remembered beside the batch, which could not take it back.
+        # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
             speeds.unknown(name)
         for report, _ in running:
@@ -379,15 +367,15 @@ class TakeProgress:
 
     @staticmethod
     def _is_first(batch: Batch, report: Progressed) -> bool:
-        """Return whether no report of a generation was taken before."""
+        """Return whether this is the first report of its generation."""
         generation, _ = batch.truth.furthest.get(report.job, (0, 0))
         return generation < report.generation
 
     @staticmethod
     def _went_back(batch: Batch, name: str, report: Progressed) -> None:
-        """Record that a generation repeats work; one that saved nothing makes its job unmovable.
+        """Record that a generation repeats work, given its first report.
 
-        Called with the first report of a generation.
+        If the previous generation saved nothing, the job becomes non-resumable.
         """
         record = batch.engine.jobs[name]
         repeated = (record.measured - report.progress) / MICRO
@@ -400,17 +388,17 @@ class TakeProgress:
 
     def _first_reports(self) -> dict[tuple[str, int], Progressed]:
         """Return the first report with progress, by job and generation."""
-        found: dict[tuple[str, int], Progressed] = {}
+        reports: dict[tuple[str, int], Progressed] = {}
         for point in self.points:
             if point.progress > 0:
-                found.setdefault((point.job, point.generation), point)
-        return found
+                reports.setdefault((point.job, point.generation), point)
+        return reports
 
     @staticmethod
     def _follow(batch: Batch, point: Progressed) -> None:
-        """Tell once of a generation that what it reports went back: that is not counted.
+        """Emit an event if the progress of a generation decreases; it isn't counted.
 
-        A generation may begin before where the one before it was: it goes on from a checkpoint.
+        A new generation may start below the previous one, because it resumes from a checkpoint.
         """
         furthest = batch.truth.furthest
         generation, reached = furthest.get(point.job, (0, 0))
@@ -422,7 +410,7 @@ class TakeProgress:
 
 
 def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
-    """Record whether a job continues from saved progress, as its processes showed."""
+    """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
         batch.take(JobRevised(batch.truth.coming, job))
@@ -433,16 +421,21 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
 
 
 def _stated(batch: Batch, name: str) -> float:
-    """Return the seconds that a change of a job costs by its file, or the cluster's; 0: neither."""
+    """Return the restart seconds that the job file, or else the cluster file, states; or 0."""
     cluster = batch.engine.cluster
-    said = JobSpec.model_validate(batch.truth.specs[name]).restart
-    return float(cluster.restart_seconds if said is None else said.in_seconds(cluster.slot_seconds))
+    stated = JobSpec.model_validate(batch.truth.specs[name]).restart
+    return float(
+        cluster.restart_seconds if stated is None else stated.in_seconds(cluster.slot_seconds)
+    )
 
 
 def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
-    """Note what a change, or a first start, cost a job; return whether that told anything new."""
+    """Record the measured cost of a restart or a first start; return whether there was any.
+
+    ``lost`` is the cost of a first start in seconds; None if the report measures none.
+    """
     name, restarts = report.job, batch.truth.restarts
-    told = restarts.note(
+    is_new = restarts.note(
         name,
         report.generation,
         report.metrics,
@@ -451,14 +444,14 @@ def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
     )
     if lost is not None:
         restarts.started(lost, _stated(batch, name))
-    return told or lost is not None
+    return is_new or lost is not None
 
 
 def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
-    """Return what a job's very first start took of its slot, where a report is the first to tell.
+    """Return the seconds that a job's first start took of its slot; None if unmeasurable.
 
-    That is the time until then, less what its work takes at the speed that is believed. None where
-    that is more than a tenth of a slot: it would tell of the speed rather than of the start.
+    That is the time until its first report, less the time for its work at the estimated speed.
+    If the work takes more than `TELLING` of a slot, the result would measure the speed instead.
     """
     order = batch.truth.orders.get(report.job)
     first = record.generation == 1 and not record.measured and report.progress > 0

@@ -1,4 +1,4 @@
-"""What time does to the truth: slots end and begin, and clocks are set."""
+"""Operations that follow time: slots end and begin, and clock changes move slots."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from shadowprice.service.truth.views import changes_of
 log = logging.getLogger("shadowprice.service")
 
 CATCH_UP: Final = 1_000
-"""Slots that are caught up one by one; what is missed beyond is taken out of the count."""
+"""Maximum number of missed slots that run one by one; moving slot 0 skips the others."""
 
 EDGES: Final = 50
-"""Slots begun in one batch, at most."""
+"""Maximum number of slots that begin in one batch."""
 
 EDGE_SECONDS: Final = 0.5
-"""Seconds after which the slots that are left wait for the next batch."""
+"""Seconds after which the remaining slots wait for the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """How far the truth went along with time.
+    """Result of `Edge`.
 
     Parameters
     ----------
     caught_up : bool
-        Whether it came to the slot that it is; only then were all reports taken in.
+        Whether the current slot runs. Only then all reports were applied.
     left : tuple of Started, Refused, Ended or Misreported
-        Those that could not be; see `TakeReports.perform`.
+        Reports that failed; see `TakeReports.perform`.
     """
 
     caught_up: bool
@@ -53,22 +53,21 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Time went on: slots that are over end, and those that are due begin.
+    """Advance time: end the slots that are over, and begin those that are due.
 
     Parameters
     ----------
     virtual : bool
-        Whether nothing really runs: jobs progress as declared, and are done when their work is.
+        Whether jobs are simulated: they progress at the declared rate and complete with their work.
     unheard : frozenset of str
-        Jobs of which it is not known how far they are: they may have done more than is counted.
+        Jobs with stale progress: they may have done more than was reported.
     reports : sequence of Started, Refused, Ended or Misreported
-        What the executor told that was not taken in yet: each belongs to the slot in which it
-        happened, however many have passed since.
+        Pending reports of the executor. Each is applied in the slot in which it happened.
     since : int
-        Since when somebody listens, in nanoseconds since 1970: of slots that began before, what
-        jobs said may be lost.
+        Start of the service, in nanoseconds since 1970. Progress reports of slots that began
+        before may be lost.
     heard : mapping of str to int
-        When jobs last said how far they are, likewise.
+        Moment of each job's newest progress report, in nanoseconds since 1970.
     """
 
     virtual: bool = False
@@ -78,26 +77,26 @@ class Edge:
     heard: Mapping[str, int] = field(default_factory=dict)
 
     def perform(self, batch: Batch) -> Passed | ShadowpriceError:
-        """Return how far it came, or what went wrong.
+        """Advance to the current slot; return the result, or the error that stopped it.
 
-        Each slot's end and beginning is whole by itself: those before what went wrong stand.
+        The end and the beginning of each slot are atomic. An error keeps those before it.
         """
         reports = deque(sorted(self.reports, key=lambda report: report.at))
-        left: list[Lasting] = []
+        remaining: list[Lasting] = []
         try:
-            caught_up = self._go_on(batch, reports, left)
+            caught_up = self._go_on(batch, reports, remaining)
             if caught_up:
-                left += TakeReports(tuple(reports)).perform(batch)
+                remaining += TakeReports(tuple(reports)).perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
             return error
-        return Passed(caught_up, tuple(left))
+        return Passed(caught_up, tuple(remaining))
 
     def _go_on(self, batch: Batch, reports: deque[Lasting], left: list[Lasting]) -> bool:
-        """Let slots end and begin; whether it came to the one that it is."""
+        """End and begin slots; return whether the current slot was reached."""
         engine = batch.engine
-        began = time.monotonic()
+        started = time.monotonic()
         target = self._within_reach(batch)
         for _ in range(EDGES):
             running = engine.slot_running
@@ -106,37 +105,37 @@ class Edge:
                     return True
                 left += self._happened(batch, reports, batch.calendar.ends(running))
                 self._end(batch, running)
-            following = engine.slot
-            if following > target:
+            next_slot = engine.slot
+            if next_slot > target:
                 return True
-            if following < target and self._idle(batch, target):
-                following = target
+            if next_slot < target and self._idle(batch, target):
+                next_slot = target
             if not engine.open_jobs and engine.idle:
-                return True  # nobody asks for anything: no slot is begun
-            self._begin(batch, following)
+                return True  # without jobs, no slot needs to begin
+            self._begin(batch, next_slot)
             if not self.virtual:
                 self._finish(batch)
-            if time.monotonic() - began > EDGE_SECONDS:
+            if time.monotonic() - started > EDGE_SECONDS:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
 
     @staticmethod
     def _happened(batch: Batch, reports: deque[Lasting], until: int) -> Sequence[Lasting]:
-        """Take in what happened by the end of a slot, before it is counted; return what is left."""
+        """Apply reports from before the end of a slot, ``until``; return those that failed."""
         happened = []
         while reports and int(reports[0].at * SECOND) <= until:
             happened.append(reports.popleft())
         return TakeReports(happened).perform(batch)
 
     def _within_reach(self, batch: Batch) -> int:
-        """Return the slot that it is, after taking out of the count what cannot be caught up."""
+        """Return the current slot; if too many were missed, first move slot 0 to a later time."""
         calendar, engine = batch.calendar, batch.engine
         target = calendar.slot_at(batch.now)
         missed = target - engine.slot
         if missed <= CATCH_UP or (engine.slot_running is None and self._idle(batch, target)):
             return target
-        by = int((missed - CATCH_UP) * calendar.slot)
-        MoveOrigin(by, "the service was not there for many slots").perform(batch)
+        shift = int((missed - CATCH_UP) * calendar.slot)
+        MoveOrigin(shift, "the service was not there for many slots").perform(batch)
         return batch.calendar.slot_at(batch.now)
 
     @staticmethod
@@ -151,36 +150,36 @@ class Edge:
         try:
             batch.take(SlotBegan(slot))
         except PolicyError as error:
-            # The state is as before. A policy that stumbles over what it remembers begins anew on
-            # what it sees; if it fails again, the slot waits, and the service says so.
+            # The event was rolled back. The policy state may be the cause, so resync the policy
+            # and retry. If it fails again, the slot waits and the service reports the error.
             log.error("slot %d could not begin (%s); the policy begins anew", slot, error)
             batch.begin_policy_anew()
             batch.take(SlotBegan(slot))
 
     @staticmethod
     def _finish(batch: Batch) -> None:
-        """Let jobs be over that exited 0 while they were being stopped."""
+        """Complete the jobs that exited 0 while they were being stopped."""
         engine, views = batch.engine, batch.truth.views
         for name in [name for name in engine.running if name in views and views[name].done]:
             try:
                 batch.take(JobEnded(batch.truth.coming, name, engine.jobs[name].generation))
-            except ShadowpriceError as error:  # it starts, and is over with the next slot
+            except ShadowpriceError as error:  # the job starts, and is completed in the next slot
                 log.error("job %r is done, and could not be closed: %s", name, error)
 
     def _end(self, batch: Batch, slot: int) -> None:
         engine = batch.engine
         progress: dict[str, int] = {}
-        begins = batch.calendar.begins(slot)
-        missed = not self.virtual and begins < self.since
+        slot_start = batch.calendar.begins(slot)
+        missed = not self.virtual and slot_start < self.since
         for name in engine.running:
             record = engine.jobs[name]
-            says = not self.virtual and (record.measured or batch.truth.views[name].reports)
-            if says and not (missed and self.heard.get(name, 0) < begins):
-                continue  # as far as it says, be it nowhere
+            is_measured = not self.virtual and (record.measured or batch.truth.views[name].reports)
+            if is_measured and not (missed and self.heard.get(name, 0) < slot_start):
+                continue  # its measured progress counts, even if it is 0
             progress[name] = self._gain(batch, record, slot)
         batch.take(SlotEnded(slot, progress), counted=list(engine.running))
         if not self.virtual:
-            if missed:  # what is said next is of several slots
+            if missed:  # the next report covers several slots
                 for name in engine.running:
                     batch.truth.speeds.unknown(name)
             else:
@@ -189,7 +188,7 @@ class Edge:
 
     @staticmethod
     def _recharge(batch: Batch) -> None:
-        """Let jobs that measured what it costs to move them be planned by that."""
+        """Replan jobs with their measured restart cost."""
         slot_seconds = float(batch.calendar.slot / SECOND)
         for name in list(batch.engine.running):
             revised = batch.truth.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
@@ -204,13 +203,13 @@ class Edge:
             batch.tell("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
     def _remeasure(self, batch: Batch, slot: int) -> None:
-        """Let jobs that run faster or slower than they stated be planned by what they do."""
-        engine, begins = batch.engine, batch.calendar.begins(slot)
+        """Replan jobs with their measured speed if it differs from the stated one."""
+        engine, slot_start = batch.engine, batch.calendar.begins(slot)
         for name in list(engine.running):
             record, view = engine.jobs[name], batch.truth.views.get(name)
             if view is None or not record.measured or view.started != record.generation:
                 continue
-            if view.running_since is None or view.running_since > begins:
+            if view.running_since is None or view.running_since > slot_start:
                 continue
             if name in self.unheard:
                 batch.truth.speeds.unknown(name)
@@ -230,41 +229,33 @@ class Edge:
             batch.tell("remeasured", name, workers=revised.workers, factor=revised.factor)
 
     def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
-        """Return what a slot yielded at the declared rate, for the share that the job ran."""
+        """Return the progress units of a slot at the declared rate, while the job ran."""
         engine, job = batch.engine, record.job
         placement = engine.running[job.name]
         order = batch.truth.orders.get(job.name)
-        begun = record.generation > 1 or engine.cluster.restart_first
-        moved = begun and order is not None and order.slot == slot
+        has_cost = record.generation > 1 or engine.cluster.restart_first
+        moved = has_cost and order is not None and order.slot == slot
         gain = job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
         if self.virtual:
             return min(gain, record.remaining)
         view = batch.truth.views[job.name]
         if view.started != record.generation or view.running_since is None:
             return 0
-        begins, ends = batch.calendar.begins(slot), batch.calendar.ends(slot)
-        ran = ends - max(begins, min(view.running_since, ends))
-        # Only a process that exits 0 is done: what is counted stops one short.
-        return max(0, min(gain * ran // (ends - begins), record.remaining - 1))
+        start, end = batch.calendar.begins(slot), batch.calendar.ends(slot)
+        ran = end - max(start, min(view.running_since, end))
+        # A job completes only when its processes exit 0, so progress stops one unit below.
+        return max(0, min(gain * ran // (end - start), record.remaining - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class MoveOrigin:
-    """Slots are at other times than was thought.
-
-    Parameters
-    ----------
-    by : int
-        By how many nanoseconds they are later.
-    why : str
-        For people.
-    """
+    """Move all slots by some nanoseconds (positive: later); ``why`` is the reason to report."""
 
     by: int
     why: str
 
     def perform(self, batch: Batch) -> None:
-        """Move them, and tell whose promise is at another time now."""
+        """Move the slots, and emit an event for each promise that moves with them."""
         truth = batch.truth
         truth.calendar = truth.calendar.moved(self.by)
         batch.put("origin", str(truth.calendar.origin))

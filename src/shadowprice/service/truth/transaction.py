@@ -1,4 +1,4 @@
-"""What is noted while operations happen, and written in one transaction of the database."""
+"""A unit of work: recorded changes, written in one transaction of the database."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """What is noted, and looked up, until all of it is written at once.
+    """Changes of the state and rows to insert, until `write` flushes them.
 
-    Parameters
-    ----------
-    truth : Truth
-        Whose it is.
-    connection : Connection
-        The open transaction, to look things up.
+    Changes of the state in memory take effect at once, and can be rolled back. Lookups read through
+    ``connection``, on which the transaction is open.
     """
 
     def __init__(self, truth: Truth, connection: Connection) -> None:
@@ -63,31 +59,31 @@ class Transaction:
 
     @property
     def calendar(self) -> Calendar:
-        """When slots are."""
+        """The times of slots."""
         return self.truth.calendar
 
     # ---------------------------------------------------------------- all or nothing
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Let a block happen as a whole: where it raises, nothing of it is left.
+        """Run a block atomically: if it raises, roll back every change. Nests as savepoints.
 
-        Neither events that the engine took in meanwhile, nor what was noted, nor what the truth
-        knows beside the engine. Blocks may be nested. What is changed within one either goes
-        through the batch, which knows how to take it back, or comes after all that may raise.
+        The rollback covers events of the engine, recorded rows and the state beside the engine. A
+        block changes state through the batch, which can undo it, or after everything that may
+        raise.
         """
         truth, lists = self.truth, self._lists()
-        lengths = [len(one) for one in lists]
-        counted = truth.next_job, truth.next_told, truth.last_at, truth.calendar
+        lengths = [len(rows) for rows in lists]
+        counters = truth.next_job, truth.next_told, truth.last_at, truth.calendar
         outer, self.undo = self.undo, (undo := Undo())
         try:
             with self.engine.whole():
                 yield
         except BaseException:
             undo.roll_back()
-            for one, length in zip(lists, lengths, strict=True):
-                del one[length:]
-            truth.next_job, truth.next_told, truth.last_at, truth.calendar = counted
+            for rows, length in zip(lists, lengths, strict=True):
+                del rows[length:]
+            truth.next_job, truth.next_told, truth.last_at, truth.calendar = counters
             raise
         finally:
             self.undo = outer
@@ -95,7 +91,7 @@ class Transaction:
             outer.push(undo.roll_back)
 
     def _lists(self) -> tuple[list[Any], ...]:
-        """Return the lists that only grow while the batch is put together."""
+        """Return the lists that only grow, so that truncation rolls them back."""
         return (
             self.told,
             self.closed,
@@ -110,7 +106,7 @@ class Transaction:
     # ---------------------------------------------------------------- what is noted
 
     def add(self, view: JobView, spec: Mapping[str, Any], content: str) -> None:
-        """Note a job that was submitted."""
+        """Record a submitted job; ``content`` is the hash of its submission."""
         self._see(view)
         self._specify(view.name, spec)
         row = {
@@ -126,7 +122,7 @@ class Transaction:
         self.tell("submitted", view.name)
 
     def change(self, name: str, **changes: Any) -> JobView:
-        """Let a job's view say something differently."""
+        """Change fields of a job's view, and return the new view."""
         view = replace(self.truth.views[name], **changes)
         self._see(view)
         return view
@@ -140,50 +136,50 @@ class Transaction:
         self.undo.put(self.specs, name, spec)
 
     def revise(self, name: str, spec: Mapping[str, Any], content: str) -> None:
-        """Note that a job's description is another now."""
+        """Replace a job's specification and content hash."""
         self._specify(name, spec)
         table = tables.jobs
         values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
         self.also(table.update().where(table.c.name == name).values(**values))
 
     def close(self, name: str, state: State, reason: Mapping[str, Any]) -> JobView:
-        """Close a job that the engine never heard of."""
+        """Close a job that never reached the engine."""
         self.closed.append(name)
         return self.change(name, state=state, reason=reason, closed=self.now)
 
     def tell(
         self, kind: str, job: str | None = None, *, decision: bool = False, **data: Any
     ) -> None:
-        """Let readers know."""
+        """Emit an event; ``decision`` marks decisions of the policy."""
         view = None if job is None else self.truth.views.get(job)
         tenant = data.pop("tenant", None) if view is None else view.tenant
         self.told.append(Told(self.truth.next_told, self.now, kind, job, tenant, data, decision))
         self.truth.next_told += 1
 
     def knows_end(self, name: str, generation: int) -> bool | None:
-        """Whether the end of a generation is known, None where no such one was ever ordered."""
+        """Return whether a generation's end is recorded; None if it was never commanded."""
         if (name, generation) in self._ended:
             return True
-        found = _END_OF.rows(self.connection, {"of": name, "which": generation}).first()
-        return None if found is None else found.ended is not None
+        row = _END_OF.rows(self.connection, {"of": name, "which": generation}).first()
+        return None if row is None else row.ended is not None
 
     def end(self, name: str, generation: int, at: int, code: int | None, reason: str) -> None:
-        """Note that a generation ended."""
+        """Record the end of a generation, with the exit status of the process that ended it."""
         row = {"of": name, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
         self.undo.put(self._ended, (name, generation), row)
 
     def put(self, key: str, value: str) -> None:
-        """Keep a value under a key, from when the batch is written."""
+        """Set a key of the store's key-value table when the batch is written."""
         self.undo.put(self._values, key, value)
 
     def also(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
-        """Write something else with the batch."""
+        """Execute another statement when the batch is written."""
         self._statements.append((statement, rows))
 
     # ---------------------------------------------------------------- what is written
 
     def write(self) -> None:
-        """Write everything that was noted."""
+        """Write all recorded changes to the store."""
         store, connection = self.truth.store, self.connection
         store.write(connection, _INSERT_JOURNAL, self._journal)
         self._write_jobs()
@@ -197,15 +193,15 @@ class Transaction:
             _INSERT_EVENTS,
             [
                 {
-                    "id": told.id,
-                    "at": told.at,
-                    "kind": told.kind,
-                    "decision": int(told.decision),
-                    "job": told.job,
-                    "tenant": told.tenant,
-                    "data": json.dumps(told.data, ensure_ascii=False, separators=(",", ":")),
+                    "id": event.id,
+                    "at": event.at,
+                    "kind": event.kind,
+                    "decision": int(event.decision),
+                    "job": event.job,
+                    "tenant": event.tenant,
+                    "data": json.dumps(event.data, ensure_ascii=False, separators=(",", ":")),
                 }
-                for told in self.told
+                for event in self.told
             ],
         )
         for statement, rows in self._statements:
@@ -219,7 +215,7 @@ class Transaction:
                 store.write(connection, tables.memory.insert(), [memory])
 
     def _write_jobs(self) -> None:
-        fresh, known = [], []
+        fresh, existing = [], []
         for name, view in self.views.items():
             values: dict[str, Any] = {
                 "state": view.state.value,
@@ -230,19 +226,19 @@ class Transaction:
             if name in self._new:
                 fresh.append(self._new[name] | values)
             else:
-                known.append({"key": view.id} | values)
+                existing.append({"key": view.id} | values)
         store, connection = self.truth.store, self.connection
         store.write(connection, _INSERT_JOBS, fresh)
-        store.write(connection, _UPDATE_JOB, known)
+        store.write(connection, _UPDATE_JOB, existing)
 
     # ---------------------------------------------------------------- looking
 
     def stored(self, names: Sequence[str]) -> dict[str, tuple[JobView, str]]:
-        """Return jobs that are known by these names, open or closed, with their content's hash.
+        """Return jobs by name, open or closed, with the hash of their content.
 
-        What this batch adds is among them.
+        Jobs that this batch adds are included.
         """
-        found = {
+        jobs = {
             name: (self.truth.views[name], self._new[name]["content"])
             for name in names
             if name in self._new
@@ -251,8 +247,8 @@ class Transaction:
             view = self.truth.views.get(row.name)
             if view is None:
                 view = self.views.get(row.name) or JobView.of_store(row.view)
-            found[row.name] = (view, row.content)
-        return found
+            jobs[row.name] = (view, row.content)
+        return jobs
 
     def view(self, name: str) -> JobView:
         """Return a job's view, open or closed.
@@ -260,14 +256,14 @@ class Transaction:
         Raises
         ------
         ProblemError
-            If there is no such job.
+            If the job is unknown.
         """
         view = self.truth.views.get(name)
         if view is None:
-            known = self.stored([name])
-            if name not in known:
+            jobs = self.stored([name])
+            if name not in jobs:
                 raise ProblemError("not-found", f"unknown job {name!r}")
-            view = known[name][0]
+            view = jobs[name][0]
         return view
 
 

@@ -1,8 +1,8 @@
-"""Engine and store together: what happens is written down, and only then takes effect.
+"""The engine together with its store: changes are durable before they are published.
 
-`Truth` is synchronous and belongs to one thread. `commit` takes operations in, all in one
-transaction; what it returns may be told to others. Where anything fails that no rule foresees, the
-engine may be ahead of the store: it is thrown away, and read back from there.
+`Truth` is synchronous and belongs to one thread. `commit` performs operations in one transaction of
+the database; its result may be published. An unexpected error can leave the engine ahead of the
+store. Then the engine is discarded and recovered from the store.
 """
 
 from __future__ import annotations
@@ -40,39 +40,29 @@ from shadowprice.service.truth.views import JobView
 log = logging.getLogger("shadowprice.service")
 
 SNAPSHOT_EVENTS: Final = 5_000
-"""Events between two snapshots, at most."""
+"""Maximum number of events between two snapshots."""
 
 SNAPSHOT_NANOSECONDS: Final = 600 * SECOND
-"""Time between two snapshots, at most, where anything happened."""
+"""Maximum time between two snapshots, if there were events."""
 
 SNAPSHOT_STEP: Final = 25
-"""Jobs that a step of a snapshot writes out: about a millisecond."""
+"""Jobs that one step of a snapshot serializes: about a millisecond."""
 
 JOURNAL_STEP: Final = 1_000
-"""Events that a snapshot replaces, and that leave the journal in one transaction."""
+"""Events that one transaction deletes from the journal after a snapshot replaced them."""
 
 SMALL_MEMORY: Final = 64 << 10
-"""Bytes of a policy's memory that are written with every batch; more is written less often."""
+"""Maximum bytes of policy state that are written with every batch; larger ones less often."""
 
 MEMORY_NANOSECONDS: Final = 5 * SECOND
-"""Time between two writings of a larger memory."""
+"""Minimum time between two writes of a larger policy state."""
 
 
 class Truth:
-    """The engine, what is known of its jobs beside it, and the store.
+    """The engine, the service's data about its jobs, and the store.
 
-    Parameters
-    ----------
-    store : Store
-        Open for writing.
-    cluster : Cluster
-        As the cluster file has it.
-    choice : PolicyChoice
-        Who decides.
-    clock : SteadyClock
-        The service's time.
-    virtual : bool
-        Whether nothing really runs: what is ordered counts as done.
+    ``store`` is open for writing, and ``cluster`` comes from the cluster file. If ``virtual``, no
+    job really runs: a command counts as carried out when it is issued.
     """
 
     def __init__(
@@ -98,40 +88,40 @@ class Truth:
     # ---------------------------------------------------------------- state
 
     def recover(self) -> None:
-        """Read everything back from the store, or begin a new one.
+        """Load the state from the store, or initialize an empty store.
 
         Raises
         ------
         StoreError
-            If it cannot be read.
+            If the store can't be read.
         InputError
-            If it does not fit what the service was started with.
+            If its content doesn't fit the cluster file or the policy.
         """
-        began = time.monotonic()
-        found: Recovered = recover(
+        started = time.monotonic()
+        recovered: Recovered = recover(
             self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
         )
-        self.engine: Engine = found.engine
-        # A copy of what the policy knows before every event costs more than all else that is done.
+        self.engine: Engine = recovered.engine
+        # Copying the policy state before each event would cost more than everything else.
         self.engine.keeps_memory = False
-        self.calendar: Calendar = found.calendar
-        self.views: dict[str, JobView] = found.views
-        self.specs: dict[str, Mapping[str, Any]] = found.specs
-        self.orders: dict[str, Start | Resize] = found.orders
-        self.backlog: deque[str] = deque(found.pending)
-        self.next_job: int = found.next_job
-        self.next_told: int = found.next_told
-        self.accounts: Accounts = found.accounts
-        self.last_at: int = found.last_at
+        self.calendar: Calendar = recovered.calendar
+        self.views: dict[str, JobView] = recovered.views
+        self.specs: dict[str, Mapping[str, Any]] = recovered.specs
+        self.orders: dict[str, Start | Resize] = recovered.orders
+        self.backlog: deque[str] = deque(recovered.pending)
+        self.next_job: int = recovered.next_job
+        self.next_told: int = recovered.next_told
+        self.accounts: Accounts = recovered.accounts
+        self.last_at: int = recovered.last_at
         self.end: TimespanEnd = read_end(self.store)
         self.start_ups: StartUps = read_start_ups(self.store)
-        self.margins: Margins = found.margins
-        self._snapshot_sequence: int = found.snapshot_sequence
+        self.margins: Margins = recovered.margins
+        self._snapshot_sequence: int = recovered.snapshot_sequence
         self._snapshot_at = self._memory_at = self.clock.now()
-        self._snapshotting: Iterator[None] | None = None  # of an engine that is no more
+        self._snapshotting: Iterator[None] | None = None  # its engine was replaced
         self._memory_is_large = False
-        self.recovery_seconds = time.monotonic() - began
-        self.recovered_events = found.replayed
+        self.recovery_seconds = time.monotonic() - started
+        self.recovered_events = recovered.replayed
 
     @property
     def coming(self) -> int:
@@ -139,19 +129,19 @@ class Truth:
         engine = self.engine
         if engine.slot_running is not None:
             return engine.slot
-        following = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
+        next_slot = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
         try:
-            engine.check_skip(following)
+            engine.check_skip(next_slot)
         except EventError:
-            return engine.slot  # it is late, and has to begin before anything else
-        return following
+            return engine.slot  # overdue: it must begin before a later slot
+        return next_slot
 
     def outcome(self) -> Outcome:
-        """Return all that is known now, as if all of it had just happened."""
+        """Return the complete present state as an outcome."""
         return self._published(Outcome(views=dict(self.views), specs=dict(self.specs)))
 
     def _published(self, outcome: Outcome) -> Outcome:
-        """Let an outcome tell how things stand now."""
+        """Fill in the present state of an outcome, and return it."""
         engine, names = self.engine, self.engine.cluster.names
         outcome.running = dict(self.orders)
         outcome.unacknowledged = dict(engine.unacknowledged)
@@ -174,18 +164,15 @@ class Truth:
     # ---------------------------------------------------------------- committing
 
     def commit(self, operations: Sequence[Operation]) -> Outcome:
-        """Let operations happen, in order, in one transaction.
+        """Perform operations in order, in one transaction.
 
-        Returns
-        -------
-        Outcome
-            Its answers hold an error for each operation that could not be done.
+        The answers of the outcome hold an error for each operation that failed.
 
         Raises
         ------
         StoreError
-            If nothing could be written. The engine was read back, or has to be by `recover` if
-            that could not be done either (`damaged`).
+            If nothing was written. The engine was recovered; if that failed too, `damaged` is set
+            and the caller must call `recover`.
         """
         try:
             return self._commit(operations)
@@ -198,12 +185,12 @@ class Truth:
             self.damaged = False
             if isinstance(error, ShadowpriceError) or len(operations) == 1:
                 raise
-            # One of them met an unforeseen error; the others are innocent.
+            # One operation met an unexpected error. Retry each alone, so that the others succeed.
         outcome = Outcome()
         for operation in operations:
             try:
                 alone = self.commit([operation])
-            except Exception as error:  # its caller is told
+            except Exception as error:  # the answer for its caller
                 outcome.answers.append(error)
                 continue
             outcome.answers += alone.answers
@@ -213,22 +200,22 @@ class Truth:
         return self._published(outcome)
 
     damaged = False
-    """Whether the engine is ahead of the store, and has to be read back."""
+    """Whether the engine may be ahead of the store and needs `recover`."""
 
     def _commit(self, operations: Sequence[Operation]) -> Outcome:
         outcome = Outcome()
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
             batch.billing.renew()
-            left = list(operations)
-            while left:
-                together = waiting_together(left)
+            remaining = list(operations)
+            while remaining:
+                together = waiting_together(remaining)
                 if len(together) > 1:
                     answers = self._together(batch, together)
                 else:
-                    answers = [self._attempt(batch, left[0])]
+                    answers = [self._attempt(batch, remaining[0])]
                 outcome.answers += answers
-                del left[: len(answers)]
+                del remaining[: len(answers)]
             batch.write()
         if not self.virtual:
             for view in batch.views.values():
@@ -241,23 +228,23 @@ class Truth:
             self.restarts.forget(name)
         self.engine.collect()
         for name in self.orders.keys() - self.engine.running.keys():
-            del self.orders[name]  # its processes ended by themselves
+            del self.orders[name]  # the processes ended without a stop command
         outcome.views, outcome.specs, outcome.told = batch.views, batch.specs, batch.told
         return self._published(outcome)
 
     def _together(self, batch: Batch, submits: Sequence[Submit]) -> list[Any]:
-        """Let submissions that wait arrive in one event, or, where that fails, each in its own."""
+        """Decide submissions in one event; if that fails, each in its own event."""
         try:
             with batch.whole():
                 return submit_together(batch, submits)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
-            return [self._attempt(batch, one) for one in submits]
+            return [self._attempt(batch, submit) for submit in submits]
 
     @staticmethod
     def _attempt(batch: Batch, operation: Operation) -> Any:
-        """Let an operation happen; return its answer, or the error that is its answer."""
+        """Perform an operation atomically; return its answer, or its error as the answer."""
         try:
             with batch.whole():
                 return operation.perform(batch)
@@ -271,7 +258,7 @@ class Truth:
     # ---------------------------------------------------------------- keeping
 
     def snapshot_due(self) -> bool:
-        """Whether enough happened since the last snapshot."""
+        """Return whether enough events or time passed since the last snapshot."""
         events = self.engine.sequence - self._snapshot_sequence
         if not events:
             return False
@@ -279,14 +266,14 @@ class Truth:
         return late or events >= SNAPSHOT_EVENTS
 
     def write_snapshot(self) -> None:
-        """Write the state down, so that a restart has little to replay; drop what it replaces.
+        """Write a snapshot at once, and delete the journal entries that it replaces.
 
         Raises
         ------
         StoreError
-            If it cannot be written.
+            If it can't be written.
         """
-        self._snapshotting = None  # of a moment that is over
+        self._snapshotting = None  # an unfinished snapshot is outdated
         for _ in self._snapshot():
             pass
 
@@ -296,15 +283,16 @@ class Truth:
         return self._snapshotting is not None
 
     def snapshot_piece(self, seconds: float) -> None:
-        """Go on with a snapshot, or begin one, for about so long; events may come in between.
+        """Continue a snapshot, or start one, for about this many seconds.
 
-        It is of the moment at which its state was taken, and is there once it is whole: whatever
-        ends the process before leaves the snapshot before it, and the journal since.
+        Events may be handled between two calls: the snapshot holds the state that it captured
+        first. If the process ends before it is complete, the previous snapshot and its journal
+        remain.
 
         Raises
         ------
         StoreError
-            If it cannot be written.
+            If it can't be written.
         """
         until = time.perf_counter() + seconds
         if self._snapshotting is None:
@@ -319,19 +307,19 @@ class Truth:
         self._snapshotting = None
 
     def _snapshot(self) -> Iterator[None]:
-        """Write a snapshot, step by step; each takes about a millisecond, or one transaction."""
-        # As many as are due now: were it all, it might never end where much happens meanwhile.
+        """Write a snapshot in steps; each takes about a millisecond, or one transaction."""
+        # Only as many steps as are due now: on a busy service, waiting for all might never end.
         for _ in range(self.engine.freshen_digest(SNAPSHOT_STEP) // SNAPSHOT_STEP):
             yield
             self.engine.freshen_digest(SNAPSHOT_STEP)
-        now, taken = self.clock.now(), Captured(self.engine)
+        now, captured = self.clock.now(), Captured(self.engine)
         yield
         packer = zlib.compressobj(1)
         packed = []
-        for piece in taken.pieces(SNAPSHOT_STEP):
+        for piece in captured.pieces(SNAPSHOT_STEP):
             packed.append(packer.compress(piece.encode()))
             yield
-        state, sequence = b"".join((*packed, packer.flush())), taken.sequence
+        state, sequence = b"".join((*packed, packer.flush())), captured.sequence
         table, journal = tables.snapshots, tables.journal
         with self.store.transaction() as connection:
             self.store.write(connection, delete(table).where(table.c.sequence == sequence))
@@ -352,7 +340,7 @@ class Truth:
                 self.store.write(connection, delete(journal).where(journal.c.sequence <= last))
 
     def memory_row(self, now: int) -> Mapping[str, Any] | None:
-        """Return the policy's memory where it is time to write it."""
+        """Return the row of the policy state if its write is due, else None."""
         late = now - self._memory_at >= MEMORY_NANOSECONDS
         if self._memory_is_large and not late and not self.engine.keeps_memory:
             return None

@@ -1,4 +1,4 @@
-"""What readers see of jobs: immutable, told in times and names."""
+"""Views of jobs: immutable records with times and server names, for queries and the API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shadowprice.service.truth.ending import CODE, has_ended, reason_to_wait, re
 
 
 class State(StrEnum):
-    """Where a job is, as clients are told."""
+    """State of a job, as clients see it."""
 
     PENDING = "pending"
     ADMITTED = "admitted"
@@ -53,83 +53,78 @@ _OF_STATUS: Final[Mapping[Status, State]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as it is after some event.
+    """A job after an event. All moments are nanoseconds since 1970.
 
     Parameters
     ----------
     id : int
         Number in the order of submission.
     name : str
-        Its name, never used again.
+        Unique for ever.
     tenant : str or None
-        Its owner.
+        Owner of the job.
     state : State
-        Where it is.
+        State for clients.
     submitted : int
-        When, in nanoseconds since 1970; so are all moments.
+        Moment of submission.
     arrived : int
-        The moment that its arrival slot and the clock of its utility were reckoned from.
+        Moment that determines its arrival slot and the start of its utility's clock.
     arrival : int or None
-        Its arrival slot, once it was decided on.
+        Arrival slot; None until the job is decided.
     promise, first_promise : int or None
-        Slot by whose end it is promised now, and was first.
+        Slots by whose end the job is to complete: the present and the first promise.
     promise_at : int or None
-        When that slot ends.
+        End of the slot ``promise``.
     margin : int
-        Slots from a planned completion to the promise (`truth.margins`).
+        Slots between the planned completion and the promise (`truth.margins`).
     margin_jobs : int
-        Finished jobs that the margin was taken from.
-    completion : int or None
-        Slot in which it completed, or in which the plan of the moment completes it.
-    completion_at : int or None
-        When it completed, or will.
+        Number of finished jobs that the margin was learnt from.
+    completion, completion_at : int or None
+        Slot and moment of the completion; of the planned completion while the job is open.
     progress, required : float
-        Mini-batches.
+        Mini-batches; tasks for a bag.
     generation : int
-        Its newest placement.
+        Newest generation, by number.
     started : int
-        Newest generation that was seen to run.
+        Newest generation that was observed to run.
     running_since : int or None
-        When that one began to run.
+        Moment when generation ``started`` began to run.
     first_start : int or None
-        When it ran first.
+        Moment when the job first ran.
     workers, ps : int
-        What the newest placement holds.
+        Counts of the present placement.
     servers : tuple of str
-        Where.
+        Servers of the present placement.
     payoff, utility, cost : float or None
-        As decided; the utility as earned once it is finished.
+        Values of the decision; ``utility`` is the earned one once the job is finished.
     reason : mapping or None
-        Why it was refused, waits, or ended without success.
+        Why the job was refused, waits, or ended without success.
     failures, lost : int
-        Generations that failed, and that were lost through no fault of the job.
+        Generations that failed, and generations lost through no fault of the job.
     family : str or None
-        Whose curve it was given, where its own is not known.
+        Family whose speed curve the job uses; None if it states its own.
     measured : tuple of int
-        Numbers of workers that its speed was measured with while it ran.
+        Worker counts with a measured speed.
     reports : bool
-        Whether it ever said how far it is, even if that was nowhere.
+        Whether the job ever reported progress, even of 0.
     done : bool
-        Whether a generation exited 0 while it was being stopped: it is not started again.
+        Whether a generation exited 0 while it was being stopped. It is not restarted.
     price : int or None
-        What it was admitted for, in millionths of a point, 0 where nobody keeps an account of it;
-        None until it is priced.
+        Price in millionths of a point; 0 if its tenant has no account, None until it is priced.
     paid_at : int or None
-        When that was debited.
+        Moment of the debit.
     planned, held : int
-        Places times slots that the price is for, and that it held so far; both 0 where other
-        tenants are paid instead.
+        Process-slots (workers and PS) that the price covers, and those held so far. ``planned`` is
+        0 if the job pays other tenants instead.
     used : int
-        What it used of the price so far.
+        Used part of the price, in millionths of a point.
     unused : tuple of (int, int, int) or None
-        What it paid for and did not use yet: slot, places, price (`service.budgets.paid`); None
-        where its price is that of all its places alike.
+        Paid but unused parts: slot, process count, price (`service.budgets.paid`). None if every
+        process-slot costs the same.
     refund : int or None
-        What was given back when it was over.
-    decided : int or None
-        When it was first decided on.
-    closed : int or None
-        When it was over.
+        Refund in millionths of a point when the job was closed.
+    decided, closed : int or None
+        Moments of the first decision and of the end.
     """
 
     id: int
@@ -176,12 +171,12 @@ class JobView:
     closed: int | None = None
 
     def stored(self) -> str:
-        """Return the view as the store keeps it."""
+        """Serialize the view for the store."""
         return _ENCODE({name: getattr(self, name) for name in _NAMES})
 
     @classmethod
     def of_store(cls, text: str) -> JobView:
-        """Return the view that `stored` wrote."""
+        """Parse a view that `stored` serialized."""
         values = json.loads(text)
         values["state"] = State(values["state"])
         values["servers"] = tuple(values["servers"])
@@ -191,7 +186,7 @@ class JobView:
         return cls(**values)
 
     def to_resource(self) -> rest.Job:
-        """Return the job as clients get it."""
+        """Return the job as a REST resource."""
         reason, speed = self.reason, _STATED_SPEED
         if self.family is not None or self.measured:
             source: Literal["stated", "family"] = "stated" if self.family is None else "family"
@@ -244,14 +239,14 @@ _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).enc
 
 
 def promise_of(record: JobRecord) -> int | None:
-    """Return the slot in which a policy plans to complete a job; a committed plan is a promise."""
+    """Return the slot in which the policy promises or plans to complete a job, if any."""
     if record.promise is not None:
         return record.promise
     return record.plan.completion if len(record.plan) else None
 
 
 def state_of(engine: Engine, record: JobRecord, started: int) -> State:
-    """Return a job's state; ``started`` is the newest generation that was seen to run."""
+    """Return a job's state; ``started`` is its newest generation that was observed to run."""
     if record.status.open and record.job.name in engine.running:
         if started >= record.generation:
             return State.RUNNING
@@ -260,15 +255,15 @@ def state_of(engine: Engine, record: JobRecord, started: int) -> State:
 
 
 def minibatches(job: Job, units: int) -> float:
-    """Return progress units as mini-batches (of a bag, as tasks)."""
+    """Convert progress units to mini-batches, or to tasks for a bag."""
     return units if job.bag is not None else units * job.work / job.required
 
 
 def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
-    """Return the promise of an open job: its planned completion with its margin.
+    """Return the promise of an open job: its planned completion plus its margin.
 
-    A plan that slips within the margin leaves the promise as it is. No margin reaches past the end
-    of the timespan.
+    The promise stays unchanged if the plan slips within the margin. A margin never reaches past the
+    end of the timespan.
     """
     planned = promise_of(record)
     if planned is None:
@@ -284,7 +279,7 @@ def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
 def changes_of(
     engine: Engine, record: JobRecord, view: JobView, calendar: Calendar, now: int
 ) -> dict[str, Any]:
-    """Return what a view of a job has to say differently after an event."""
+    """Return the fields of a job's view that an event may have changed."""
     job, name = record.job, record.job.name
     state = state_of(engine, record, view.started)
     changes: dict[str, Any] = {
@@ -322,7 +317,7 @@ def changes_of(
     if record.refusal is not None:
         changes["reason"] = refusal_reason(engine, calendar, record.refusal)
     elif state is State.FINISHED:
-        changes["reason"] = None  # what it once waited for is of no interest any more
+        changes["reason"] = None  # a former reason to wait is outdated
     elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:
         changes["reason"] = reason_to_wait(engine, calendar)
     elif view.reason is not None and view.reason.get("code") == CODE:
