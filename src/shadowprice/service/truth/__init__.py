@@ -1,1 +1,1 @@
-"""What holds: engine and store as one, changed by operations, told as views."""
+"""Durable state: engine and store, changed by operations and published as views."""

@@ -1,4 +1,4 @@
-"""What the end of the timespan means to jobs, in words with the clock time."""
+"""Effects of the timespan's end on jobs, as reasons that state its clock time."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _LIMITED: Final = frozenset({Reason.TOO_LATE, Reason.NO_ROOM, Reason.NO_VALUE})
 
 
 def end_text(engine: Engine, calendar: Calendar) -> str | None:
-    """Return when the timespan ends, None without an end."""
+    """Return when the timespan ends, as text; None without an end."""
     return None if engine.until is None else stamp(calendar.begins(engine.until))
 
 
 def has_ended(engine: Engine) -> bool:
-    """Whether nothing may run in the slot that runs, or in the coming one if none runs."""
+    """Return whether nothing may run in the running slot, or else in the coming one."""
     running = engine.slot_running
     current = engine.slot if running is None else running
     return engine.until is not None and current >= engine.until
 
 
 def is_near(engine: Engine) -> bool:
-    """Whether the end of the timespan may limit a plan that is made now."""
+    """Return whether the end of the timespan may limit a plan that starts now."""
     until, horizon = engine.until, engine.cluster.horizon
     return until is not None and until - engine.slot <= horizon
 
 
 def reason_to_wait(engine: Engine, calendar: Calendar) -> dict[str, Any]:
-    """Return the reason of an open job that the end of the timespan keeps from running."""
+    """Return the reason of an open job that waits because the timespan has ended."""
     end = end_text(engine, calendar)
     message = f"the timespan ends at {end}: nothing runs from then on, until it is moved or removed"
     return {"code": CODE, "message": message, "timespan_ends": end}
 
 
 def refusal_reason(engine: Engine, calendar: Calendar, refusal: Refusal) -> dict[str, Any]:
-    """Return a refusal as a reason; it names the end of the timespan if that limits plans."""
+    """Return the reason of a refusal; it states the end of the timespan if that is near."""
     reason: dict[str, Any] = refusal.record()
     if refusal.reason in _LIMITED and is_near(engine):
         end = end_text(engine, calendar)
@@ -53,10 +53,10 @@ def refusal_reason(engine: Engine, calendar: Calendar, refusal: Refusal) -> dict
 
 
 def without_end_text(end: str) -> str:
-    """Return what is said of a job that only the end of the timespan keeps from admission."""
+    """Return the text for a job that would be admitted without the end of the timespan."""
     return f"without the end of the timespan at {end} it would be admitted"
 
 
 def lengthened(reason: Mapping[str, Any], text: str, end: str) -> dict[str, Any]:
-    """Return a reason with another sentence about the end."""
+    """Append a text about the end of the timespan to a reason."""
     return {**reason, "message": f"{reason.get('message', '')}; {text}", "timespan_ends": end}

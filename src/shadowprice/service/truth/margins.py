@@ -1,14 +1,17 @@
-"""Delays of finished jobs against their plans, and the margin of promises that is learnt from them.
+"""Promise margins, learnt from the delays of jobs against their plans.
 
-A policy plans with stated speeds and whole slots. Real jobs start late, run longer and give way to
-others. The service therefore promises a completion later than the planned one, by a share of the
-time from a job's arrival to its planned completion. The share is the 95 % quantile of what earlier
-jobs needed, corrected for their number: of n measured shares, the one of rank ceil(0.95 (n + 1)).
-If jobs behave like those before them, at least 95 % of the promises are kept: this is conformal
-prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005, chapter 2).
-Delays come in bursts. So open jobs count as soon as their plans slip, and the quantile adapts: each
-broken promise raises it, and each kept one lowers it a little, at least to 95 % (Gibbs and Candes,
-Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021).
+A policy plans with stated speeds and whole slots. Real jobs start late, run longer and yield to
+other jobs. The service therefore promises a completion later than the planned one, by a share of
+the time from a job's arrival to its planned completion.
+
+The share is the 95 % quantile of earlier delays, corrected for their number: of n measured shares,
+it is that of rank ceil(0.95 (n + 1)). If jobs behave like those before them, at least 95 % of the
+promises are kept. This is conformal prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in
+a Random World, 2005, chapter 2).
+
+Delays come in bursts. So open jobs count as soon as their plans slip, and the quantile adapts. Each
+broken promise raises it, and each kept promise lowers it a little, never below 95 % (Gibbs and
+Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021).
 
 Plans and prices do not change.
 """
@@ -28,25 +31,25 @@ from shadowprice.service.store import tables
 from shadowprice.service.truth.views import JobView, State
 
 KEPT_SHARE: Final = 0.95
-"""Share of promises that a margin has to keep."""
+"""Minimum share of promises that are to be kept."""
 
 NEWEST: Final = 200
-"""Newest finished jobs of a group that a margin is taken from."""
+"""Number of a group's newest finished jobs that determine its margin."""
 
 STORED: Final = 1_000
-"""Newest finished jobs that are read back when the service starts."""
+"""Number of newest finished jobs that recovery reads."""
 
 MAX_GROUPS: Final = 10_000
-"""Groups that are remembered; beyond, the one that was added first is forgotten."""
+"""Maximum number of groups; the oldest is dropped first."""
 
 ENOUGH: Final = 19
-"""Finished jobs from which on a rank below the largest keeps the share."""
+"""Minimum finished jobs of a group. With fewer, ceil(0.95 (n + 1)) exceeds n."""
 
 FEWEST: Final = 3
-"""Finished jobs from which on all jobs together have a margin."""
+"""Minimum number of finished jobs for a margin of all jobs together."""
 
 STEP: Final = 0.05
-"""How far one promise moves the quantile: gamma of Gibbs and Candes."""
+"""Step of the quantile per promise: gamma of Gibbs and Candes."""
 
 _Group = tuple[str | None, ...]
 
@@ -55,12 +58,7 @@ _Group = tuple[str | None, ...]
 class Margin:
     """Slots between a planned completion and the promise.
 
-    Parameters
-    ----------
-    slots : int
-        How many.
-    jobs : int
-        Finished jobs that it was taken from, 0 if there are too few.
+    ``jobs`` is the number of finished jobs that the margin was learnt from; 0 if too few.
     """
 
     slots: int = 0
@@ -69,16 +67,16 @@ class Margin:
 
 @dataclass(slots=True)
 class _Delays:
-    """What is known of a group.
+    """Delays of a group of jobs, as shares of their planned time.
 
     Parameters
     ----------
     newest : deque of float
-        Delays of its newest finished jobs, in shares of their planned time.
+        Delays of the newest finished jobs.
     slipped : dict of str to float
-        Delays so far of its open jobs whose plans complete later than first planned.
+        Present delays of open jobs that complete later than first planned, by name.
     given_up : float
-        The share of promises that its quantile gives up now, at most that which it may: alpha of
+        Share of promises that the quantile allows to break, at most ``1 - KEPT_SHARE``: alpha of
         Gibbs and Candes.
     """
 
@@ -94,20 +92,20 @@ class _Delays:
             self.given_up = min(1.0 - KEPT_SHARE, max(0.0, moved))
 
     def quantile(self) -> float:
-        """Return the delay that the promises allow for."""
-        known = sorted([*self.newest, *islice(reversed(self.slipped.values()), NEWEST)])
-        rank = min(len(known), math.ceil((1.0 - self.given_up) * (len(known) + 1)))
-        return known[rank - 1]
+        """Return the delay that promises allow for, as a share of the planned time."""
+        delays = sorted([*self.newest, *islice(reversed(self.slipped.values()), NEWEST)])
+        rank = min(len(delays), math.ceil((1.0 - self.given_up) * (len(delays) + 1)))
+        return delays[rank - 1]
 
 
 class Margins:
-    """Delays of finished jobs, by tenant and family; the oldest are forgotten."""
+    """Delays of jobs by tenant and family; the oldest are dropped."""
 
     def __init__(self) -> None:
         self._groups: dict[_Group, _Delays] = {}
 
     def follow(self, view: JobView) -> None:
-        """Record how much later than planned a job ended, or will end by its present plan."""
+        """Record a job's delay: that of its end, or of its present plan while it is open."""
         if view.first_promise is None or view.arrival is None:
             return
         planned = view.first_promise - view.margin
@@ -136,21 +134,11 @@ class Margins:
         arrival: int,
         until: int | None = None,
     ) -> Margin:
-        """Return the margin of a job.
+        """Return the margin of a job that is planned to complete in slot ``planned``.
 
-        The narrowest group decides that has enough finished jobs: those of its tenant and family,
-        those of its tenant, or all.
-
-        Parameters
-        ----------
-        tenant, family : str or None
-            Of the job.
-        planned : int
-            The slot in which its plan completes it.
-        arrival : int
-            Its arrival slot.
-        until : int, optional
-            First slot in which nothing may run: no promise reaches past it.
+        It comes from the narrowest group with enough finished jobs: the job's tenant and family,
+        its tenant, or all jobs. The promise stays before ``until``, the first slot in which nothing
+        may run.
         """
         for group in _groups(tenant, family):
             delays = self._groups.get(group)
@@ -164,8 +152,8 @@ class Margins:
 
 
 def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margins:
-    """Return the delays of open jobs, and of the newest finished ones that the store holds."""
-    table, found = tables.jobs, Margins()
+    """Return the delays of open jobs, and of the newest finished jobs in the store."""
+    table, margins = tables.jobs, Margins()
     rows = connection.execute(
         select(table.c.view)
         .where(table.c.state == State.FINISHED.value)
@@ -174,8 +162,8 @@ def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margi
     ).scalars()
     views = [JobView.of_store(text) for text in rows]
     for view in (*sorted(views, key=lambda view: view.closed or 0), *open_views):
-        found.follow(view)
-    return found
+        margins.follow(view)
+    return margins
 
 
 def _slots(planned: int, arrival: int) -> int:
@@ -183,6 +171,6 @@ def _slots(planned: int, arrival: int) -> int:
 
 
 def _groups(tenant: str | None, family: str | None) -> list[_Group]:
-    """Return the groups of a job, the narrowest first; the empty one is all jobs."""
+    """Return the groups of a job, narrowest first; the empty group is that of all jobs."""
     groups: list[_Group] = [] if family is None else [(tenant, family)]
     return [*groups, (tenant,), ()]

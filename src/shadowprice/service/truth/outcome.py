@@ -1,4 +1,4 @@
-"""What a batch of operations comes to, and what readers are told of it."""
+"""Results of a batch of operations: answers, events and the state to publish."""
 
 from __future__ import annotations
 
@@ -19,44 +19,32 @@ if TYPE_CHECKING:
 
 
 class Operation(Protocol):
-    """Something to be done, as a whole or not at all.
+    """An atomic operation on the durable state.
 
-    What consists of several things that are whole by themselves does each within `Batch.whole`,
-    raises nothing, and tells in its answer how far it came.
+    An operation of several independent steps runs each step within `Batch.whole`. It doesn't raise
+    if a step fails: its answer says which steps succeeded.
     """
 
     def perform(self, batch: Batch) -> Any:
-        """Do it, and return what its caller is told.
+        """Perform the operation, and return the answer for its caller.
 
-        Nothing is written here: it is noted (`Batch.also`, `Batch.put`), and written with the
-        batch. What is written at once, for its number, is the last that is done.
+        It records rows with the batch (`Batch.also`, `Batch.put`), which writes them later. A
+        statement whose generated id is needed at once must be the last step.
 
         Raises
         ------
         ShadowpriceError
-            If it cannot be done; whoever called it takes back what was noted and taken in.
+            If the operation fails. The caller rolls it back.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something that readers are told: an entry of the event stream.
+    """An event of the event stream.
 
-    Parameters
-    ----------
-    id : int
-        Its number, from 1 on.
-    at : int
-        When, in nanoseconds since 1970.
-    kind : str
-        What happened.
-    job, tenant : str or None
-        Whom it is about.
-    data : mapping
-        What else there is to say.
-    decision : bool
-        Whether the policy decided it.
+    ``id`` counts from 1, and ``at`` is in nanoseconds since 1970. ``decision`` marks a decision of
+    the policy.
     """
 
     id: int
@@ -70,28 +58,28 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers, and where in time the engine is.
+    """The servers, and the engine's position in time.
 
     Parameters
     ----------
     cluster : Cluster
         The servers.
     lost, drained : frozenset of str
-        Those that are out, and those of them that were emptied on purpose.
+        Unavailable servers, and those of them that an operator drained.
     calendar : Calendar
-        When slots are.
+        The times of slots.
     slot_running : int or None
-        The slot that runs.
+        The running slot.
     coming : int
         The first slot that can still be decided.
     backlog : int
-        Jobs that wait to be decided on.
+        Number of accepted jobs that wait for a decision.
     until : int or None
-        First slot in which nothing may run, None without an end of the timespan.
+        First slot in which nothing may run; None without an end of the timespan.
     until_at : int or None
-        The end as it was set, in nanoseconds since 1970.
+        The end of the timespan as it was set, in nanoseconds since 1970.
     start_ups : StartUps
-        How long jobs took to start.
+        Newest start-up times of jobs.
     """
 
     cluster: Cluster
@@ -107,21 +95,21 @@ class Servers:
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
-        """What an operator should change, with numbers."""
+        """Problems that an operator should fix, with numbers."""
         warning = self.start_ups.warning(float(self.cluster.slot_seconds))
         return [] if warning is None else [warning]
 
     @property
     def ends_at(self) -> int | None:
-        """When the first slot in which nothing may run begins."""
+        """Start of the first slot in which nothing may run, in nanoseconds since 1970."""
         return None if self.until is None else self.calendar.begins(self.until)
 
     def has_ended(self, now: int) -> bool:
-        """Whether nothing may run at a moment."""
+        """Return whether nothing may run at a moment."""
         return self.ends_at is not None and now >= self.ends_at
 
     def timespan(self, now: int) -> Timespan:
-        """Return the end of the timespan as clients get it."""
+        """Return the end of the timespan as a REST resource."""
         return Timespan(
             until=to_datetime_or_none(self.until_at),
             ends=to_datetime_or_none(self.ends_at),
@@ -132,28 +120,28 @@ class Servers:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a batch came to.
+    """Result of a batch: its changes, and the present state.
 
     Parameters
     ----------
     answers : list
-        By operation: what `Operation.perform` returned, or the error.
+        For each operation, the result of `Operation.perform` or its error.
     views : dict of str to JobView
-        Jobs that changed.
+        Changed jobs.
     specs : dict of str to mapping
-        What was submitted of jobs, where that is new or was revised.
+        New or revised specifications of jobs.
     told : list of Told
-        What is new in the event stream.
+        New events of the event stream.
     running : dict of str to Start or Resize
-        The newest order of every job that is to run.
-    unacknowledged : dict of int to Order
-        Orders not acknowledged yet.
+        Newest command of each job that should run.
+    unacknowledged : dict of int to Start, Resize or Stop
+        Commands without an acknowledgement, by id.
     servers : Servers or None
-        What the servers are.
+        Servers and the position in time.
     sequence : int
-        Number of the last event.
+        Number of the last engine event.
     accounts : mapping of str to Account
-        What tenants with a budget hold.
+        Accounts of the tenants with a budget.
     """
 
     answers: list[Any] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Prices as they were: a sample a slot, thinned with age.
+"""History of prices: one sample per slot, thinned with age.
 
-A sample is of the slot that comes next, as `prices` tells it. It is marked when it is taken as the
-first of its hour, of its minute, or neither; what is of no minute goes after an hour, what is of no
-hour after a week. So months of slots of a second stay some thousand rows.
+A sample holds the prices of the first slot that `prices` returns. Its grain is 2 for the first
+sample of an hour, 1 for the first of a minute, else 0. Grain 0 is purged after an hour, and grain 1
+after a week. So months of slots of one second need only some thousand rows.
 """
 
 from __future__ import annotations
@@ -23,25 +23,20 @@ HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
 
 _LEAST: Final = 5.0
-"""Seconds between two samples, at least, and at least `_SHARE` times what one takes."""
+"""Minimum seconds between two samples."""
 
 _SHARE: Final = 100.0
+"""Minimum time between two samples, as a multiple of the time that a sample takes."""
 
 _LOOKED: Final = 20
-"""Samples that are passed over for one that is told, at most; then coarser ones are looked at."""
+"""Maximum samples to read per returned sample; if there are more, use a coarser grain."""
 
 _SWEPT: Final = 1_000
-"""Rows of a kind that leave at once."""
+"""Maximum number of rows that one call purges."""
 
 
 class Sampler:
-    """Takes samples, in the thread that owns the truth.
-
-    Parameters
-    ----------
-    truth : Truth
-        Whose prices.
-    """
+    """Takes samples of prices, in the thread that owns the durable state."""
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
@@ -51,26 +46,26 @@ class Sampler:
 
     @property
     def due(self) -> bool:
-        """Whether there is something new to note."""
+        """Whether a new slot runs, and enough time passed since the last sample."""
         running = self._truth.engine.slot_running
         return (
             running is not None and running != self._slot and time.monotonic() >= self._not_before
         )
 
     def take(self) -> None:
-        """Take a sample and write it down.
+        """Take a sample, and write it to the store.
 
         Raises
         ------
         StoreError
-            If it cannot be written.
+            If it can't be written.
         """
-        truth, began = self._truth, time.monotonic()
+        truth, started = self._truth, time.monotonic()
         self._slot = truth.engine.slot_running
         now = truth.clock.now()
-        found = prices(truth, 1)
-        if found.slots:
-            [row] = found.slots
+        result = prices(truth, 1)
+        if result.slots:
+            [row] = result.slots
             hour, minute = now // HOUR, now // MINUTE
             grain = 2 if hour != self._hour else 1 if minute != self._minute else 0
             self._hour, self._minute = hour, minute
@@ -78,24 +73,12 @@ class Sampler:
             record = {"at": now, "slot": row.slot, "grain": grain, "record": kinds}
             with truth.store.transaction() as connection:
                 truth.store.write(connection, tables.prices.insert(), [record])
-        spent = time.monotonic() - began
+        spent = time.monotonic() - started
         self._not_before = time.monotonic() + max(_LEAST, _SHARE * spent)
 
 
 def history(connection: Connection, calendar: Calendar, since: int, most: int) -> list[PriceSlot]:
-    """Return samples from a moment on, at most so many, evenly left out.
-
-    Parameters
-    ----------
-    connection : Connection
-        To read by.
-    calendar : Calendar
-        When slots are.
-    since : int
-        The moment, in nanoseconds since 1970.
-    most : int
-        How many.
-    """
+    """Return evenly spaced samples since a moment in nanoseconds since 1970, at most ``most``."""
     table = tables.prices
     ids: list[int] = []
     for grain in (0, 1, 2):
@@ -106,8 +89,8 @@ def history(connection: Connection, calendar: Calendar, since: int, most: int) -
             break
     chosen = ids[:: max(1, -(-len(ids) // most))]
     rows: list[Any] = []
-    for at in range(0, len(chosen), 500):
-        part = select(table).where(table.c.id.in_(chosen[at : at + 500]))
+    for start in range(0, len(chosen), 500):
+        part = select(table).where(table.c.id.in_(chosen[start : start + 500]))
         rows += connection.execute(part).all()
     return [
         PriceSlot(
@@ -120,12 +103,12 @@ def history(connection: Connection, calendar: Calendar, since: int, most: int) -
 
 
 def sweep_prices(store: Store, now: int, before: int) -> None:
-    """Delete samples that are older than what their grain is kept for.
+    """Purge samples from before a moment, and those that are too old for their grain.
 
     Raises
     ------
     StoreError
-        If the store cannot be written.
+        If the store can't be written.
     """
     table = tables.prices
     old = (
@@ -134,9 +117,9 @@ def sweep_prices(store: Store, now: int, before: int) -> None:
         | ((table.c.grain == 1) & (table.c.at < now - 7 * 24 * HOUR))
     )
     with store.reading() as connection:
-        gone = list(connection.execute(select(table.c.id).where(old).limit(_SWEPT)).scalars())
-    if not gone:
+        ids = list(connection.execute(select(table.c.id).where(old).limit(_SWEPT)).scalars())
+    if not ids:
         return
     with store.transaction() as connection:
-        for at in range(0, len(gone), 500):
-            store.write(connection, delete(table).where(table.c.id.in_(gone[at : at + 500])))
+        for start in range(0, len(ids), 500):
+            store.write(connection, delete(table).where(table.c.id.in_(ids[start : start + 500])))

@@ -1,4 +1,4 @@
-"""Prices by kind of server, over slots to come."""
+"""Prices of coming slots, by kind of server."""
 
 from __future__ import annotations
 
@@ -18,27 +18,19 @@ from shadowprice.service.clock import to_datetime
 from shadowprice.service.truth.truth import Truth
 
 MOST: Final = 1_000
-"""Slots asked for at once, at most."""
+"""Maximum number of slots in one query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Servers that are alike: of equal role and capacity.
-
-    Parameters
-    ----------
-    names : tuple of str
-        What each kind is called: after its servers.
-    rows : tuple of ndarray
-        Servers of each kind.
-    """
+    """Groups of servers with an equal role and capacity: name and server rows of each."""
 
     names: tuple[str, ...]
     rows: tuple[NDArray[np.int64], ...]
 
 
 def kinds_of(cluster: Cluster) -> Kinds:
-    """Return the kinds of servers, each called after its first server, its number left off."""
+    """Return the kinds of servers, each named after its first server without its number."""
     names: list[str] = []
     rows: list[NDArray[np.int64]] = []
     for kind in dict.fromkeys(cluster.kinds.tolist()):
@@ -54,7 +46,7 @@ def kinds_of(cluster: Cluster) -> Kinds:
 
 
 class _LaterLedger:
-    """A ledger as if its window began some slots later."""
+    """View of a ledger whose window starts some slots later."""
 
     def __init__(self, engine: Engine, later: int) -> None:
         self._view = engine.view.ledger
@@ -77,7 +69,7 @@ class _LaterLedger:
 
 
 class _LaterView:
-    """What policies see, some slots later."""
+    """View for a policy, some slots later."""
 
     def __init__(self, engine: Engine, later: int) -> None:
         self._view = engine.view
@@ -89,16 +81,11 @@ class _LaterView:
 
 
 def prices(truth: Truth, slots: int) -> Prices:
-    """Return what all of a server's resource costs, and how much is reserved, slot by slot.
+    """Return prices and reserved shares by slot, kind and resource; call it between batches.
 
-    A twin of the policy is asked, so that nothing of the question stays.
-
-    Parameters
-    ----------
-    truth : Truth
-        Between two batches.
-    slots : int
-        How many; fewer are told where the policy does not look so far ahead.
+    A price is that of a whole server's amount of the resource. A copy of the policy computes it, so
+    that the query doesn't change the policy's state. The result has fewer slots than ``slots`` if
+    the policy doesn't plan that far ahead.
     """
     engine = truth.engine
     cluster, ledger = engine.cluster, engine.ledger
@@ -108,7 +95,7 @@ def prices(truth: Truth, slots: int) -> Prices:
     found_slots: list[PriceSlot] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)
-    # A policy that does not plan ahead has a price for later slots, but nothing reserved in them.
+    # A policy that doesn't plan ahead prices later slots, but has no reservations in them.
     most = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
     for later in range(min(most, MOST)):
         slot = ledger.start + later

@@ -1,4 +1,4 @@
-"""Looking things up in the store."""
+"""Queries of the store: jobs, events, generations and progress."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from shadowprice.service.store.prepared import Prepared
 from shadowprice.service.truth.views import JobView
 
 CHUNK: Final = 500
-"""Names asked for at once; SQLite takes only so many."""
+"""Maximum number of names in one query, because SQLite limits bound parameters."""
 
 PAGE: Final = 1_000
-"""Most entries of a page."""
+"""Maximum number of entries of a page."""
 
 BEGINNING: Final = 10
-"""Entries that a long story begins with: the submission, and what was decided on it."""
+"""First events of a long history that are kept: the submission and its decision."""
 
 _JOB_BY_NAME: Final = Prepared(
     select(tables.jobs.c.name, tables.jobs.c.view, tables.jobs.c.content).where(
@@ -35,21 +35,21 @@ CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
 def jobs_by_name(connection: Connection, names: Sequence[str]) -> Iterable[Any]:
-    """Yield name, view and content of jobs."""
+    """Yield rows with the name, view and content of stored jobs."""
     if len(names) == 1:
         yield from _JOB_BY_NAME.rows(connection, {"named": names[0]})
         return
     table = tables.jobs
-    for at in range(0, len(names), CHUNK):
+    for start in range(0, len(names), CHUNK):
         yield from connection.execute(
             select(table.c.name, table.c.view, table.c.content).where(
-                table.c.name.in_(names[at : at + CHUNK])
+                table.c.name.in_(names[start : start + CHUNK])
             )
         )
 
 
 def job(connection: Connection, name: str) -> tuple[JobView, dict[str, Any]] | None:
-    """Return a job's view as it was last written, and what was submitted."""
+    """Return a job's stored view and specification; None if it is unknown."""
     table = tables.jobs
     row = connection.execute(select(table.c.view, table.c.spec).where(table.c.name == name)).first()
     return None if row is None else (JobView.of_store(row.view), json.loads(row.spec))
@@ -64,9 +64,9 @@ def list_jobs(
     limit: int = 100,
     current: Mapping[str, JobView] = MappingProxyType({}),
 ) -> list[JobView]:
-    """Return jobs, newest first, from before an id on.
+    """Return jobs with an id below ``before``, newest first.
 
-    Views in ``current`` are newer than the stored ones, and need no decoding.
+    Views in ``current`` replace the stored ones: they are newer, and need no decoding.
     """
     table = tables.jobs
     query: Select[Any] = select(table.c.id, table.c.name, table.c.view)
@@ -101,7 +101,7 @@ def list_events(
     query = select(table).limit(limit)
     if job is not None:
         query = query.where(table.c.job == job)
-    # A job's entries are few: what else is asked of them must not lead to a longer index.
+    # A job has few events: coalesce() keeps the planner from using the tenant's larger index.
     if tenant is not None:
         owner = table.c.tenant if job is None else func.coalesce(table.c.tenant, "")
         query = query.where(owner == tenant)
@@ -121,8 +121,8 @@ def story(connection: Connection, name: str) -> tuple[list[StoredEvent], Omitted
     newest = list_events(connection, job=name, limit=PAGE)[::-1]
     if len(newest) < PAGE:
         return newest, None
-    beginning = list_events(connection, after=0, job=name, limit=BEGINNING)
-    last = beginning[-1].id
+    first = list_events(connection, after=0, job=name, limit=BEGINNING)
+    last = first[-1].id
     newest = [event for event in newest if event.id > last][BEGINNING - PAGE :]
     table = tables.events
     between = connection.execute(
@@ -131,7 +131,7 @@ def story(connection: Connection, name: str) -> tuple[list[StoredEvent], Omitted
         )
     ).scalar_one()
     gap = OmittedEvents(after=last, events=between) if between else None
-    return [*beginning, *newest], gap
+    return [*first, *newest], gap
 
 
 def _event(row: Row[Any]) -> StoredEvent:
@@ -174,17 +174,17 @@ def generations(connection: Connection, name: str, limit: int = PAGE) -> list[Ge
 def orders_given(
     connection: Connection, generations: Sequence[tuple[str, int]]
 ) -> Mapping[tuple[str, int], int]:
-    """Return when generations of jobs were ordered, those that were."""
+    """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
     table = tables.generations
-    found: dict[tuple[str, int], int] = {}
-    for at in range(0, len(generations), CHUNK):
+    ordered: dict[tuple[str, int], int] = {}
+    for start in range(0, len(generations), CHUNK):
         rows = connection.execute(
             select(table.c.job, table.c.generation, table.c.ordered).where(
-                tuple_(table.c.job, table.c.generation).in_(generations[at : at + CHUNK])
+                tuple_(table.c.job, table.c.generation).in_(generations[start : start + CHUNK])
             )
         )
-        found |= {(row.job, row.generation): row.ordered for row in rows}
-    return found
+        ordered |= {(row.job, row.generation): row.ordered for row in rows}
+    return ordered
 
 
 def curve(connection: Connection, name: str, limit: int = 5_000) -> list[ProgressPoint]:

@@ -1,12 +1,15 @@
-"""What a change of its placement costs a job, as the job itself and the service measured it.
+"""Measured restart costs: the time that jobs lose when their placement changes.
 
-A job reports how long it took to save, to come back and to do its first step (`jobs.changes`). That
-takes the place of what its file, or the cluster's, says of a restart. Jobs that are new have
-measured nothing: where a file says something, they are expected to lose as much more than that as
-the last ones lost more than was said of them; where none does, as much as those lost. A first start
-is no change, so nothing is reported of it; the service sees from the first report what the slot
-lost by it, which is set beside what was said alone: seconds in which other jobs are fetched and
-loaded for the first time say little of one that says nothing.
+A job reports how long it took to save, to start and to do its first step (`jobs.changes`). The
+measured cost replaces the cost that the job file or the cluster file states.
+
+A new job has no measurements, so its cost is estimated from earlier jobs. A stated cost is
+multiplied by the median ratio of their measured to their stated costs. Without a stated cost, the
+estimate is the median of their measured costs.
+
+A first start isn't a restart, so the job doesn't report it. The service derives its cost from the
+first report. That cost only counts in the ratios: the time in which other jobs load their data for
+the first time says little about a job without a stated cost.
 """
 
 from __future__ import annotations
@@ -23,26 +26,26 @@ from typing import Final
 from shadowprice.core.job import Job
 
 PARTS: Final = ("change_checkpoint", "change_start", "change_first_step")
-"""Metrics that say what a change took, in seconds."""
+"""Metrics for the parts of a restart, in seconds."""
 
 AWAY: Final = "change_away"
-"""Metric that says how long the job was away; that is its cost only where it was not paused."""
+"""Metric for the seconds between two generations, a cost unless the job was paused."""
 
 KEPT: Final = 5
-"""Newest changes that an expectation is taken from."""
+"""Number of a job's newest restarts that determine its cost."""
 
 OFF: Final = 0.1
-"""Share by which what is measured has to differ from what is believed."""
+"""Minimum relative difference between the measured and the estimated cost."""
 
 FINEST: Final = 100
-"""Parts of a slot by which it has to differ as well."""
+"""Costs are multiples of 1 / FINEST of a slot, and must differ by more than that as well."""
 
 
 OTHERS: Final = 20
-"""Newest changes, and starts, of all jobs that an expectation of new jobs is taken from."""
+"""Number of newest measurements of all jobs that determine the estimate for new jobs."""
 
 ENOUGH: Final = 3
-"""Starts and changes from which on there is one."""
+"""Minimum number of measurements for an estimate."""
 
 
 @dataclass(slots=True)
@@ -52,14 +55,10 @@ class _Measured:
 
 
 class Restarts:
-    """What was measured of the starts and changes of jobs.
+    """Measured costs of restarts and first starts.
 
-    Of each job it is kept in memory only, what came of it is not. Of all jobs it is kept.
-
-    Parameters
-    ----------
-    stored : mapping, optional
-        The result of `record`; empty at the first start.
+    Measurements of single jobs are held in memory only. Those for new jobs are stored: ``stored``
+    is the result of `record`, and empty at the first start of the service.
     """
 
     def __init__(self, stored: Mapping[str, Iterable[float]] = MappingProxyType({})) -> None:
@@ -68,40 +67,27 @@ class Restarts:
         self._factors = deque(stored.get("factors", ()), maxlen=OTHERS)
 
     def record(self) -> dict[str, list[float]]:
-        """Return what is to be kept: seconds, and how many times what was said of them they are."""
+        """Return the newest costs in seconds, and ratios of measured to stated costs, to store."""
         return {"seconds": list(self._others), "factors": list(self._factors)}
 
     def expected(self, stated: Fraction | None, slot_seconds: float) -> Fraction:
-        """Return the share of a slot that a change of a job takes of which nothing was measured.
+        """Estimate the restart cost of a job without measurements, as a share of a slot.
 
-        Parameters
-        ----------
-        stated : Fraction or None
-            The share that its file, or the cluster's, says; None where neither does.
-        slot_seconds : float
-            The length of a slot.
+        ``stated`` is the share that the job file or the cluster file states, or None.
         """
         if stated is None:
-            known = len(self._others) >= ENOUGH
-            return _share(median(self._others), slot_seconds) if known else Fraction(0)
+            has_enough = len(self._others) >= ENOUGH
+            return _share(median(self._others), slot_seconds) if has_enough else Fraction(0)
         if len(self._factors) < ENOUGH:
             return stated
         factor = median(self._factors)
-        # Never less than is said: whoever says more may have seen worse.
+        # Never below the stated cost, which may include worse cases than were measured.
         if factor <= 1.0 + OFF:
             return stated
         return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
 
     def started(self, seconds: float, stated: float) -> None:
-        """Take in what a slot lost by a job's first start.
-
-        Parameters
-        ----------
-        seconds : float
-            Until its mini-batches came at the speed that is believed of it.
-        stated : float
-            What its file, or the cluster's, says of it; 0 where neither does.
-        """
+        """Record the measured and the stated cost of a first start, in seconds; 0 if not stated."""
         if stated:
             self._factors.append(seconds / stated)
 
@@ -114,26 +100,11 @@ class Restarts:
         resized: bool,
         stated: Callable[[], float] = lambda: 0.0,
     ) -> bool:
-        """Take in what a job reports of the change that a generation began with.
+        """Record the restart cost that a generation reports; return whether it is new.
 
-        Parameters
-        ----------
-        name : str
-            The job.
-        generation : int
-            Its generation; each is taken in once.
-        metrics : mapping of str to float
-            What it reports.
-        resized : bool
-            Whether it came from another placement at once, without a pause.
-        stated : callable
-            Called where it told anything new: returns the seconds that its file, or the cluster's,
-            says of it, 0 where neither does.
-
-        Returns
-        -------
-        bool
-            Whether it told anything new.
+        The cost of each generation is recorded once. ``resized`` means that the job was resized
+        without a pause, so that the time between the generations counts. ``stated`` returns the
+        stated cost in seconds, or 0. It is called only for a new measurement.
         """
         if not all(metrics.get(part, -1.0) >= 0.0 for part in PARTS):
             return False
@@ -149,29 +120,21 @@ class Restarts:
         return True
 
     def revised(self, job: Job, slot_seconds: float) -> Job | None:
-        """Return a job with the restart that it really has, None where it is about as believed.
-
-        Parameters
-        ----------
-        job : Job
-            The job as it is believed to be.
-        slot_seconds : float
-            The length of a slot.
-        """
+        """Return the job with its measured restart cost; None if its cost is about the same."""
         measured = self._measured.get(job.name)
         if measured is None or not measured.seconds:
             return None
         restart = _share(median(measured.seconds), slot_seconds)
-        apart = abs(restart - job.restart)
-        if apart <= max(Fraction(1, FINEST), job.restart * Fraction(OFF)):
+        difference = abs(restart - job.restart)
+        if difference <= max(Fraction(1, FINEST), job.restart * Fraction(OFF)):
             return None
         return replace(job, restart=restart)
 
     def forget(self, name: str) -> None:
-        """Forget a job that is over."""
+        """Remove the measurements of a job."""
         self._measured.pop(name, None)
 
 
 def _share(seconds: float, slot_seconds: float) -> Fraction:
-    """Return seconds as a share of a slot, rounded up: a promise of too much time is kept."""
+    """Return seconds as a share of a slot, rounded up so that promises are kept."""
     return Fraction(math.ceil(min(1.0, seconds / slot_seconds) * FINEST), FINEST)

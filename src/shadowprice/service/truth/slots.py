@@ -64,8 +64,8 @@ class Edge:
     reports : sequence of Started, Refused, Ended or Misreported
         Pending reports of the executor. Each is applied in the slot in which it happened.
     since : int
-        Start of the service, in nanoseconds since 1970. Progress reports of slots that began
-        before may be lost.
+        Moment since which the service receives reports, in nanoseconds since 1970. Progress reports
+        of slots that began before may be lost.
     heard : mapping of str to int
         Moment of each job's newest progress report, in nanoseconds since 1970.
     """

@@ -1,9 +1,8 @@
-"""How fast jobs really run, against what they stated: a curve, corrected where it was measured.
+"""Measured speeds of running jobs, which correct the speed curves that jobs state.
 
-A job that reports is watched for the whole slots of its generations. What it does with some
-number of workers is held against what its curve says for that number, and where the two differ by
-more than chance and a tenth, the curve is corrected there. Numbers of workers that were not
-measured take the ratios of those that were.
+The progress of a reporting job is measured over whole slots of its generations. For each worker
+count, the measured speed is compared with the curve. If they differ significantly and by more than
+10 %, the curve is corrected there. Other worker counts take interpolated ratios.
 """
 
 from __future__ import annotations
@@ -23,35 +22,27 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.state import JobRecord
 
 SLOTS: Final = 2
-"""Fewest whole slots that a speed is taken from."""
+"""Minimum number of whole slots for a speed."""
 
 WINDOW: Final = 8
-"""Most slots that it is taken from: what was longer ago may have been otherwise."""
+"""Maximum number of slots for a speed, because older slots may be outdated."""
 
 OFF: Final = 0.1
-"""Share by which it has to differ from what is believed."""
+"""Minimum relative difference from the estimated speed."""
 
 ERRORS: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
-"""Standard errors of the mean by which it has to differ as well, by the number of slots: Student's
-t, so that chance alone does so in one look of twenty."""
+"""Minimum difference in standard errors of the mean, by number of slots.
+
+These are two-sided 95 % quantiles of Student's t distribution.
+"""
 
 LARGEST: Final = 50.0
-"""Factor by which one measurement changes a belief at most."""
+"""Maximum factor by which one measurement changes an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A job whose curve was corrected.
-
-    Parameters
-    ----------
-    job : Job
-        The job as it now seems.
-    workers : int
-        The number of workers that was measured.
-    factor : float
-        Its speed over what was believed of it.
-    """
+    """A corrected job; ``factor`` is the measured over the estimated speed at ``workers``."""
 
     job: Job
     workers: int
@@ -60,39 +51,39 @@ class Revision:
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of one job."""
+    """Measurements of one job."""
 
     base: Job
-    """As it was stated, or its owner revised it last."""
+    """The job as submitted, or as last revised by its owner."""
     told: Job
-    """As the engine was told last."""
+    """The job as last passed to the engine."""
     ratios: dict[int, float] = field(default_factory=dict)
-    """Measured speeds over those of ``base``, by number of workers."""
+    """Ratio of the measured speed to that of ``base``, by worker count."""
     windows: dict[int, deque[int]] = field(default_factory=dict)
-    """Millionths of a mini-batch of whole slots, by number of workers."""
+    """Progress of the newest whole slots in millionths of a mini-batch, by worker count."""
     generation: int = 0
     since: int = 0
     again: bool = False
-    """Whether, in this slot, it did again what was counted before."""
+    """Whether to skip this slot, because its measured progress isn't that of one slot."""
 
 
 class Speeds:
-    """What was measured of jobs that run; kept in memory only, a restart measures anew."""
+    """Measured speeds of running jobs. They are lost when the service restarts."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
 
     def revised(self, engine: Engine, record: JobRecord) -> Revision | None:
-        """Return the job as it now seems, None where it seems as before.
+        """Return the job with a corrected curve; None if no correction is due.
 
-        Called once a slot, at its end, for a job that reported and whose newest generation ran all
-        of the slot, while it is known to run.
+        Called once at the end of a slot, for a reporting job whose newest generation ran throughout
+        the slot.
         """
         job, placement = record.job, engine.running[record.job.name]
         workers, colocated = int(placement.total_workers), placement.colocated
         watched = self._of(job)
-        if watched.told is not job:  # its owner revised something else of it
-            nearest = min(watched.ratios, key=lambda one: abs(one - workers))
+        if watched.told is not job:  # the owner revised the job: restore its correction
+            nearest = min(watched.ratios, key=lambda count: abs(count - workers))
             return Revision(watched.told, workers, watched.ratios[nearest])
         if watched.generation != record.generation or watched.again:
             watched.generation, watched.since = record.generation, record.measured
@@ -112,11 +103,11 @@ class Speeds:
         return Revision(watched.told, workers, factor)
 
     def _of(self, job: Job) -> _Watched:
-        """Return what is known of a job; nothing where its owner has revised how fast it is."""
+        """Return the measurements of a job; reset them if its owner revised its speed."""
         watched = self._watched.get(job.name)
         if watched is not None and job is watched.told:
             return watched
-        if watched is not None and _same_curve(job, watched.told):  # revised in something else
+        if watched is not None and _same_curve(job, watched.told):  # the revision keeps the curve
             stated = watched.base
             watched.base = replace(
                 job,
@@ -133,45 +124,39 @@ class Speeds:
         return watched
 
     def unknown(self, name: str) -> None:
-        """Leave a slot out: what a job did in it is not what is counted of it.
+        """Skip this slot of a job, because its counted progress isn't that of one slot.
 
-        It may have begun again before where it was, for what it did since its last checkpoint was
-        lost with its processes: what is counted stands still meanwhile, however fast it runs. Or
-        its reports do not come through: then what is counted next is of several slots.
+        The job may repeat work since its last checkpoint, which isn't counted again. Or its reports
+        are delayed, so that the next one covers several slots.
         """
         watched = self._watched.get(name)
         if watched is not None:
             watched.again = True
 
     def measured(self, name: str) -> tuple[int, ...]:
-        """Return the numbers of workers whose speed is known, corrected or confirmed, ascending."""
+        """Return the worker counts with a measured speed, in ascending order."""
         watched = self._watched.get(name)
         if watched is None:
             return ()
-        looked = (n for n, window in watched.windows.items() if len(window) >= SLOTS)
-        return tuple(sorted({*watched.ratios, *looked}))
+        confirmed = (n for n, window in watched.windows.items() if len(window) >= SLOTS)
+        return tuple(sorted({*watched.ratios, *confirmed}))
 
     def forget(self, name: str) -> None:
-        """Forget a job that is over."""
+        """Remove the measurements of a job."""
         self._watched.pop(name, None)
 
 
 def corrected(job: Job, ratios: Mapping[int, float]) -> Job:
-    """Return a job whose curve is what was measured of it.
+    """Return a stated job with its speed curve scaled by measured ratios.
 
-    Parameters
-    ----------
-    job : Job
-        The job as it was stated.
-    ratios : mapping of int to float
-        Measured speeds over stated ones, one or more, by number of workers. In between they are
-        interpolated over the logarithm of that number; beyond, the nearest counts.
+    ``ratios`` maps at least one worker count to measured over stated speed. Between counts, ratios
+    are interpolated over the logarithm of the count; outside, the nearest ratio holds.
     """
-    known = sorted(ratios)
+    measured = sorted(ratios)
     counts = np.log(job.worker_counts.astype(np.float64))
-    ratio = np.interp(counts, np.log(known), [ratios[one] for one in known])
-    # From here on progress counts millionths of a mini-batch: no speed is a whole number of
-    # worker-slots any more.
+    ratio = np.interp(counts, np.log(measured), [ratios[count] for count in measured])
+    # A corrected speed isn't a whole number of worker-slots, so progress counts millionths of a
+    # mini-batch from now on.
     unit = job.work * MICRO / job.required
 
     def rescaled(gains: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -189,10 +174,10 @@ def corrected(job: Job, ratios: Mapping[int, float]) -> Job:
 
 
 def _same_curve(job: Job, other: Job) -> bool:
-    """Return whether two jobs say the same of how fast they are."""
+    """Return whether two jobs have the same speed curve."""
     if job.worker_counts.tolist() != other.worker_counts.tolist():
         return False
-    unit, before = (one.work * MICRO / one.required for one in (job, other))
+    unit, before = (each.work * MICRO / each.required for each in (job, other))
     return bool(
         np.allclose(job.gains * unit, other.gains * before, rtol=1e-9)
         and np.allclose(job.internal_gains * unit, other.internal_gains * before, rtol=1e-9)
@@ -200,17 +185,17 @@ def _same_curve(job: Job, other: Job) -> bool:
 
 
 def _speed(job: Job, workers: int, *, colocated: bool) -> float:
-    """Return millionths of a mini-batch a slot."""
+    """Return the speed in millionths of a mini-batch per slot."""
     return job.gain(workers, colocated=colocated) * job.work * MICRO / job.required
 
 
 def _differs(window: Collection[int], believed: float) -> float | None:
-    """Return measured over believed speed, None where they are alike or too little is known."""
+    """Return measured over estimated speed; None if they agree or data is insufficient."""
     if len(window) < SLOTS or believed <= 0.0:
         return None
     mean = fmean(window)
     if mean <= 0.0:
-        return None  # it stands still, which is no speed
+        return None  # a job without progress has no measurable speed
     off = abs(mean - believed)
     if off <= OFF * believed or off <= ERRORS[len(window)] * stdev(window) / math.sqrt(len(window)):
         return None

@@ -1,8 +1,8 @@
-"""How long jobs take to start, against the length of a slot.
+"""Start-up times of jobs, compared with the length of a slot.
 
-A start-up is the time from the beginning of a generation's slot until the job works: until its
-process runs, and, as far as its reports tell, until its first mini-batches come. In slots that are
-short beside it, jobs hold servers without working, and promises break.
+A start-up lasts from the start of a generation's slot until the job works: until its process runs
+and, if its reports show it, until its first mini-batches. If slots are short in comparison, jobs
+occupy servers without working, and promises break.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ KEY: Final = "start-ups"
 """Key of the start-ups in the store."""
 
 NEWEST: Final = 20
-"""Start-ups that the median is taken of."""
+"""Number of start-ups that the median covers."""
 
 ENOUGH: Final = 3
-"""Start-ups from which on there is a median."""
+"""Minimum number of start-ups for a median."""
 
 MAX_SHARE: Final = 0.1
 """Share of a slot above which a start-up is too long."""
 
 CLEARED_SHARE: Final = 0.08
-"""Share of a slot at which it no longer is; lower, so that the warning doesn't come and go."""
+"""Share of a slot at which the warning ends; lower, so that the warning doesn't flap."""
 
 SLOWER: Final = 1.25
-"""Factor by which work may take longer than believed before that counts as a start-up."""
+"""Factor by which work may exceed its estimated time before the excess counts as start-up."""
 
 CODE: Final = "slot-too-short"
 """Code of the warning."""
@@ -51,19 +51,7 @@ CODE: Final = "slot-too-short"
 
 @dataclass(frozen=True, slots=True)
 class StartUp:
-    """One start-up.
-
-    Parameters
-    ----------
-    job : str
-        The job.
-    generation : int
-        Its generation.
-    process : float
-        Seconds until its process ran.
-    seconds : float
-        Seconds until it worked, as far as it is known.
-    """
+    """Start-up of one generation: seconds until its process ran, and until the job worked."""
 
     job: str
     generation: int
@@ -73,27 +61,19 @@ class StartUp:
 
 @dataclass(frozen=True, slots=True)
 class StartUps:
-    """The newest start-ups of all jobs, and whether they are too long.
-
-    Parameters
-    ----------
-    newest : tuple of StartUp
-        In the order in which they were seen.
-    too_long : bool
-        Whether slots are too short for them.
-    """
+    """The newest start-ups of all jobs, oldest first; ``too_long`` compares them with a slot."""
 
     newest: tuple[StartUp, ...] = ()
     too_long: bool = False
 
     @property
     def median(self) -> float | None:
-        """The median in seconds, None while too few were seen."""
-        known = [one.seconds for one in self.newest]
-        return median(known) if len(known) >= ENOUGH else None
+        """The median in seconds; None if there are too few start-ups."""
+        seconds = [start_up.seconds for start_up in self.newest]
+        return median(seconds) if len(seconds) >= ENOUGH else None
 
     def warning(self, slot_seconds: float) -> dict[str, Any] | None:
-        """Return the warning with its numbers, None if slots are long enough."""
+        """Return the warning with its numbers; None if slots are long enough."""
         seconds = self.median
         if not self.too_long or seconds is None:
             return None
@@ -107,13 +87,16 @@ class StartUps:
         return {"code": CODE, "message": message, **numbers, "needed_seconds": needed}
 
     def stored(self) -> str:
-        """Return the start-ups as the store keeps them."""
-        rows = [[one.job, one.generation, one.process, one.seconds] for one in self.newest]
+        """Serialize the start-ups for the store."""
+        rows = [
+            [start_up.job, start_up.generation, start_up.process, start_up.seconds]
+            for start_up in self.newest
+        ]
         return json.dumps({"newest": rows, "too_long": self.too_long})
 
 
 def read_start_ups(store: Store) -> StartUps:
-    """Return the start-ups that the store keeps."""
+    """Read the start-ups from the store."""
     text = store.get(KEY)
     if text is None:
         return StartUps()
@@ -122,35 +105,35 @@ def read_start_ups(store: Store) -> StartUps:
 
 
 def note_process(batch: Batch, report: Started) -> None:
-    """Record how long after the beginning of its slot a generation's process ran."""
+    """Record the time from the start of a generation's slot until its process ran."""
     order = batch.truth.orders.get(report.job)
     if order is None or order.generation != report.generation:
         return
-    begins, ends = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
-    if report.at * SECOND > ends:  # if the service was away, it issued the command late
+    start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
+    if report.at * SECOND > end:  # a service that was down issues the command late
         ordered = _ordered_at(batch, report)
-        begins = ordered if ordered > ends else begins
-    seconds = max(0.0, report.at - begins / SECOND)
+        start = ordered if ordered > end else start
+    seconds = max(0.0, report.at - start / SECOND)
     _record(batch, StartUp(report.job, report.generation, seconds, seconds))
 
 
 def _ordered_at(batch: Batch, report: Started) -> int:
     generations = tables.generations
-    found = batch.connection.execute(
+    ordered = batch.connection.execute(
         select(generations.c.ordered).where(
             generations.c.job == report.job, generations.c.generation == report.generation
         )
     ).scalar()
-    return 0 if found is None else int(found)
+    return 0 if ordered is None else int(ordered)
 
 
 def note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
-    """Record what a report tells of the start-up of its generation."""
+    """Extend the start-up of a generation if a progress report shows that it took longer."""
     known = next(
         (
-            one
-            for one in batch.truth.start_ups.newest
-            if (one.job, one.generation) == (report.job, report.generation)
+            start_up
+            for start_up in batch.truth.start_ups.newest
+            if (start_up.job, start_up.generation) == (report.job, report.generation)
         ),
         None,
     )
@@ -164,7 +147,7 @@ def note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
 def _until_work(batch: Batch, record: JobRecord, report: Progressed, known: StartUp) -> float:
     metrics: Mapping[str, float] = report.metrics
     loading, first = metrics.get("change_start", -1.0), metrics.get("change_first_step", -1.0)
-    if report.generation > 1:  # its first report also tells what was done before
+    if report.generation > 1:  # its first report includes the work of earlier generations
         return known.process + loading + first if min(loading, first) >= 0.0 else 0.0
     order = batch.truth.orders.get(report.job)
     if record.measured or report.progress <= 0 or not isinstance(order, Start):
@@ -176,9 +159,9 @@ def _until_work(batch: Batch, record: JobRecord, report: Progressed, known: Star
 
 
 def stated_seconds(job: Job, placement: Placement, micro: float, slot_seconds: float) -> float:
-    """Return how long millionths of a mini-batch take in a placement at the believed speed."""
+    """Return the estimated seconds for millionths of a mini-batch in a placement."""
     workers = placement.total_workers
-    if job.required != job.work * MICRO:  # a unit is a worker-slot, and many mini-batches
+    if job.required != job.work * MICRO:  # a progress unit is a worker-slot of many mini-batches
         return micro / MICRO * job.step_seconds / workers
     return micro / job.gain(workers, colocated=placement.colocated) * slot_seconds
 

@@ -1,4 +1,4 @@
-"""What clients submit: checked in full against the model of job files, resolved when decided."""
+"""Submissions: validated completely on arrival, resolved against the cluster when decided."""
 
 from __future__ import annotations
 
@@ -33,28 +33,19 @@ REVISABLE: Final = (
     "walltime",
     "labels",
 )
-"""What of a job can be revised once it was submitted."""
+"""Keys of the job file that can be revised after the submission."""
 
 NO_LIBRARY: Final = "state its `throughput`, or start the service with --families FILE"
-"""What helps where a job names its family, and the service knows of none."""
+"""Hint for a job that names its family, if the service has no family library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job as it was submitted.
+    """A submitted job.
 
-    Parameters
-    ----------
-    name : str
-        Its name.
-    tenant : str or None
-        Its owner.
-    record : mapping
-        What was sent, the owner filled in.
-    spec : JobSpec
-        The same, checked.
-    content : str
-        Hash of the record: equal ones are the same job.
+    ``record`` is the job of the request with its owner and its family's curve filled in, and
+    ``spec`` is the validated record. ``content`` is the hash before the curve was added. Jobs with
+    an equal name and content are the same submission.
     """
 
     name: str
@@ -74,43 +65,43 @@ def read_submissions(
     owned: bool = False,
     families: Families = MappingProxyType({}),
 ) -> list[Submission]:
-    """Check what was sent; all of it is taken or nothing.
+    """Validate jobs in the format of job files; accept all of them or none.
 
     Parameters
     ----------
     records : sequence
         Jobs as in a job file.
     cluster : Cluster
-        What they are for.
+        Servers that the jobs must fit.
     tenant : str or None
-        Whose token it is, where it is a tenant's.
+        Tenant of the request's token; None for other tokens.
     runs : bool
-        Whether jobs really run, so that they have to say what.
+        Whether jobs really run, so that each needs ``run``.
     single : bool
-        Whether one job was sent by itself, which places of faults then do not count.
+        Whether the request holds one job, so that locations have no index.
     owned : bool
-        Whether the labels that name an owner may be set, which only the service itself does.
+        Whether reserved labels, which name an owner, are allowed. Only the service sets them.
     families : mapping
-        Curves for jobs that name their family and no speed of their own. What was sent stays what a
-        job is known by, so that sending it again is the same job after the library has changed.
+        Speed curves for jobs that name a family and state no speed. They don't affect ``content``:
+        a repeated submission stays equal after the library has changed.
 
     Raises
     ------
     InputError
-        With every fault.
+        With the first 50 diagnostics.
     ProblemError
-        If a job is another tenant's.
+        If a job names another tenant than the token's.
     """
-    found: list[Submission] = []
+    submissions: list[Submission] = []
     faults: list[Fault] = []
     seen: set[str] = set()
-    for at, sent in enumerate(records):
+    for index, sent in enumerate(records):
         record = sent
-        place = "job" if single else f"jobs[{at}]"
-        wrong: list[Fault] = []
+        place = "job" if single else f"jobs[{index}]"
+        diagnostics: list[Fault] = []
         if isinstance(record, Mapping) and tenant is not None:
-            asked = record.get("tenant")
-            if asked is not None and asked != tenant:
+            named = record.get("tenant")
+            if named is not None and named != tenant:
                 raise ProblemError("forbidden", f"{place}.tenant: the token is {tenant!r}'s")
             record = {**record, "tenant": tenant}
         content = content_of(record) if isinstance(record, Mapping) else ""
@@ -119,30 +110,32 @@ def read_submissions(
         except InputError as error:
             faults += error.faults
             continue
-        spec, wrong = validate(JobSpec, record, place)
+        spec, diagnostics = validate(JobSpec, record, place)
         if spec is None:
-            faults += wrong
+            faults += diagnostics
         else:
             assert isinstance(record, Mapping)
-            wrong = _faults(spec, place, runs=runs, owned=owned)
+            diagnostics = _faults(spec, place, runs=runs, owned=owned)
             if spec.name in seen:
-                wrong.append(Fault(f"{place}.name", f"{spec.name!r} is given twice", "rename one"))
+                diagnostics.append(
+                    Fault(f"{place}.name", f"{spec.name!r} is given twice", "rename one")
+                )
             seen.add(spec.name)
             try:
                 spec.resolve(cluster)
             except InputError as error:
-                wrong += [
+                diagnostics += [
                     Fault(f"{place}.{fault.place}" if fault.place else place, *_rest(fault))
                     for fault in error.faults
                 ]
-            faults += wrong
-            if not wrong:
-                found.append(Submission(spec.name, spec.tenant, record, spec, content))
+            faults += diagnostics
+            if not diagnostics:
+                submissions.append(Submission(spec.name, spec.tenant, record, spec, content))
         if len(faults) > 50:
             break
     if faults:
         raise InputError(faults[:50])
-    return found
+    return submissions
 
 
 def _rest(fault: Fault) -> tuple[str, str]:
@@ -150,7 +143,7 @@ def _rest(fault: Fault) -> tuple[str, str]:
 
 
 def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault]:
-    """Return what makes a job of a file none that can be submitted."""
+    """Return diagnostics for parts of a valid job file that can't be submitted."""
     faults = []
     if not owned:
         faults += [
@@ -159,22 +152,22 @@ def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault
             if label.startswith(RESERVED_LABELS)
         ]
     if spec.arrival.seconds or spec.arrival.slots:
-        mend = "leave it out: a job arrives when it is submitted"
-        faults.append(Fault(f"{place}.arrival", "is for simulations", mend))
+        hint = "leave it out: a job arrives when it is submitted"
+        faults.append(Fault(f"{place}.arrival", "is for simulations", hint))
     if spec.tasks is not None:
-        mend = "submit one job that runs shadowprice.training.bag, or one job a task"
+        hint = "submit one job that runs shadowprice.training.bag, or one job a task"
         message = "bags of tasks are simulated only: executors start trainings, not tasks"
-        faults.append(Fault(f"{place}.tasks", message, mend))
+        faults.append(Fault(f"{place}.tasks", message, hint))
     if runs and spec.run is None:
-        mend = "say what it runs: {command: [python, train.py]}"
-        faults.append(Fault(f"{place}.run", "is missing", mend))
+        hint = "say what it runs: {command: [python, train.py]}"
+        faults.append(Fault(f"{place}.run", "is missing", hint))
     for key, name in (("name", spec.name), ("tenant", spec.tenant)):
         faults += not_addressed(name or "", f"{place}.{key}")
     return faults
 
 
 def not_addressed(name: str, place: str) -> list[Fault]:
-    """Return why an address cannot hold a name, at its place; none where it can."""
+    """Return diagnostics at ``place`` if a name can't be part of a URL."""
     try:
         addressed(name)
     except InputError as error:
@@ -183,18 +176,18 @@ def not_addressed(name: str, place: str) -> list[Fault]:
 
 
 def content_of(record: Mapping[str, Any]) -> str:
-    """Return the hash that equal submissions share."""
+    """Return the hash of a record, independent of the order of its keys."""
     canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's record with changes laid over it; ``deadline`` is short for a utility's.
+    """Apply changes to a job's record; ``deadline`` changes ``by`` of a deadline utility.
 
     Raises
     ------
     InputError
-        If something is to change that cannot.
+        If a change isn't allowed.
     """
     revised = dict(record)
     faults = []
@@ -202,8 +195,8 @@ def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
         if key == "deadline":
             utility = dict(revised.get("utility") or {})
             if utility.get("kind") != "deadline":
-                mend = "give the whole `utility`"
-                faults.append(Fault("deadline", "its utility has none", mend))
+                hint = "give the whole `utility`"
+                faults.append(Fault("deadline", "its utility has none", hint))
             revised["utility"] = utility | {"by": value}
         elif key == "labels":
             revised["labels"] = _labels(record.get("labels") or {}, value, faults)
@@ -213,7 +206,7 @@ def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
             else:
                 revised[key] = value
             if key in {"throughput", "minibatch_time"}:
-                revised.pop("family", None)  # it is its own from now on
+                revised.pop("family", None)  # the job states its own speed from now on
         else:
             faults.append(
                 Fault(key, "cannot be revised", f"these can: deadline, {', '.join(REVISABLE)}")
@@ -224,9 +217,9 @@ def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
 
 
 def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
-    """Return a job's labels as revised; those that name its owner stay."""
+    """Return a job's revised labels; reserved labels, which name its owner, are kept."""
     if after is not None and not isinstance(after, Mapping):
-        return after  # the model says what is wrong with it
+        return after  # validation of the record reports it
     kept = {key: value for key, value in before.items() if key.startswith(RESERVED_LABELS)}
     given = dict(after or {})
     faults += [
@@ -238,23 +231,12 @@ def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
 
 
 def resolved(spec: JobSpec, cluster: Cluster, calendar: Calendar, moment: int) -> Job:
-    """Return a job as schedulers see it.
-
-    Parameters
-    ----------
-    spec : JobSpec
-        What was submitted.
-    cluster : Cluster
-        The servers.
-    calendar : Calendar
-        When slots are.
-    moment : int
-        When it was submitted.
+    """Resolve a job that was submitted at a moment in nanoseconds since 1970.
 
     Raises
     ------
     InputError
-        If the cluster has not what it asks for.
+        If the cluster lacks a resource that the job needs.
     """
     since = max(0, moment - calendar.origin)
     arrival = Duration(Fraction(since, SECOND), on_clock=True)

@@ -1,7 +1,6 @@
-"""The end of the timespan: set, moved and removed by operators, kept over restarts.
+"""The end of the timespan: operators set, move and remove it, and it survives restarts.
 
-The end is kept as a moment. Slots follow it: where the clock is set, another slot is the first in
-which nothing may run.
+The store holds the end as a moment. If the clock is changed, the moment falls into another slot.
 """
 
 from __future__ import annotations
@@ -37,69 +36,54 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class TimespanEnd:
-    """The end as it is kept.
+    """The stored end of the timespan.
 
-    Parameters
-    ----------
-    at : int or None
-        Nanoseconds since 1970; None without an end.
-    option : str or None
-        The ``--until`` that was followed last: the same text at the next start changes nothing.
+    ``at`` is in nanoseconds since 1970, and None means no end. ``option`` is the last applied text
+    of ``--until``: the same text at the next start changes nothing.
     """
 
     at: int | None = None
     option: str | None = None
 
     def stored(self) -> str:
-        """Return the end as the store keeps it."""
+        """Serialize the end for the store."""
         return json.dumps({"at": self.at, "option": self.option})
 
 
 def read_end(store: Store) -> TimespanEnd:
-    """Return the end that the store keeps."""
+    """Read the end from the store."""
     text = store.get(KEY)
     return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
 
 
 def slot_of_end(calendar: Calendar, at: int | None) -> int | None:
-    """Return the first slot in which nothing may run: the one that the moment falls into."""
+    """Return the first slot in which nothing may run: the slot of the moment ``at``."""
     return None if at is None else max(0, calendar.slot_at(at))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeTimespan:
-    """The end of the timespan is set, moved or removed.
-
-    Parameters
-    ----------
-    at : int or None
-        Nanoseconds since 1970; None removes it.
-    """
+    """Set the end of the timespan to nanoseconds since 1970, or remove it if None."""
 
     at: int | None
 
     def perform(self, batch: Batch) -> None:
-        """Change the end, and plan again what reached past it."""
+        """Change the end; the engine replans jobs that it affects."""
         change_end(batch, replace(batch.truth.end, at=self.at))
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOption:
-    """The service starts with ``--until``: it is followed where its text is another than before.
+    """Apply the text of ``--until`` at the start of the service, if it has changed.
 
-    A restart with the same words keeps the end: a span is not counted again, a clock time is not
-    tomorrow's, and what an operator changed since stays.
-
-    Parameters
-    ----------
-    option : str or None
-        The text; None if the option is not given.
+    A restart with the same text keeps the end. A duration doesn't start again, a clock time doesn't
+    move to the next day, and a change by an operator persists. ``option`` is None if not given.
     """
 
     option: str | None
 
     def perform(self, batch: Batch) -> None:
-        """Change the end if the option is another."""
+        """Change the end if the option has changed."""
         if self.option is None or self.option == batch.truth.end.option:
             return
         at = None
@@ -110,7 +94,7 @@ class FollowOption:
 
 
 def change_end(batch: Batch, end: TimespanEnd) -> None:
-    """Keep an end, and let the engine follow."""
+    """Store an end, update the engine, and emit an event."""
     batch.undo.assign(batch.truth, "end", end)
     batch.put(KEY, end.stored())
     follow_clock(batch)
@@ -119,7 +103,7 @@ def change_end(batch: Batch, end: TimespanEnd) -> None:
 
 
 def follow_clock(batch: Batch) -> None:
-    """Let the engine know in which slot the end falls, and readers what that means to jobs."""
+    """Update the engine's last slot from the end's moment, and the views of all open jobs."""
     truth = batch.truth
     slot = slot_of_end(batch.calendar, truth.end.at)
     if slot != batch.engine.until:
@@ -134,17 +118,20 @@ def follow_clock(batch: Batch) -> None:
 
 
 def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
-    """Tell of jobs that were refused, or got no promise, only because the timespan ends."""
+    """Explain jobs that were refused, or got no promise, only because the timespan ends.
+
+    Extends the reason of each such job, and emits an event.
+    """
     engine = batch.engine
     if not is_near(engine) or not engine.capabilities.quotes:
         return
-    left_out = [job for job in jobs if _left_out(engine, job.name)]
-    if not left_out:
+    excluded = [job for job in jobs if _left_out(engine, job.name)]
+    if not excluded:
         return
     twin = without_end(engine)
     end = str(end_text(engine, batch.calendar))
     text = without_end_text(end)
-    for job in left_out:
+    for job in excluded:
         refused = engine.jobs[job.name].status is Status.REFUSED
         if admitted_without_end(twin, job, promised=not refused):
             reason = batch.truth.views[job.name].reason or {}
@@ -160,7 +147,7 @@ def _left_out(engine: Engine, name: str) -> bool:
 
 
 def without_end(engine: Engine) -> Engine:
-    """Return an engine in the same state, whose policy knows of no end."""
+    """Return a copy of the engine without an end, with its policy resynced."""
     twin = clone(engine)
     twin.until = None
     twin.begin_policy_anew()
@@ -168,7 +155,7 @@ def without_end(engine: Engine) -> Engine:
 
 
 def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
-    """Whether an engine without an end would admit a job; ``promised``: with a promise."""
+    """Return whether a copy without an end would admit a job; with a promise if ``promised``."""
     if job.name in twin.jobs:
         job = replace(job, name=f"{job.name} (without the end)")
     try:
@@ -180,13 +167,13 @@ def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
 
 
 def end_of_quote(engine: Engine, calendar: Calendar, job: Job, quote: Quote) -> dict[str, Any]:
-    """Return what the end of the timespan means to a quote; empty if it is far."""
+    """Return the effect of the timespan's end on a quote; empty if the end can't limit it."""
     if not is_near(engine):
         return {}
-    told: dict[str, Any] = {"ends": end_text(engine, calendar)}
+    effect: dict[str, Any] = {"ends": end_text(engine, calendar)}
     refused = quote.answer is Answer.REFUSED
     if quote.answer is not Answer.ADMITTED:
-        told["admitted_without"] = admitted_without_end(
+        effect["admitted_without"] = admitted_without_end(
             without_end(engine), job, promised=not refused
         )
-    return told
+    return effect
