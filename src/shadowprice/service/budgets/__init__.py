@@ -1,1 +1,1 @@
-"""What tenants hold and pay: accounts, what events cost, grants, and statements of all of it."""
+"""Budgets of tenants: accounts, billing of events, grants and statements."""

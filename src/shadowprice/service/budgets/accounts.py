@@ -1,8 +1,8 @@
-"""What tenants hold: an account a tenant, and every entry that changes one.
+"""Accounts of tenants, and the entries that change them.
 
-Amounts are integers, in millionths of a point. An account is a value; what happens to it gives a
-new one and the entries that lead there, each with the balance that it leaves. No balance is ever
-below zero, and each is the sum of the entries up to it. Nothing here does I/O.
+Amounts are integers, in millionths of a point. An account is immutable: each operation returns a
+new account and its entries, each with the resulting balance. A balance is the sum of the entries up
+to it, and never negative. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,40 +17,26 @@ from shadowprice.service.clock import SECOND
 
 
 class Kind(StrEnum):
-    """What an entry is."""
+    """Kind of an entry."""
 
     GRANT = "grant"
-    """Points of a period, or given by an operator."""
+    """Points of a period, or points that an operator grants."""
     EXPIRY = "expiry"
-    """Points that were left and are not kept."""
+    """Unspent points that aren't carried over."""
     DEBIT = "debit"
-    """The price of a job, when it is admitted."""
+    """The price of a job at its admission."""
     REFUND = "refund"
-    """What a job did not use of its price."""
+    """The unused part of a job's price."""
     PAYMENT = "payment"
-    """What another tenant's job, or its own, paid for the use of its share."""
+    """Payment by a job, of any tenant, for the use of this tenant's share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One change of an account.
 
-    Parameters
-    ----------
-    tenant : str
-        Whose account.
-    kind : Kind
-        What it is.
-    points : int
-        By how much the balance changed, in millionths of a point.
-    balance : int
-        What the tenant held after it.
-    job : str or None
-        The job that it is about.
-    other : str or None
-        Of a payment, who paid.
-    note : str
-        For people.
+    ``points`` is the change in millionths of a point, and ``balance`` the balance after it.
+    ``other`` is the paying tenant of a payment.
     """
 
     tenant: str
@@ -64,22 +50,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a tenant with a budget holds.
+    """Account of a tenant with a budget. All amounts are in millionths of a point.
 
     Parameters
     ----------
     tenant : str
-        Whose it is.
+        Owner.
     budget : Budget
-        What is granted, and when.
+        Amount and times of the grants.
     balance : int
-        What it holds and may spend, in millionths of a point; so are all amounts.
+        Points that the tenant can spend.
     period : int
-        Number of the period that runs: the last one that was granted.
+        Number of the current period, the last one that was granted.
     room : int
-        What of earlier periods could still have been kept into this one.
+        Remaining points of earlier periods that this period can still carry over.
     sums : mapping of Kind to int
-        Amounts of this period's entries by kind, each above zero.
+        Sums of this period's entries by kind, all positive.
     """
 
     tenant: str
@@ -91,34 +77,25 @@ class Account:
 
     @property
     def begins(self) -> int:
-        """When the running period began, in nanoseconds since 1970."""
+        """Start of the current period, in nanoseconds since 1970."""
         return self.budget.begins(self.period) * SECOND
 
     @property
     def ends(self) -> int:
-        """When the next period begins, in nanoseconds since 1970."""
+        """Start of the next period, in nanoseconds since 1970."""
         return self.budget.begins(self.period + 1) * SECOND
 
     @property
     def spent(self) -> int:
-        """Debits of this period, less refunds in it."""
+        """Debits less refunds of this period."""
         return max(0, self.sums.get(Kind.DEBIT, 0) - self.sums.get(Kind.REFUND, 0))
 
 
 class Accounts:
-    """The accounts of all tenants that have a budget.
+    """The accounts of all tenants with a budget.
 
-    Parameters
-    ----------
-    known : mapping of str to Account
-        By tenant.
-    next_entry : int
-        Number of the next entry.
-
-    Attributes
-    ----------
-    soonest : int
-        No period ends before this moment.
+    ``next_entry`` is the number of the next entry. No period ends before ``soonest``, in
+    nanoseconds since 1970.
     """
 
     def __init__(self, known: Mapping[str, Account], next_entry: int) -> None:
@@ -128,58 +105,58 @@ class Accounts:
         self.look_ahead()
 
     def look_ahead(self) -> None:
-        """Find out when the next period ends."""
-        self.soonest = min((one.ends for one in self._known.values()), default=NEVER)
+        """Recompute the earliest end of a period, ``soonest``."""
+        self.soonest = min((account.ends for account in self._known.values()), default=NEVER)
 
     def __bool__(self) -> bool:
         return bool(self._known)
 
     def get(self, tenant: str | None) -> Account | None:
-        """Return a tenant's account, None where it has no budget."""
+        """Return a tenant's account; None if it has no budget."""
         return None if tenant is None else self._known.get(tenant)
 
     def put(self, account: Account) -> None:
-        """Let an account be what it is now."""
+        """Add or replace an account."""
         self._known[account.tenant] = account
         self.soonest = min(self.soonest, account.ends)
         self._shown = None
 
     def remove(self, tenant: str) -> None:
-        """Let a tenant have no account."""
+        """Remove a tenant's account."""
         del self._known[tenant]
         self._shown = None
 
     def put_back(self, tenant: str, account: Account | None) -> None:
-        """Let a tenant have the account, or none, that it had before."""
+        """Restore a tenant's previous account; None if it had none."""
         if account is not None:
             self.put(account)
         elif self.get(tenant) is not None:
             self.remove(tenant)
 
     def due(self, now: int) -> list[Account]:
-        """Return the accounts whose period is over at a moment, by name."""
-        due = [one for one in self._known.values() if one.ends <= now]
-        return sorted(due, key=lambda one: one.tenant)
+        """Return the accounts whose period has ended, sorted by tenant."""
+        due = [account for account in self._known.values() if account.ends <= now]
+        return sorted(due, key=lambda account: account.tenant)
 
     def shown(self) -> Mapping[str, Account]:
-        """Return all accounts as they are now; what is returned does not change."""
+        """Return a copy of all accounts that later changes don't affect."""
         if self._shown is None:
             self._shown = dict(self._known)
         return self._shown
 
 
 NEVER: Final = 2**63 - 1
-"""A moment after all others."""
+"""A moment after all others, in nanoseconds since 1970."""
 
 MOST: Final = 10**12 * POINT
-"""What an account holds at most; what would be more is not credited."""
+"""Maximum balance of an account; credits above it are dropped."""
 
 Changed = tuple[Account, Sequence[Entry]]
-"""An account, and the entries that led to it."""
+"""A changed account, and the entries of the change."""
 
 
 def _with(account: Account, kind: Kind, points: int, **about: str | None) -> Changed:
-    """Return an account after one entry; none is made of nothing."""
+    """Return an account after one entry; 0 points make no entry."""
     points = min(points, MOST - account.balance)
     if not points:
         return account, ()
@@ -192,25 +169,15 @@ def _with(account: Account, kind: Kind, points: int, **about: str | None) -> Cha
 
 
 def opened(tenant: str, budget: Budget, now: int) -> Changed:
-    """Return a new account, with the points of the period that runs.
-
-    Parameters
-    ----------
-    tenant : str
-        Whose.
-    budget : Budget
-        What is granted.
-    now : int
-        The moment, in nanoseconds since 1970.
-    """
+    """Open an account with the grant of the current period, at nanoseconds since 1970."""
     account = Account(tenant, budget, period=budget.index(now // SECOND))
     return _with(account, Kind.GRANT, budget.points, note="budget")
 
 
 def rebudgeted(account: Account, budget: Budget, now: int) -> Changed:
-    """Return an account under another budget: the running period's points differ by as much.
+    """Change the budget of an account, and its balance by the difference of the grants.
 
-    Where there are fewer, what the tenant still holds is all that can go.
+    A lower budget takes at most the present balance.
     """
     more = budget.points - account.budget.points
     period = budget.index(now // SECOND)
@@ -222,15 +189,15 @@ def rebudgeted(account: Account, budget: Budget, now: int) -> Changed:
 
 
 def closed(account: Account) -> Changed:
-    """Return an account that holds nothing any more: the tenant has no budget from now on."""
+    """Close an account, because its tenant has no budget any more: its balance expires."""
     return _with(account, Kind.EXPIRY, -account.balance, note="budget removed")
 
 
 def renewed(account: Account, now: int) -> Changed:
-    """Return an account in the period that runs; as it is where that is the one it is in.
+    """Advance an account to the current period; return it unchanged if that has already begun.
 
-    Where periods were missed, it holds what it would if each had begun by itself. A clock that went
-    back begins no period again.
+    Missed periods are granted as if each had started in time. A clock that went back doesn't
+    restart a period.
     """
     budget = account.budget
     missed = budget.index(now // SECOND) - account.period
@@ -238,48 +205,37 @@ def renewed(account: Account, now: int) -> Changed:
         return account, ()
     period = account.period + missed
     fresh = replace(account, period=period, sums={})
-    left = budget.kept(account.balance)
-    after, entries = _with(fresh, Kind.EXPIRY, left - account.balance, note="end of the period")
-    # Of the points of periods that came and went, what could be kept.
-    between = budget.kept(left + (missed - 1) * budget.points) - left
-    after, more = _with(after, Kind.GRANT, between, note=f"of {missed - 1} periods missed")
+    carried = budget.kept(account.balance)
+    after, entries = _with(fresh, Kind.EXPIRY, carried - account.balance, note="end of the period")
+    # Grants of missed periods, as far as they could be carried over.
+    between = budget.kept(carried + (missed - 1) * budget.points) - carried
+    after, missed_grant = _with(after, Kind.GRANT, between, note=f"of {missed - 1} periods missed")
     after = replace(after, room=budget.most_kept - after.balance)
     after, grant = _with(after, Kind.GRANT, budget.points, note="period")
-    return after, (*entries, *more, *grant)
+    return after, (*entries, *missed_grant, *grant)
 
 
 def granted(account: Account, points: int, note: str) -> Changed:
-    """Return an account that an operator gave points."""
+    """Credit points that an operator grants."""
     return _with(account, Kind.GRANT, points, note=note)
 
 
 def debited(account: Account, points: int, job: str, note: str = "") -> Changed:
-    """Return an account that paid for a job.
+    """Debit the price of a job.
 
     Raises
     ------
     ValueError
-        If it does not hold that much.
+        If it exceeds the balance.
     """
     return _with(account, Kind.DEBIT, -points, job=job, note=note)
 
 
 def refunded(account: Account, points: int, job: str, paid: int) -> Changed:
-    """Return an account that got back what a job did not use.
+    """Refund the unused points of a job that was debited at ``paid``, nanoseconds since 1970.
 
-    Points that were paid in an earlier period count as left over from it: what could have been kept
-    of them is, and the rest expires at once.
-
-    Parameters
-    ----------
-    account : Account
-        Whose job it is.
-    points : int
-        How much.
-    job : str
-        The job.
-    paid : int
-        When it was debited, in nanoseconds since 1970.
+    Points from an earlier period count as unspent in it: those that could have been carried over
+    are kept, and the rest expires at once.
     """
     after, entries = _with(account, Kind.REFUND, points, job=job)
     if paid >= account.begins:
@@ -287,10 +243,10 @@ def refunded(account: Account, points: int, job: str, paid: int) -> Changed:
     kept = min(points, account.room)
     after = replace(after, room=account.room - kept)
     late = "paid in an earlier period"
-    after, gone = _with(after, Kind.EXPIRY, kept - points, job=job, note=late)
-    return after, (*entries, *gone)
+    after, expiry = _with(after, Kind.EXPIRY, kept - points, job=job, note=late)
+    return after, (*entries, *expiry)
 
 
 def received(account: Account, points: int, job: str, payer: str) -> Changed:
-    """Return an account that was paid for what a job used of its tenant's share."""
+    """Credit a payment for a job's use of the tenant's share."""
     return _with(account, Kind.PAYMENT, points, job=job, other=payer)

@@ -1,7 +1,7 @@
-"""What events cost tenants: who can pay, what is debited, used, paid and given back.
+"""Billing of engine events: payment checks, debits, use, payments and refunds.
 
-A `Billing` belongs to one transaction. It looks at decisions before they take effect (`check`), and
-notes entries of accounts while what follows is noted; `write` writes them with everything else.
+A `Billing` belongs to one transaction. `check` examines decisions before they take effect. Account
+entries are recorded while the consequences of an event are, and `write` flushes them.
 """
 
 from __future__ import annotations
@@ -48,16 +48,13 @@ if TYPE_CHECKING:
     from shadowprice.service.truth.transaction import Transaction
 
 CODE: Final = "budget"
-"""Code of what is refused since it cannot be paid."""
+"""Code of refusals because the tenant can't pay."""
 
 
 class CannotPayError(ShadowpriceError):
-    """Decisions cost more than tenants hold; nothing of the event was taken in.
+    """Decisions cost more than the tenants' balances. The event has no effect.
 
-    Parameters
-    ----------
-    reasons : mapping of str to mapping
-        Why, by job: what its view tells as its reason.
+    ``reasons`` holds the reason for each job's view, by job.
     """
 
     code = CODE
@@ -68,9 +65,9 @@ class CannotPayError(ShadowpriceError):
 
 
 def price_of(cost: float) -> int:
-    """Return what a policy says that a job costs in millionths of a point.
+    """Convert a policy's cost to millionths of a point.
 
-    What no account can hold is told as a little more than that.
+    A cost above `MOST`, also infinity and NaN, becomes ``MOST + 1``, which no account can pay.
     """
     if not cost * POINT <= MOST:
         return MOST + 1
@@ -78,7 +75,7 @@ def price_of(cost: float) -> int:
 
 
 def reason_of(account: Account, price: int) -> dict[str, Any]:
-    """Return why a job of a price cannot be paid."""
+    """Return the reason why an account can't pay a price."""
     cost = f"its price is {points_text(price)} points" if price <= MOST else "it has no price"
     return {
         "code": CODE,
@@ -90,18 +87,7 @@ def reason_of(account: Account, price: int) -> dict[str, Any]:
 
 
 class Billing:
-    """What one transaction does to accounts.
-
-    Parameters
-    ----------
-    batch : Transaction
-        What it is noted in.
-
-    Attributes
-    ----------
-    entries : list of Entry
-        Those that it makes, in order.
-    """
+    """Changes of accounts in one transaction; ``entries`` holds the new entries in order."""
 
     def __init__(self, batch: Transaction) -> None:
         self._batch = batch
@@ -116,7 +102,7 @@ class Billing:
     # ---------------------------------------------------------------- accounts
 
     def put(self, changed: Changed) -> Account:
-        """Let an account be what something made of it."""
+        """Replace an account by its changed version, and record the entries of the change."""
         account, entries = changed
         self._to_be_given_back(account.tenant)
         self.accounts.put(account)
@@ -124,13 +110,13 @@ class Billing:
         return account
 
     def _to_be_given_back(self, tenant: str) -> None:
-        """Remember a tenant's account as it is, in case it is not to change after all."""
+        """Register a tenant's present account with the undo log, and mark it as changed."""
         undo = self._batch.undo
         undo.push(self.accounts.put_back, tenant, self.accounts.get(tenant))
         undo.put(self._touched, tenant, None)
 
     def renew(self) -> None:
-        """Let periods begin that are due."""
+        """Start the budget periods that are due."""
         now, known = self._batch.now, self.accounts
         if known.soonest > now:
             return
@@ -140,14 +126,14 @@ class Billing:
         known.look_ahead()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
-        """Let a tenant have a budget, another one, or none."""
+        """Set or change a tenant's budget, or remove it if None."""
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
-                gone = self.put(accounts.closed(account))
+                closed = self.put(accounts.closed(account))
                 self._to_be_given_back(tenant)
                 self.accounts.remove(tenant)
-                self.tell(gone, "removed")
+                self.tell(closed, "removed")
         elif account is None:
             self.tell(self.put(accounts.opened(tenant, budget, now)), "set")
         elif account.budget != budget:
@@ -159,7 +145,7 @@ class Billing:
         Raises
         ------
         ProblemError
-            If it has none.
+            If the tenant has no budget.
         """
         account = self.accounts.get(tenant)
         if account is None:
@@ -167,23 +153,23 @@ class Billing:
         self.tell(self.put(accounts.granted(account, points, note)), "granted")
 
     def tell(self, account: Account, what: str) -> None:
-        """Let readers know what became of an account."""
+        """Emit an event for a change of an account."""
         held = in_points(account.balance)
         self._batch.tell("budget", tenant=account.tenant, what=what, held=held)
 
-    # ---------------------------------------------------------------- the gate
+    # ---------------------------------------------------------------- payment check
 
     def check(self, commands: Iterable[Command]) -> None:
-        """Refuse decisions that somebody cannot pay, before they take effect.
+        """Check that tenants can pay for decisions, before these take effect.
 
         Raises
         ------
         CannotPayError
-            With every job whose price is more than what others before it leave.
+            With each job whose price exceeds the balance that earlier jobs leave.
         """
         if not self.accounts:
             return
-        left: dict[str, int] = {}
+        remaining: dict[str, int] = {}
         seen: set[str] = set()
         reasons: dict[str, Mapping[str, Any]] = {}
         for command in commands:
@@ -197,15 +183,15 @@ class Billing:
             if account is None:
                 continue
             price = price_of(cost)
-            held = left.get(account.tenant, account.balance)
+            held = remaining.get(account.tenant, account.balance)
             if price > held:
                 reasons[view.name] = reason_of(account, price)
             else:
-                left[account.tenant] = held - price
+                remaining[account.tenant] = held - price
         if reasons:
             raise CannotPayError(reasons)
 
-    # ---------------------------------------------------------------- what jobs pay
+    # ---------------------------------------------------------------- payments
 
     def decided(self, decision: Commit | Promise) -> None:
         """Debit the price of a job whose first priced decision takes effect."""
@@ -233,12 +219,12 @@ class Billing:
         self._debit(account, price, view.name)
 
     def more_work(self, view: JobView, before: Job, after: Job) -> int:
-        """Return what more work than was paid for costs; nothing for less.
+        """Return the price of additional work in a revision; 0 if the work doesn't grow.
 
         Raises
         ------
         ProblemError
-            If its tenant does not hold that much.
+            If the price exceeds the tenant's balance.
         """
         account = self.accounts.get(view.tenant)
         if not view.price or account is None:
@@ -250,12 +236,12 @@ class Billing:
         return extra
 
     def pay_more(self, name: str, extra: int) -> None:
-        """Debit what more work costs."""
+        """Debit the price of additional work."""
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
         if account is None or not view.price:
             return
-        # What the revision itself let others be promised was paid meanwhile.
+        # The revision may have admitted other jobs, whose debits came first.
         extra = min(extra, account.balance)
         planned = -(-view.planned * (view.price + extra) // view.price)
         unused = view.unused
@@ -272,23 +258,23 @@ class Billing:
             self._batch.tell("debited", job, points=in_points(points), held=held)
 
     def charged(self, charge: Charge) -> None:
-        """Pay a lender what a job uses of its share in a slot, out of the job's price."""
+        """Pay a lender for the job's use of its share in a slot, out of the job's price."""
         view = self._batch.truth.views[charge.job]
         amount = sum(charge.amounts.values())
-        if view.price:  # no more than it was admitted for
+        if view.price:  # a job never pays more than its price
             amount = min(amount, view.price - view.used)
             self._batch.change(view.name, used=view.used + amount)
         account = self.accounts.get(charge.payee)
         if account is not None:
             self.put(accounts.received(account, amount, charge.job, charge.payer))
 
-    # ---------------------------------------------------------------- what jobs use
+    # ---------------------------------------------------------------- use
 
     def standing(self, event: DriverEvent, *, lost: bool) -> Standing:
-        """Return the jobs for which an event makes the running slot count, and what they hold.
+        """Return the jobs that an event bills for the running slot, with their processes.
 
-        To be asked before the event: a slot's end counts for all that stand, a job's own end in the
-        slot for that job, and what it lost through no fault of its own does not.
+        Call it before the event. The end of a slot bills all running jobs, and the end of a job
+        bills that job. A job that was ``lost`` through no fault of its own isn't billed.
         """
         engine, views = self._batch.engine, self._batch.truth.views
         if engine.slot_running is None or not self.accounts or lost:
@@ -298,16 +284,16 @@ class Billing:
             names = engine.running
         elif isinstance(event, JobEnded | JobCancelled | JobFailed):
             names = (event.job,) if event.job in engine.running else ()
-        found = {}
+        processes = {}
         for name in names:
             view = views.get(name)
             if view is not None and view.planned:
                 placement = engine.running[name]
-                found[name] = placement.total_workers + placement.total_ps
-        return Standing(engine.slot_running, found)
+                processes[name] = placement.total_workers + placement.total_ps
+        return Standing(engine.slot_running, processes)
 
     def stood(self, standing: Standing) -> None:
-        """Note that jobs held places for a slot, and what of their price that uses."""
+        """Record that jobs held processes in a slot, and the used part of their prices."""
         for name, count in standing.places.items():
             view = self._batch.truth.views[name]
             price, held = view.price or 0, view.held + count
@@ -320,7 +306,7 @@ class Billing:
                 self._batch.change(name, held=held, used=used, unused=unused)
 
     def settle(self, name: str) -> None:
-        """Give back what a job that is over did not use."""
+        """Refund the unused part of a closed job's price."""
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
         if not view.price or view.refund is not None or view.paid_at is None:
@@ -332,16 +318,16 @@ class Billing:
             held = in_points(after.balance)
             self._batch.tell("refunded", name, points=in_points(unused), held=held)
 
-    # ---------------------------------------------------------------- rows
+    # ---------------------------------------------------------------- writing
 
     def write(self) -> None:
-        """Write the entries, and the accounts as they are now."""
+        """Write the new entries and the changed accounts."""
         store, connection = self._batch.truth.store, self._batch.connection
-        known, rows = self.accounts, []
+        all_accounts, rows = self.accounts, []
         for entry in self.entries:
             rows.append(
                 {
-                    "id": known.next_entry,
+                    "id": all_accounts.next_entry,
                     "at": self._batch.now,
                     "tenant": entry.tenant,
                     "kind": entry.kind.value,
@@ -352,16 +338,16 @@ class Billing:
                     "note": entry.note,
                 }
             )
-            known.next_entry += 1
+            all_accounts.next_entry += 1
         store.write(connection, _INSERT_ENTRIES, rows)
         if not self._touched:
             return
         table, names = tables.budgets, list(self._touched)
-        for at in range(0, len(names), 500):
-            some = names[at : at + 500]
-            store.write(connection, delete(table).where(table.c.tenant.in_(some)))
-        there = [account for name in names if (account := known.get(name)) is not None]
-        store.write(connection, _INSERT_BUDGETS, [_row(account) for account in there])
+        for start in range(0, len(names), 500):
+            chunk = names[start : start + 500]
+            store.write(connection, delete(table).where(table.c.tenant.in_(chunk)))
+        existing = [account for name in names if (account := all_accounts.get(name)) is not None]
+        store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])
 
 
 _INSERT_ENTRIES: Final = Prepared(tables.entries.insert())
@@ -369,7 +355,7 @@ _INSERT_BUDGETS: Final = Prepared(tables.budgets.insert())
 
 
 def _cost(decision: Decision) -> float | None:
-    """Return what a decision says that its job costs, None where it says nothing."""
+    """Return the cost that a decision states for its job; None if it states none."""
     if isinstance(decision, Promise) and decision.completion is None:
         return None
     if isinstance(decision, Commit):
@@ -378,7 +364,7 @@ def _cost(decision: Decision) -> float | None:
 
 
 def _unpaid(view: JobView) -> bool:
-    """Whether nothing was decided on a job's price yet; what had a promise before is free."""
+    """Return whether a job has no price yet; a job that already has a promise is free."""
     return view.price is None and view.first_promise is None
 
 
@@ -394,8 +380,8 @@ def _row(account: Account) -> dict[str, Any]:
 
 
 def read_accounts(connection: Connection) -> Accounts:
-    """Return all accounts as they were last written."""
-    known = {
+    """Read all accounts from the store."""
+    by_tenant = {
         row.tenant: Account(
             row.tenant,
             Budget.from_record(json.loads(row.budget)),
@@ -407,4 +393,4 @@ def read_accounts(connection: Connection) -> Accounts:
         for row in connection.execute(select(tables.budgets))
     }
     last = connection.execute(select(func.max(tables.entries.c.id))).scalar() or 0
-    return Accounts(known, last + 1)
+    return Accounts(by_tenant, last + 1)

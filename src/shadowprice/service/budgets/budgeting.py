@@ -1,4 +1,4 @@
-"""What operators, the cluster file and time do to budgets."""
+"""Operations on budgets, by operators, the cluster file and time."""
 
 from __future__ import annotations
 
@@ -20,26 +20,18 @@ _KEY: Final = "budgets"
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Periods begin that are due, though nothing else happens."""
+    """Start the budget periods that are due, even if there is no other operation."""
 
     def perform(self, batch: Batch) -> None:
-        """Do nothing: that is done before whatever happens."""
+        """Do nothing: every batch starts due periods first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutTenant:
-    """A tenant is added, or has another share or budget.
+    """Add a tenant, or change its share or budget.
 
-    Parameters
-    ----------
-    name : str
-        The tenant.
-    share : mapping of str to int or None
-        Its share, None to leave it as it is.
-    budget : Budget or None
-        Its budget, where it is one that changes.
-    budgeted : bool
-        Whether the budget changes; without one it is then removed.
+    A ``share`` of None keeps the share. ``budget`` only applies if ``budgeted``; then None removes
+    the budget.
     """
 
     name: str
@@ -48,7 +40,7 @@ class PutTenant:
     budgeted: bool = False
 
     def perform(self, batch: Batch) -> None:
-        """Let the engine follow where the share is another, and the account."""
+        """Change the engine's tenants if the share differs, and the account."""
         tenants = batch.engine.cluster.tenants
         known = next((tenant for tenant in tenants if tenant.name == self.name), None)
         share = self.share if self.share is not None or known is not None else {}
@@ -61,12 +53,12 @@ class PutTenant:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTenant:
-    """A tenant goes, with its share and its budget."""
+    """Remove a tenant, with its share and its budget."""
 
     name: str
 
     def perform(self, batch: Batch) -> None:
-        """Let the engine follow, and the account."""
+        """Remove the tenant from the engine, and its account."""
         tenants = batch.engine.cluster.tenants
         others = tuple(tenant for tenant in tenants if tenant.name != self.name)
         if len(others) < len(tenants):
@@ -76,32 +68,28 @@ class RemoveTenant:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A tenant is given points beyond its budget."""
+    """Grant points to a tenant beyond its budget, in millionths of a point."""
 
     tenant: str
     points: int
     note: str
 
     def perform(self, batch: Batch) -> None:
-        """Let its account follow."""
+        """Credit the tenant's account."""
         batch.billing.grant(self.tenant, self.points, self.note)
 
 
 @dataclass(frozen=True, slots=True)
 class FollowBudgets:
-    """The cluster file's budgets are others than when it was last read.
+    """Apply the budgets of the cluster file, by tenant, that changed since it was last read.
 
-    Parameters
-    ----------
-    budgets : mapping of str to Budget
-        Those of the file, by tenant; what operators set is left as it is where the file did not
-        change it.
+    Budgets set by operators persist unless the file changes them.
     """
 
     budgets: Mapping[str, Budget]
 
     def perform(self, batch: Batch) -> None:
-        """Let accounts follow what the file changed."""
+        """Apply the changed budgets to the accounts."""
         table = tables.meta
         text = batch.connection.execute(
             select(table.c.value).where(table.c.key == _KEY)

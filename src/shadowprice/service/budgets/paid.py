@@ -1,9 +1,9 @@
-"""What of a plan was paid for, slot by slot, and is not used yet.
+"""Paid but unused processes of a job's plan, slot by slot.
 
-Places (workers and parameter servers) of a slot cost what was posted for that slot when the job was
-admitted. Whoever stands where it was planned uses what it paid for there. Who stands elsewhere, or
-holds more than was planned, uses what it missed before that, the earliest first, and then what is
-still to come, the latest first. What is left when the job is over comes back, at its own price.
+Processes (workers and PS) of a slot cost the price that was posted for the slot at the admission.
+A job that runs as planned uses the processes that it paid for in that slot. If it runs in another
+slot, or with more processes, it first uses those of missed slots, the earliest first. Then it uses
+those of coming slots, the latest first. The remaining processes are refunded at their own price.
 """
 
 from __future__ import annotations
@@ -15,29 +15,21 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 
 Unused = tuple[tuple[int, int, int], ...]
-"""Slot, places, and their price in millionths of a point; ascending, `ANY_SLOT` at the front."""
+"""Slot, process count and price in millionths of a point; ascending, `ANY_SLOT` first."""
 
 ANY_SLOT: Final = -1
-"""The slot of places that were paid for later than the plan, and belong to none."""
+"""Slot of processes that a revision paid for, which belong to no slot of the plan."""
 
 
 class Standing(NamedTuple):
-    """Who holds what in a slot.
-
-    Attributes
-    ----------
-    slot : int
-        The slot.
-    places : mapping of str to int
-        Workers and parameter servers, by job.
-    """
+    """Workers and PS that jobs hold in a slot, by job."""
 
     slot: int
     places: Mapping[str, int]
 
 
 def least_places(job: Job) -> int:
-    """Return the fewest places times slots with which the work of a job can be done."""
+    """Return the minimum number of process-slots that can do a job's work."""
     choices = zip(
         job.worker_counts.tolist(),
         job.ps_counts.tolist(),
@@ -56,53 +48,46 @@ def least_places(job: Job) -> int:
 
 
 def paid_slots(price: int, schedule: Schedule, costs: Sequence[float]) -> Unused | None:
-    """Return what a price was paid for, None where nothing tells its slots apart.
+    """Divide a price among the active slots of a plan in proportion to their costs.
 
-    Parameters
-    ----------
-    price : int
-        All of it, in millionths of a point.
-    schedule : Schedule
-        The plan.
-    costs : sequence of float
-        What its active slots cost; the price is shared out in proportion, to the last millionth.
+    The parts add up to the price exactly. Return None if there is no valid cost for each slot.
     """
     slots = schedule.active_slots.tolist()
     total = sum(costs)
     if len(costs) != len(slots) or not 0.0 < total < float("inf"):
         return None
     workers, ps, _ = schedule.totals()
-    found, summed, before = [], 0.0, 0
+    parts, summed, before = [], 0.0, 0
     for at, (slot, places) in enumerate(zip(slots, (workers + ps).tolist(), strict=True)):
         summed += costs[at]
-        until = price if at == len(slots) - 1 else min(price, round(price * (summed / total)))
-        found.append((slot, places, until - before))
-        before = until
-    return tuple(found)
+        end = price if at == len(slots) - 1 else min(price, round(price * (summed / total)))
+        parts.append((slot, places, end - before))
+        before = end
+    return tuple(parts)
 
 
 def after_standing(unused: Unused, slot: int, places: int) -> Unused:
-    """Return what is unused once a job stood in a slot with so many places.
+    """Return the unused processes after a job held ``places`` processes in a slot.
 
-    A part of a slot's places costs its part of their price, rounded up.
+    Part of a slot's processes costs the same part of their price, rounded up.
     """
-    here = [one for one in unused if one[0] == slot]
-    missed = [one for one in unused if one[0] < slot]
-    coming = [one for one in unused if one[0] > slot]
-    left: list[tuple[int, int, int]] = []
-    for at, planned, price in (*here, *missed, *reversed(coming)):
+    here = [entry for entry in unused if entry[0] == slot]
+    missed = [entry for entry in unused if entry[0] < slot]
+    coming = [entry for entry in unused if entry[0] > slot]
+    remaining: list[tuple[int, int, int]] = []
+    for planned_slot, planned, price in (*here, *missed, *reversed(coming)):
         taken = min(places, planned)
         places -= taken
         if taken < planned:
-            left.append((at, planned - taken, price - -(-price * taken // planned)))
-    return tuple(sorted(left))
+            remaining.append((planned_slot, planned - taken, price - -(-price * taken // planned)))
+    return tuple(sorted(remaining))
 
 
 def with_more(unused: Unused, places: int, price: int) -> Unused:
-    """Return what is unused once places were paid for that belong to no slot."""
+    """Add processes that a revision paid for, which belong to no slot."""
     return ((ANY_SLOT, places, price), *unused)
 
 
 def price_of_unused(unused: Unused) -> int:
-    """Return what was paid for all of it."""
+    """Return the total price of unused processes."""
     return sum(price for _, _, price in unused)

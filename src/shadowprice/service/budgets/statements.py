@@ -1,4 +1,4 @@
-"""What is told of accounts: budgets, what is held, and statements."""
+"""Queries of accounts: budgets, balances and statements."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def budget_resource(budget: Budget) -> BudgetResource:
-    """Return a budget as clients write it."""
-    unit, length = next(one for one in _UNITS if budget.period % one[1] == 0)
+    """Return a budget as a REST resource."""
+    unit, length = next(entry for entry in _UNITS if budget.period % entry[1] == 0)
     return BudgetResource(
         points=in_points(budget.points),
         period=f"{budget.period // length}{unit}",
@@ -30,14 +30,9 @@ def budget_resource(budget: Budget) -> BudgetResource:
 
 
 def account_resource(account: Account, reserved: int) -> AccountResource:
-    """Return an account as clients get it.
+    """Return an account as a REST resource.
 
-    Parameters
-    ----------
-    account : Account
-        The account.
-    reserved : int
-        Points that open jobs were debited and have not used yet, in millionths.
+    ``reserved`` is the debited but unused amount of open jobs, in millionths of a point.
     """
     return AccountResource(
         held=in_points(account.balance),
@@ -51,20 +46,11 @@ def account_resource(account: Account, reserved: int) -> AccountResource:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which entries are asked for.
+    """Query of a tenant's entries.
 
-    Parameters
-    ----------
-    tenant : str
-        Whose.
-    since, until : int or None
-        From which moment on, and before which, in nanoseconds since 1970.
-    kinds : tuple of str
-        Of which kinds; empty for all.
-    before : int or None
-        Before which number: the cursor of a page.
-    limit : int
-        How many.
+    The entries are of the moments from ``since`` on and before ``until``, in nanoseconds since
+    1970, and of all kinds if ``kinds`` is empty. ``before`` is the cursor of a page: only entries
+    with lower numbers are returned.
     """
 
     tenant: str
@@ -101,12 +87,12 @@ def totals(connection: Connection, asked: Asked) -> Totals:
     kind, points = table.c.kind, func.sum(table.c.points)
     rows = connection.execute(_within(select(kind, points), asked).group_by(kind))
     sums = {row[0]: int(row[1]) for row in rows}
-    whole = _within(select(table.c.balance, table.c.points), asked)
-    first = connection.execute(whole.order_by(table.c.id).limit(1)).first()
-    last = connection.execute(whole.order_by(table.c.id.desc()).limit(1)).first()
+    query = _within(select(table.c.balance, table.c.points), asked)
+    first = connection.execute(query.order_by(table.c.id).limit(1)).first()
+    last = connection.execute(query.order_by(table.c.id.desc()).limit(1)).first()
     if first is None or last is None:
-        held = _held_before(connection, asked)
-        return Totals(held, held, _sums(sums))
+        balance = _held_before(connection, asked)
+        return Totals(balance, balance, _sums(sums))
     opening = in_points(first.balance - first.points)
     return Totals(opening, in_points(last.balance), _sums(sums))
 
@@ -116,7 +102,7 @@ def _sums(sums: dict[str, int]) -> dict[str, float]:
 
 
 def _held_before(connection: Connection, asked: Asked) -> float:
-    """Return what was held when nothing moved in a span."""
+    """Return the balance of a time span without entries."""
     table = tables.entries
     query = select(table.c.balance).where(table.c.tenant == asked.tenant)
     before = asked.until if asked.since is None else asked.since
@@ -126,7 +112,7 @@ def _held_before(connection: Connection, asked: Asked) -> float:
 
 
 def known(connection: Connection, tenant: str) -> bool:
-    """Whether a tenant ever had an account or a job."""
+    """Return whether a tenant ever had an account or a job."""
     return any(
         connection.execute(select(table.c.id).where(table.c.tenant == tenant).limit(1)).first()
         for table in (tables.entries, tables.jobs)

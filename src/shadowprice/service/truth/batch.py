@@ -112,7 +112,7 @@ class Batch(Transaction):
         with _blamed("beginning anew"):
             self.engine.begin_policy_anew()
 
-    # ---------------------------------------------------------------- what follows
+    # ---------------------------------------------------------------- consequences
 
     def _note(
         self, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]

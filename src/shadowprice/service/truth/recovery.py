@@ -398,7 +398,7 @@ def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]
     return commands
 
 
-# ---------------------------------------------------------------- the file's cluster
+# ---------------------------------------------------------------- cluster file
 
 
 def file_change(before: Cluster, file: Cluster, now: Cluster, slot: int) -> CapacityChanged | None:

@@ -114,7 +114,7 @@ def follow_clock(batch: Batch) -> None:
             batch.change(name, **changes_of(batch.engine, record, view, truth.calendar, batch.now))
 
 
-# ---------------------------------------------------------------- what would be without it
+# ---------------------------------------------------------------- decisions without the end
 
 
 def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:

@@ -62,7 +62,7 @@ class Transaction:
         """The times of slots."""
         return self.truth.calendar
 
-    # ---------------------------------------------------------------- all or nothing
+    # ---------------------------------------------------------------- savepoints
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -103,7 +103,7 @@ class Transaction:
             self.billing.entries,
         )
 
-    # ---------------------------------------------------------------- what is noted
+    # ---------------------------------------------------------------- recording
 
     def add(self, view: JobView, spec: Mapping[str, Any], content: str) -> None:
         """Record a submitted job; ``content`` is the hash of its submission."""
@@ -176,7 +176,7 @@ class Transaction:
         """Execute another statement when the batch is written."""
         self._statements.append((statement, rows))
 
-    # ---------------------------------------------------------------- what is written
+    # ---------------------------------------------------------------- writing
 
     def write(self) -> None:
         """Write all recorded changes to the store."""
@@ -231,7 +231,7 @@ class Transaction:
         store.write(connection, _INSERT_JOBS, fresh)
         store.write(connection, _UPDATE_JOB, existing)
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- lookups
 
     def stored(self, names: Sequence[str]) -> dict[str, tuple[JobView, str]]:
         """Return jobs by name, open or closed, with the hash of their content.

@@ -255,7 +255,7 @@ class Truth:
                 log.error("the policy failed: %s", error)
             return error
 
-    # ---------------------------------------------------------------- keeping
+    # ---------------------------------------------------------------- snapshots
 
     def snapshot_due(self) -> bool:
         """Return whether enough events or time passed since the last snapshot."""
