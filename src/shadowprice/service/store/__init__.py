@@ -1,4 +1,4 @@
-"""What the service keeps: SQLite in a directory, or PostgreSQL by its address."""
+"""The store of the service: SQLite in a directory, or PostgreSQL at a URL."""
 
 from shadowprice.service.store.errors import StoreError
 from shadowprice.service.store.store import UNKNOWN_FORMAT_HINT, Rows, Store

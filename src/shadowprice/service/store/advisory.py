@@ -1,4 +1,4 @@
-"""Which of several instances writes to a PostgreSQL: the one whose connection has its lock."""
+"""The advisory lock of PostgreSQL that makes one of several instances the writer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sqlalchemy import Connection, select, text
 from shadowprice.service.store import tables
 
 ADVISORY: Final = 0x5AD0_9A1C
-"""Number of PostgreSQL's advisory lock; its second half is the schema's own."""
+"""First key of the advisory lock; the second key is a hash of the schema's name."""
 
 EPOCH: Final = "epoch"
-"""Key under which the number of the elected leader is kept."""
+"""Key of the elected leader's epoch in the store."""
 
 TAKE_OVER: Final = 5.0
-"""Seconds that a connection that is ended is given to let go of the lock."""
+"""Timeout in seconds until a terminated connection releases the lock."""
 
 _END_HOLDER: Final = text(
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted "
@@ -35,44 +35,36 @@ _END_SESSION: Final = text(
 
 
 class AdvisoryLock:
-    """A lock that lasts as long as the connection that took it."""
+    """An advisory lock, held until its connection ends."""
 
     def __init__(self) -> None:
-        self._session: dict[str, Any] | None = None  # the server's, which had it last
+        self._session: dict[str, Any] | None = None  # backend that last held it
 
     def take(self, connection: Connection, epoch: int, *, take_over: bool) -> bool:
-        """Try for it; return whether this connection has it now.
+        """Try to acquire the lock for a connection; return whether it holds the lock.
 
-        The connection of this instance's own that had it before is ended, if the server has it
-        still: what lies between may hold it, long after it was lost here.
-
-        Parameters
-        ----------
-        connection : Connection
-            What is to have it.
-        epoch : int
-            Number of an elected leader, 0 where nobody is elected.
-        take_over : bool
-            Whether the connection of a leader that was elected earlier is ended: a process that is
-            frozen holds it for as long as its machine answers.
+        First terminate this instance's previous connection if the server still has it: a proxy may
+        keep it open long after this side lost it. If ``take_over``, also terminate the connection
+        of a leader with an earlier epoch. A frozen process would otherwise hold the lock as long as
+        its machine answers. ``epoch`` is 0 without an election.
         """
         for setting, value in (("idle", 3), ("interval", 2), ("count", 3)):
             connection.execute(text(f"SET tcp_keepalives_{setting} = {value}"))
         schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
-        number = {"one": ADVISORY, "two": schema}
-        asked = text("SELECT pg_try_advisory_lock(:one, :two)")
+        keys = {"one": ADVISORY, "two": schema}
+        try_lock = text("SELECT pg_try_advisory_lock(:one, :two)")
         ended = self._session is not None and bool(
             connection.execute(_END_SESSION, self._session).scalar()
         )
-        taken = connection.execute(asked, number).scalar_one()
+        taken = connection.execute(try_lock, keys).scalar_one()
         if not taken and take_over and _is_later(connection, epoch):
             connection.execute(_END_HOLDER, {"one": ADVISORY, "two": schema % 2**32})
             ended = True
-        until = time.monotonic() + TAKE_OVER
-        while not taken and ended and time.monotonic() < until:
+        deadline = time.monotonic() + TAKE_OVER
+        while not taken and ended and time.monotonic() < deadline:
             connection.commit()
             time.sleep(0.05)
-            taken = connection.execute(asked, number).scalar_one()
+            taken = connection.execute(try_lock, keys).scalar_one()
         if taken:
             self._session = dict(connection.execute(_SESSION).mappings().one())
         connection.commit()
@@ -80,10 +72,10 @@ class AdvisoryLock:
 
 
 def _is_later(connection: Connection, epoch: int) -> bool:
-    """Return whether a leader was elected after the last one that wrote, as far as is known."""
-    there = connection.execute(text("SELECT to_regclass('meta')")).scalar()
-    if there is None:
+    """Return whether an epoch is later than that of the last leader that wrote, if any."""
+    exists = connection.execute(text("SELECT to_regclass('meta')")).scalar()
+    if exists is None:
         return True
     table = tables.meta
-    found = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
-    return found is None or int(found) < epoch
+    stored = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
+    return stored is None or int(stored) < epoch

@@ -1,4 +1,4 @@
-"""What goes wrong with the store."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from shadowprice.core.errors import ShadowpriceError
 
 
 class StoreError(ShadowpriceError):
-    """The store cannot be written or read; what was being written was not."""
+    """The store can't be written or read; the transaction was rolled back."""
 
     code = "storage"

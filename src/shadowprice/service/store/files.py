@@ -1,4 +1,4 @@
-"""The SQLite file of a service, and copies of it."""
+"""The SQLite file of a service, and backups of it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from shadowprice.service.store import tables
 from shadowprice.service.store.errors import StoreError
 
 FILE: Final = "shadowprice.db"
-"""The database in a data directory."""
+"""Name of the database in a data directory."""
 
 RESTORE: Final = (
     f"stop the service, put a copy that `shadowprice backup` wrote into an empty directory as "
     f"{FILE}, and serve from there"
 )
-"""What helps where the SQLite file is damaged."""
+"""Hint for a damaged SQLite file."""
 
 _PARTS: Final = ("-wal", "-shm", "-journal")
-"""What SQLite adds to a database's name to call the files that it keeps beside it."""
+"""Suffixes of the files that SQLite creates beside a database."""
 
 
 def backup_file(source: Path, target: Path) -> None:
-    """Copy a SQLite file while it is in use; the target appears when it is whole.
+    """Copy a SQLite file while it is in use; the target appears once it is complete.
 
     Raises
     ------
     InputError
-        If the copy would take the place of a database that a service works with, or of a part of
-        one; nothing was written then.
+        If ``target`` is the database of a service, or one of its files. Nothing is written.
     StoreError
-        If it cannot be read or written.
+        If the source is damaged, or a file can't be read or written.
     """
     check_copy(target)
     partial: Path | None = None
@@ -48,8 +47,8 @@ def backup_file(source: Path, target: Path) -> None:
             partial = Path(name)
             copy = sqlite3.connect(partial)
             try:
-                # In one go, as of one moment; the service goes on writing. In pieces, it would
-                # begin anew each time that something was written between two of them.
+                # In one step, as a consistent snapshot, while the service continues to write.
+                # Copying in several steps would restart after every write between two of them.
                 reader.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")
                 broken = copy.execute("PRAGMA quick_check").fetchone()[0]
@@ -69,37 +68,38 @@ def backup_file(source: Path, target: Path) -> None:
 
 
 def check_copy(target: Path) -> None:
-    """Refuse to replace a database that a service works with, whether or not it runs now.
+    """Refuse to overwrite the database of a service, even of a stopped one.
 
-    It has a write-ahead log, whatever name it is reached by; copies have none. A service whose
-    database is replaced goes on writing to the one that has no name any more.
+    The database of a service is in write-ahead log mode, which copies aren't. A running service
+    would continue to write to the replaced file, which has no name any more.
 
     Raises
     ------
     InputError
-        If a copy at ``target`` would take the place of such a database, or of a part of one.
+        If ``target`` is such a database or one of its files, or such a file lies beside it.
     """
-    mend = "give a new name"
+    hint = "give a new name"
     try:
         if target.is_file() and _has_log(target):
             message = "is the database that a service works with, not a copy of one"
-            raise InputError(Fault(str(target), message, mend))
+            raise InputError(Fault(str(target), message, hint))
         for part in _PARTS:
-            whole, left = Path(str(target).removesuffix(part)), Path(f"{target}{part}")
-            if whole != target and whole.is_file():
-                message = f"would be read as a part of the database {whole}"
-                raise InputError(Fault(str(target), message, mend))
-            if left.exists():
-                message = f"{left.name}, beside it, would be read as a part of the copy"
-                raise InputError(Fault(str(target), message, mend))
+            database, leftover = Path(str(target).removesuffix(part)), Path(f"{target}{part}")
+            if database != target and database.is_file():
+                message = f"would be read as a part of the database {database}"
+                raise InputError(Fault(str(target), message, hint))
+            if leftover.exists():
+                message = f"{leftover.name}, beside it, would be read as a part of the copy"
+                raise InputError(Fault(str(target), message, hint))
     except OSError:
-        return  # what cannot be looked at cannot be written either
+        return  # an inaccessible target can't be written either
 
 
 def _has_log(path: Path) -> bool:
-    """Whether a file is a SQLite file with a write-ahead log, by what its header says.
+    """Return whether a file's header is that of a SQLite database in write-ahead log mode.
 
-    It is not opened as a database: by another name than its own, that would begin a second log.
+    The file isn't opened as a database, because under a link's name SQLite would start a second
+    log.
     """
     with path.open("rb") as file:
         head = file.read(19)
@@ -107,13 +107,13 @@ def _has_log(path: Path) -> bool:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a file is the SQLite file of a service, or a copy of one."""
+    """Return whether a file is the SQLite file of a service, or a copy of it."""
     try:
         reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            found = {name for (name,) in reader.execute("SELECT name FROM sqlite_master")}
+            names = {name for (name,) in reader.execute("SELECT name FROM sqlite_master")}
         finally:
             reader.close()
     except sqlite3.Error:
         return False
-    return {tables.meta.name, tables.journal.name} <= found
+    return {tables.meta.name, tables.journal.name} <= names

@@ -1,4 +1,4 @@
-"""Old jobs, events, curves and tokens leave the store, some rows at a time."""
+"""Retention: purges old jobs, events, progress and tokens, some rows at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sqlalchemy import Table, delete, func, select
 from shadowprice.service.store import Store, tables
 
 SWEPT: Final = 1_000
-"""Rows of a kind that leave at once."""
+"""Maximum number of rows of a table that one call purges."""
 
 SWEPT_JOBS: Final = 100
-"""Jobs that do; each takes the thousands of points of its curve with it."""
+"""Maximum number of jobs that one call purges, each with thousands of progress points."""
 
 _OF_JOBS: Final = (
     tables.progress,
@@ -23,16 +23,16 @@ _OF_JOBS: Final = (
     tables.observed,
     tables.outcomes,
 )
-"""Tables whose rows leave with their job."""
+"""Tables whose rows are purged with their job."""
 
 
 def old_jobs(store: Store, before: int) -> list[str]:
-    """Return jobs that were over before a moment, so many as leave at once.
+    """Return up to `SWEPT_JOBS` jobs that were closed before a moment.
 
     Raises
     ------
     StoreError
-        If the store cannot be read.
+        If the store can't be read.
     """
     jobs = tables.jobs
     with store.reading() as connection:
@@ -43,62 +43,58 @@ def old_jobs(store: Store, before: int) -> list[str]:
 
 
 def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
-    """Delete some of what was over before a moment, entries of accounts with the rest.
+    """Purge some data from before a moment; return whether rows other than jobs may remain.
 
     Parameters
     ----------
-    store : Store
-        Where it is.
     before : int
-        The moment.
+        Nanoseconds since 1970.
     gone : sequence of str, optional
-        The jobs that leave, of those that `old_jobs` named: what an executor still keeps of a job
-        has to be removed before nobody knows its name any more. All of them by default.
-
-    Returns
-    -------
-    bool
-        Whether there may be more beside jobs.
+        Jobs to purge, of those that `old_jobs` returned; by default all of them. An executor must
+        delete its files of a job first, because later the job's name is unknown.
 
     Raises
     ------
     StoreError
-        If the store cannot be written.
+        If the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
     gone = old_jobs(store, before) if gone is None else gone
     old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
-        over = func.coalesce(tokens.c.revoked, tokens.c.expires) < before
+        ended_before = func.coalesce(tokens.c.revoked, tokens.c.expires) < before
         for table, is_old in (
             (tables.events, tables.events.c.at < before),
             (tables.entries, tables.entries.c.at < before),
             (tables.observed, tables.observed.c.ended < before),
-            # An operator's that was revoked stays: it may be in the file that the next start reads.
-            (tokens, over & (tokens.c.role != "operator")),
+            # Keep revoked tokens of operators: the file that the next start reads may list them.
+            (tokens, ended_before & (tokens.c.role != "operator")),
         ):
             rows = connection.execute(select(table.c.id).where(is_old).limit(SWEPT))
             old.append((table, list(rows.scalars())))
-        seen = tables.outcomes
-        strangers = connection.execute(
-            select(seen.c.job)
-            .where(seen.c.ended < before, seen.c.job.not_in(select(jobs.c.name)))
+        outcomes = tables.outcomes
+        result = connection.execute(
+            select(outcomes.c.job)
+            .where(outcomes.c.ended < before, outcomes.c.job.not_in(select(jobs.c.name)))
             .limit(SWEPT)
         )
-        strange = list(strangers.scalars())
-    old_rows = [found for _, found in old]
-    if not gone and not strange and not any(old_rows):
+        unmanaged = list(result.scalars())
+    old_rows = [ids for _, ids in old]
+    if not gone and not unmanaged and not any(old_rows):
         return False
     with store.transaction() as connection:
-        for at in range(0, len(gone), 500):
-            names = gone[at : at + 500]
+        for start in range(0, len(gone), 500):
+            names = gone[start : start + 500]
             for table in _OF_JOBS:
                 store.write(connection, delete(table).where(table.c.job.in_(names)))
             store.write(connection, delete(jobs).where(jobs.c.name.in_(names)))
-        for at in range(0, len(strange), 500):
-            store.write(connection, delete(seen).where(seen.c.job.in_(strange[at : at + 500])))
-        for table, found in old:
-            for at in range(0, len(found), 500):
-                numbers = found[at : at + 500]
+        for start in range(0, len(unmanaged), 500):
+            store.write(
+                connection,
+                delete(outcomes).where(outcomes.c.job.in_(unmanaged[start : start + 500])),
+            )
+        for table, ids in old:
+            for start in range(0, len(ids), 500):
+                numbers = ids[start : start + 500]
                 store.write(connection, delete(table).where(table.c.id.in_(numbers)))
-    return any(len(found) == SWEPT for found in (strange, *old_rows))
+    return any(len(ids) == SWEPT for ids in (unmanaged, *old_rows))

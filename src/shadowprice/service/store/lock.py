@@ -1,4 +1,4 @@
-"""Who writes: one process at a time in a directory, told by a locked file."""
+"""The file lock that makes one process the writer of a directory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from shadowprice.core.errors import Fault, InputError
 
 
 class DirectoryLock:
-    """The right to write in a directory, until it is released or the process ends.
-
-    Parameters
-    ----------
-    folder : Path
-        The directory.
+    """Exclusive right to write in a directory, until released or the process ends.
 
     Raises
     ------
     InputError
-        If another process has it.
+        If another process holds the lock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,12 +27,12 @@ class DirectoryLock:
             holder = os.read(self._file, 20).decode(errors="replace").strip()
             os.close(self._file)
             who = f"process {holder}" if holder.isdigit() else "another process"
-            mend = "stop it first, or give another directory with --data"
-            raise InputError(Fault(f"--data {folder}", f"{who} writes there", mend)) from error
+            hint = "stop it first, or give another directory with --data"
+            raise InputError(Fault(f"--data {folder}", f"{who} writes there", hint)) from error
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         os.ftruncate(self._file, 0)
         os.close(self._file)

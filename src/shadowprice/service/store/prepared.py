@@ -1,4 +1,4 @@
-"""Statements that are sent again and again: put into words once, and not each time anew."""
+"""Statements that are compiled once and executed many times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from sqlalchemy.sql.dml import Insert, Update
 
 
 class Prepared:
-    """A statement whose rows are given as they are stored: whole numbers and text.
+    """A compiled statement for values that need no conversion: integers and text.
 
-    Parameters
-    ----------
-    statement : Insert, Update or Select
-        What is sent; the values of all but an insertion are bound parameters.
+    All values of an update or a select are bound parameters.
     """
 
     def __init__(self, statement: Insert | Update | Select[Any]) -> None:
@@ -23,7 +20,7 @@ class Prepared:
         self._known: dict[tuple[str, ...], tuple[str, list[str] | None]] = {}
 
     def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute it for every row; all rows have the columns of the first."""
+        """Execute the statement for each row; all rows have the columns of the first."""
         text, order = self._worded(connection, rows[0])
         if order is None:
             connection.exec_driver_sql(text, [dict(row) for row in rows])
@@ -31,7 +28,7 @@ class Prepared:
             connection.exec_driver_sql(text, [tuple([row[name] for name in order]) for row in rows])
 
     def rows(self, connection: Connection, values: Mapping[str, Any]) -> CursorResult[Any]:
-        """Return what it finds with these values."""
+        """Return the result of a query with these parameters."""
         text, order = self._worded(connection, values)
         if order is None:
             return connection.exec_driver_sql(text, dict(values))
@@ -40,12 +37,12 @@ class Prepared:
     def _worded(
         self, connection: Connection, row: Mapping[str, Any]
     ) -> tuple[str, list[str] | None]:
-        """Return its words, and the order of its values where they are told by that."""
+        """Return the SQL text, and the parameters' order if the dialect's are positional."""
         dialect = connection.dialect
         key = (dialect.name, *row)
-        known = self._known.get(key)
-        if known is None:
+        cached = self._known.get(key)
+        if cached is None:
             columns = list(row) if isinstance(self._statement, Insert) else None
-            made: Any = self._statement.compile(dialect=dialect, column_keys=columns)
-            known = self._known[key] = str(made), made.positiontup
-        return known
+            compiled: Any = self._statement.compile(dialect=dialect, column_keys=columns)
+            cached = self._known[key] = str(compiled), compiled.positiontup
+        return cached

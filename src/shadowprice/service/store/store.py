@@ -1,7 +1,7 @@
-"""The store: one connection that writes, others that read, a transaction a batch.
+"""The store: one writing connection, pooled reading ones, and one transaction per batch.
 
-Every write goes through `Store.transaction`, which asks `Store.fault` before and after each
-statement and around the commit: that is where tests let it fail.
+Every write goes through `Store.transaction`. It calls `Store.fault` at the begin, before each
+statement, and before and after the commit, so that tests can inject faults there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shadowprice.service.store.lock import DirectoryLock
 from shadowprice.service.store.prepared import Prepared
 
 LOG_BYTES: Final = 32 << 20
-"""Bytes of the write-ahead log that are left to it once it was written into the database."""
+"""Size that the write-ahead log is truncated to after a checkpoint, in bytes."""
 
 UNKNOWN_FORMAT_HINT: Final = (
     "install the version of shadowprice that wrote the data, or use another --data"
@@ -51,25 +51,24 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Store:
-    """Where everything is kept.
+    """The durable store of a service, in SQLite or PostgreSQL.
 
     Parameters
     ----------
     where : str
-        A directory, made where it is missing, or ``postgresql+psycopg://...``.
+        A directory, created if missing, or ``postgresql+psycopg://...``.
 
     Attributes
     ----------
     folder : Path or None
-        The directory, where it is one.
+        The directory; None for PostgreSQL.
     fault : callable
-        Told the name of every point at which a crash would leave the store as it is there.
+        Receives the name of each crash point. Tests raise errors in it.
 
     Raises
     ------
     InputError
-        If it cannot be opened, another process writes there, or the version of its tables is
-        unknown.
+        If ``where`` isn't a valid URL of PostgreSQL.
     """
 
     def __init__(self, where: str) -> None:
@@ -91,32 +90,34 @@ class Store:
 
     @property
     def embedded(self) -> bool:
-        """Whether it is a SQLite file of its own."""
+        """Whether the store is a SQLite file."""
         return self.folder is not None
 
     @property
     def file(self) -> Path:
-        """The SQLite file; only of an embedded one."""
+        """The SQLite file; only valid for an embedded store."""
         assert self.folder is not None
         return self.folder / FILE
 
     # ---------------------------------------------------------------- opening
 
     def open(self, epoch: int = 0) -> bool:
-        """Become the writer; create the tables in an empty store.
+        """Become the writer, and create or upgrade the tables; return whether that succeeded.
+
+        Return False if another instance writes to a shared database, or has a later epoch.
 
         Parameters
         ----------
         epoch : int
-            Number of an elected leader, 0 where nobody is elected. One that was elected later ends
-            the connection of one before it that still holds a database, and keeps its number there:
-            none with a lower one writes any more.
+            Fencing token of an elected leader, or 0 without an election. A later leader terminates
+            the connection of an earlier one, and stores its epoch. From then on, lower epochs can't
+            become the writer.
 
-        Returns
-        -------
-        bool
-            Whether it is; False where another instance writes to a shared database, or was elected
-            later.
+        Raises
+        ------
+        InputError
+            If the store can't be opened, another process writes to the directory, or the version of
+            the tables is unknown.
         """
         self._epoch = epoch
         try:
@@ -180,7 +181,7 @@ class Store:
         return True
 
     def close(self) -> None:
-        """Let others write."""
+        """Close all connections, and release the lock of the directory."""
         self._drop_writer()
         self._engine.dispose()
         if self._lock is not None:
@@ -188,12 +189,12 @@ class Store:
             self._lock = None
 
     def _damaged(self, error: SQLAlchemyError) -> bool:
-        """Whether it is a file, and the file that SQLite cannot make sense of."""
+        """Return whether an error means that the SQLite file is damaged."""
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
         return self.embedded and code & 0xFF in _DAMAGE
 
     def _failure(self, error: SQLAlchemyError) -> StoreError:
-        """Return what is told of an error of the database: the file and the mend, if it is that."""
+        """Convert a database error; if the file is damaged, name it and add a hint."""
         if self._damaged(error):
             return StoreError(str(Fault(str(self.file), _damage(error), RESTORE)))
         return StoreError(_reason(error))
@@ -204,7 +205,7 @@ class Store:
                 self._writer.invalidate()
                 self._writer.close()
             except SQLAlchemyError:
-                pass  # it is gone already
+                pass  # the connection is already lost
             self._writer = None
 
     def _make_engine(self) -> Engine:
@@ -225,7 +226,7 @@ class Store:
             connect_args={
                 "connect_timeout": 5,
                 "application_name": "shadowprice",
-                # A peer that is gone without a word is noticed within ten seconds.
+                # Detect a dead peer within ten seconds.
                 "keepalives_idle": 3,
                 "keepalives_interval": 2,
                 "keepalives_count": 3,
@@ -234,18 +235,18 @@ class Store:
         )
 
     def _leads(self, *, take_over: bool) -> bool:
-        """Return whether the connection may write; that of a file may, whose folder is locked."""
+        """Return whether the connection may write; the directory lock already protects a file."""
         assert self._writer is not None
         return self.embedded or self._advisory.take(self._writer, self._epoch, take_over=take_over)
 
     def _fenced(self, connection: Connection) -> bool:
-        """Keep this leader's number, now that nobody else writes; whether none is higher."""
+        """Store this leader's epoch, while it holds the lock; return False if one is higher."""
         if not self._epoch:
             return True
         table = tables.meta
         with connection.begin():
-            found = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
-            if found is not None and int(found) > self._epoch:
+            stored = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
+            if stored is not None and int(stored) > self._epoch:
                 return False
             self.put(connection, EPOCH, str(self._epoch))
         return True
@@ -256,17 +257,19 @@ class Store:
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = connection
-        known = ScriptDirectory.from_config(config)
-        there = self._version(connection)
-        if there is not None and there not in {one.revision for one in known.walk_revisions()}:
+        scripts = ScriptDirectory.from_config(config)
+        version = self._version(connection)
+        if version is not None and version not in {
+            script.revision for script in scripts.walk_revisions()
+        }:
             raise InputError(
                 Fault(
                     f"--data {self.shown}",
-                    f"the tables are of the unknown version {there!r}",
+                    f"the tables are of the unknown version {version!r}",
                     UNKNOWN_FORMAT_HINT,
                 )
             )
-        if there == known.get_current_head():
+        if version == scripts.get_current_head():
             return
         with connection.begin():
             command.upgrade(config, "head")
@@ -282,12 +285,12 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Write: all of the block or none of it.
+        """Run a block as one transaction of the writer.
 
         Raises
         ------
         StoreError
-            If it could not be written.
+            If the store isn't open for writing, or the transaction fails.
         """
         writer = self._writer
         if writer is None:
@@ -315,7 +318,7 @@ class Store:
             connection.execute(statement, list(rows))
 
     def put(self, connection: Connection, key: str, value: str) -> None:
-        """Keep a value under a key."""
+        """Set a key of the key-value table."""
         self.fault("write")
         changed = connection.execute(
             tables.meta.update().where(tables.meta.c.key == key).values(value=value)
@@ -327,12 +330,12 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Read what was committed, on a connection of its own.
+        """Read committed data on a connection of the pool.
 
         Raises
         ------
         StoreError
-            If it cannot be read.
+            If the store can't be read.
         """
         try:
             with self._engine.connect() as connection:
@@ -341,12 +344,12 @@ class Store:
             raise self._failure(error) from error
 
     def get(self, key: str) -> str | None:
-        """Return the value kept under a key."""
+        """Return the value of a key; None if it isn't set."""
         with self.reading() as connection:
-            found = connection.execute(
+            value = connection.execute(
                 select(tables.meta.c.value).where(tables.meta.c.key == key)
             ).scalar()
-        return None if found is None else str(found)
+        return None if value is None else str(value)
 
 
 def _no_fault(point: str) -> None:
@@ -354,14 +357,14 @@ def _no_fault(point: str) -> None:
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # transactions are begun by `_begin`, not by the driver
+    connection.isolation_level = None  # `_begin` starts transactions, not the driver
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
-    # A copy that is made, or much that is written at once, lets the log grow: not for good.
+    # A backup or a large transaction lets the log grow. Without a limit, it never shrinks again.
     cursor.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
-    # Each of the connections has its own; what is not in it is in the system's.
+    # Small, because each connection has a cache of its own; the page cache serves the rest.
     cursor.execute("PRAGMA cache_size=-4096")
     cursor.close()
 

@@ -1,4 +1,4 @@
-"""Tables of the store, as the newest migration leaves them."""
+"""Tables of the store, in the schema of the newest migration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-# SQLite numbers rows by itself in columns of this very type only.
+# SQLite autoincrements only columns of type INTEGER.
 Number: Final = BigInteger().with_variant(Integer, "sqlite")
 
 meta = Table(
@@ -121,7 +121,7 @@ events = Table(
 Index("events_by_job", events.c.job, events.c.id)
 Index("events_by_tenant", events.c.tenant, events.c.id)
 Index("events_by_time", events.c.at)
-# Decisions are few among all that happens to a job: they are found by themselves.
+# Few events are decisions, so partial indexes find them quickly.
 decided: Final = events.c.decision == literal_column("1")
 for _name, _columns in (
     ("events_decided", (events.c.id,)),
