@@ -1,1 +1,1 @@
-"""What readers ask about past, present and other futures; nothing here changes the truth."""
+"""Queries about the past, the present and hypothetical changes; none changes the state."""

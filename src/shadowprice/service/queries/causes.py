@@ -1,9 +1,9 @@
-"""Why a promise was not kept: seconds by cause, from what was recorded of the job's generations.
+"""Causes of a broken promise, in seconds, from the records of the job's generations.
 
-Every second counted here was measured: when a slot began and its process ran, when the process
-ended, how much work it reported, and which event ended it. The stated speed gives how long that
-work should have taken. A share is a cause's seconds over those of all causes: slack in the promise
-may have absorbed some of them, so together they can exceed the delay.
+All seconds come from measurements: the start of the slot, the run time of the process, the reported
+work, and the event that ended the generation. The stated speed gives the expected time of that
+work. A share is a cause's seconds over those of all causes. Slack in the promise may have absorbed
+some seconds, so the sum of all causes can exceed the delay.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from shadowprice.service.truth.submission import resolved
 from shadowprice.service.truth.views import JobView, State
 
 LEAST: Final = 0.001
-"""Seconds below which a cause is not worth a word."""
+"""Minimum seconds of a cause that is reported."""
 
 MAX_GENERATIONS: Final = 1_000
-"""Newest generations that are looked at."""
+"""Maximum number of generations that are considered, newest first."""
 
 _PLANNED: Final = frozenset({"move", "revision"})
-"""Causes after which a pause is the policy's choice, and part of the plan."""
+"""Causes after which a pause is a decision of the policy, and part of the plan."""
 
 _ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby", "resized")
-"""Events that say why a generation ended."""
+"""Kinds of events that explain the end of a generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A generation, as it was recorded; moments in seconds since 1970.
+    """Records of a generation. All moments are seconds since 1970.
 
     Parameters
     ----------
     generation : int
-        Its number.
+        Number of the generation.
     begins : float
-        When its slot began, or its command was issued where the service was away then.
+        Start of its slot, or the moment of its command if the service was down then.
     started, ended : float
-        When its process ran and ended.
+        Start and end of its process.
     placement : tuple of (server, workers, ps)
-        Where it ran.
+        Placement of the generation.
     low, high : float or None
-        Fewest and most mini-batches that it reported; None if it reported none.
+        Minimum and maximum of its reported mini-batches; None without a report.
     first_at, last_at : float
-        When it reported first and last.
+        Moments of its first and last report.
     first_steps : float
-        Mini-batches that it did by its first report.
+        Mini-batches done before its first report.
     """
 
     generation: int
@@ -76,41 +76,35 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long its process ran."""
+        """Run time of the process, in seconds."""
         return max(0.0, self.ended - self.started)
 
     @property
     def late(self) -> float:
-        """Seconds from the beginning of its slot until its process ran."""
+        """Seconds from the start of the slot until the process ran."""
         return max(0.0, self.started - self.begins)
 
     def loading(self, *, exact: bool) -> float:
-        """Seconds until it worked, by the speed between its first and last report.
+        """Return the seconds until the job worked, at the speed between two reports.
 
-        Reports count whole mini-batches. Unless ``exact``, less than one is taken for work that was
-        not reported yet.
+        Reports count whole mini-batches. Unless ``exact``, a time of less than one mini-batch
+        counts as unreported work.
         """
         if self.low is None or self.high is None or self.high <= self.low:
             return 0.0
         step = max(self.last_at - self.first_at, LEAST) / (self.high - self.low)
-        # What it had done by its first report, it did at that speed since it worked.
+        # The work before the first report took its time at that speed, too.
         seconds = self.first_at - self.started - self.first_steps * step
         return seconds if seconds > (0.0 if exact else step) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a promise was not kept.
+    """A cause of a broken promise, and the seconds that it cost.
 
-    Parameters
-    ----------
-    kind : str
-        ``overrun``, ``late-start``, ``lost-server``, ``lost-process``, ``failure``, ``move``,
-        ``drain``, ``timespan``, ``revision`` or ``waiting``.
-    seconds : float
-        Seconds that it cost.
-    detail : str
-        Names and numbers.
+    ``kind`` is ``overrun``, ``late-start``, ``lost-server``, ``lost-process``, ``failure``,
+    ``move``, ``drain``, ``timespan``, ``revision`` or ``waiting``. ``detail`` adds names and
+    numbers.
     """
 
     kind: str
@@ -121,20 +115,9 @@ class Cause:
 def broken_promise(
     connection: Connection, view: JobView, cluster: Cluster, calendar: Calendar, now: int
 ) -> BrokenPromise | None:
-    """Return why a job's first promise was not kept; None if it was, or still may be.
+    """Return the causes of a job's broken first promise; None if it was or may be kept.
 
-    Parameters
-    ----------
-    connection : Connection
-        Reads the store.
-    view : JobView
-        The job.
-    cluster : Cluster
-        The servers.
-    calendar : Calendar
-        When slots are.
-    now : int
-        Nanoseconds since 1970.
+    ``now`` is in nanoseconds since 1970.
     """
     if view.first_promise is None or not _is_broken(view):
         return None
@@ -144,18 +127,18 @@ def broken_promise(
     job = _job(connection, view, cluster, calendar)
     finished = view.state is State.FINISHED
     waits_until = now / SECOND if view.state.open and not is_running else None
-    found = [*causes(runs, events, job, cluster, finished=finished, waits_until=waits_until)]
+    delays = [*causes(runs, events, job, cluster, finished=finished, waits_until=waits_until)]
     end = runs[-1].ended if finished and runs else (view.closed or now) / SECOND
     if view.state.open and view.promise_at is not None:
         end = max(end, view.promise_at / SECOND)
-    rest = end - due - sum(cause.seconds for cause in found)
-    if finished and rest > LEAST:
-        found.append(Cause("waiting", rest, "for a place"))
-    return record(view, due, end - due, found)
+    unexplained = end - due - sum(cause.seconds for cause in delays)
+    if finished and unexplained > LEAST:
+        delays.append(Cause("waiting", unexplained, "for a place"))
+    return record(view, due, end - due, delays)
 
 
 def record(view: JobView, due: float, late: float, found: Sequence[Cause]) -> BrokenPromise:
-    """Return a broken promise as clients get it."""
+    """Return a broken promise as a REST resource; ``due`` is in seconds since 1970."""
     total = sum(cause.seconds for cause in found)
     late_seconds = round(max(0.0, late), 3)
     delays = [
@@ -186,8 +169,8 @@ def _line(view: JobView, late_seconds: float, delays: Sequence[PromiseCause]) ->
     elif view.state.open:
         head = "the first promise does not hold"
     else:
-        why = f" ({view.reason['message']})" if view.reason else ""
-        head = f"{view.state.value} before its promise was kept{why}"
+        reason = f" ({view.reason['message']})" if view.reason else ""
+        head = f"{view.state.value} before its promise was kept{reason}"
     return f"{head}: {', '.join(parts)}" if parts else f"{head}; no delay was recorded"
 
 
@@ -212,31 +195,31 @@ def causes(
     finished: bool,
     waits_until: float | None = None,
 ) -> Iterable[Cause]:
-    """Yield what cost a job time, each cause once.
+    """Yield the causes of a job's delay, each pair of kind and detail once.
 
     Parameters
     ----------
     runs : sequence of Run
-        Its generations that ran, the oldest first.
+        Generations that ran, oldest first.
     events : sequence of mapping
-        Entries of its history that tell why generations ended.
+        Events that explain the ends of generations (`_ENDS`).
     job : Job or None
-        The job as it is stated; None where that is not known any more.
+        The job with its stated speed; None if it can't be resolved any more.
     cluster : Cluster
-        The servers.
+        Gives the length of a slot.
     finished : bool
         Whether the last generation completed all work.
     waits_until : float or None
-        The current time if it waits since its last generation ended.
+        The current time if the job has waited since its last generation ended.
     """
     account = _Account(runs, job, cluster)
     ended_by: tuple[str, str] | None = None
-    for at, run in enumerate(runs):
-        last = at == len(runs) - 1
-        account.count(at, ended_by, finished=finished and last)
-        ended_by = _ended_by(run, None if last else runs[at + 1], events)
+    for index, run in enumerate(runs):
+        last = index == len(runs) - 1
+        account.count(index, ended_by, finished=finished and last)
+        ended_by = _ended_by(run, None if last else runs[index + 1], events)
         if not last:
-            account.stopped(run, runs[at + 1], ended_by)
+            account.stopped(run, runs[index + 1], ended_by)
     if ended_by is not None and waits_until is not None and ended_by[0] not in _PLANNED:
         account.add(ended_by, waits_until - runs[-1].ended)
     account.compare_with_statement(finished=finished)
@@ -246,7 +229,7 @@ def causes(
 
 
 class _Account:
-    """Seconds by cause and detail, as generations are gone through."""
+    """Accumulates seconds by cause and detail, generation by generation."""
 
     def __init__(self, runs: Sequence[Run], job: Job | None, cluster: Cluster) -> None:
         self.seconds: dict[tuple[str, str], float] = {}
@@ -256,12 +239,12 @@ class _Account:
         self._unreported: list[tuple[tuple[str, str], float]] = []
 
     def add(self, cause: tuple[str, str], seconds: float) -> None:
-        """Count seconds of a cause."""
+        """Add seconds to a cause; ignore less than `LEAST`."""
         if seconds >= LEAST:
             self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
 
     def count(self, at: int, ended_by: tuple[str, str] | None, *, finished: bool) -> None:
-        """Count a generation, whose start is due to what ended the one before."""
+        """Count a generation; ``ended_by``, the end of the previous one, caused its start."""
         run, job, done = self._runs[at], self._job, self._done
         cause = ended_by or ("late-start", "")
         self.add(cause, run.late)
@@ -272,8 +255,8 @@ class _Account:
             high = float(job.work)
         repeated = 0.0
         if ended_by is not None and run.low is not None and job is not None:
-            again = max(0.0, done - run.low + run.first_steps)
-            repeated = min(self._seconds_of(run, again), run.seconds)
+            redone = max(0.0, done - run.low + run.first_steps)
+            repeated = min(self._seconds_of(run, redone), run.seconds)
             self.add(cause, repeated)
         loading = run.loading(exact=ended_by is not None)
         loading = min(loading, run.seconds - repeated)
@@ -284,7 +267,7 @@ class _Account:
         self._done = max(done, high)
 
     def stopped(self, run: Run, following: Run, cause: tuple[str, str]) -> None:
-        """Count what a generation did after its last report, or may have done in vain."""
+        """Count the work of a stopped generation that was lost, or may have been lost."""
         if self._is_silent:
             self._unreported.append((cause, run.seconds))
         elif run.high is not None and following.low is not None and following.low <= run.high:
@@ -293,32 +276,33 @@ class _Account:
             self._ran -= unsaved
 
     def compare_with_statement(self, *, finished: bool) -> None:
-        """Count what the work took beyond the statement.
+        """Count the time of the work beyond its stated time.
 
-        Without reports nobody knows what an earlier generation saved. What the last one took beyond
-        the statement is an overrun for sure; the rest is due to what ended the others.
+        Without reports, the work that earlier generations saved is unknown. Then only the excess of
+        the last generation is certainly an overrun. The rest is attributed to the ends of the
+        others, in proportion to their run times.
         """
         if self._job is None or not self._runs or (self._is_silent and not finished):
             return
-        sure = self._runs[-1].seconds if self._unreported else self._ran
-        rest = max(0.0, self._ran - max(sure, self._stated))
+        certain = self._runs[-1].seconds if self._unreported else self._ran
+        uncertain = max(0.0, self._ran - max(certain, self._stated))
         total = sum(spent for _, spent in self._unreported)
         for cause, spent in self._unreported:
-            self.add(cause, rest * spent / max(total, LEAST))
-        detail = f"{_seconds(self._stated)} s stated, {_seconds(sure)} s measured"
-        self.add(("overrun", detail), sure - self._stated)
+            self.add(cause, uncertain * spent / max(total, LEAST))
+        detail = f"{_seconds(self._stated)} s stated, {_seconds(certain)} s measured"
+        self.add(("overrun", detail), certain - self._stated)
 
     def count_revisions(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Count work that the owner added."""
+        """Count the stated time of work that the owner added by revisions."""
         for event in events:
             before, after = event["data"].get("required") or (0.0, 0.0)
             if event["kind"] == "revised" and self._job is not None and self._runs:
                 detail = f"{before:g} to {after:g} mini-batches"
-                more = max(0.0, after - before)
-                self.add(("revision", detail), self._seconds_of(self._runs[-1], more))
+                added = max(0.0, after - before)
+                self.add(("revision", detail), self._seconds_of(self._runs[-1], added))
 
     def _seconds_of(self, run: Run, minibatches: float) -> float:
-        """Return how long mini-batches take where a generation ran, as stated."""
+        """Return the stated seconds for mini-batches in the placement of a generation."""
         assert self._job is not None
         workers = tuple(count for _, count, _ in run.placement)
         ps = tuple(count for _, _, count in run.placement)
@@ -334,10 +318,10 @@ def _seconds(seconds: float) -> str:
 def _ended_by(
     run: Run, following: Run | None, events: Sequence[Mapping[str, Any]]
 ) -> tuple[str, str]:
-    """Return what ended a generation, by the newest event before the next one began."""
-    until = float("inf") if following is None else following.started
+    """Return the cause of a generation's end: the newest event before the next one started."""
+    latest = float("inf") if following is None else following.started
     for event in reversed(events):
-        if not run.started <= event["at"] <= until:
+        if not run.started <= event["at"] <= latest:
             continue
         data, reason = event["data"], str(event["data"].get("reason", ""))
         match event["kind"]:
@@ -368,7 +352,7 @@ def _ended_by(
 def _runs(
     connection: Connection, view: JobView, calendar: Calendar, now: int
 ) -> tuple[list[Run], bool]:
-    """Return the generations that ran, the oldest first, and whether the last one still does."""
+    """Return the generations that ran, oldest first, and whether the last still runs."""
     generations, points = tables.generations, tables.progress
     rows = connection.execute(
         select(generations)
@@ -390,30 +374,31 @@ def _runs(
             .group_by(points.c.generation)
         )
     }
-    found: list[Run] = []
+    runs: list[Run] = []
     high = 0.0
     for row in rows:
-        begins, ends = calendar.begins(row.slot), calendar.ends(row.slot)
-        if not begins <= row.ordered <= ends:  # the service was away, or the clock was set
-            begins = row.ordered
+        slot_start, slot_end = calendar.begins(row.slot), calendar.ends(row.slot)
+        if not slot_start <= row.ordered <= slot_end:  # the service was down, or the clock changed
+            slot_start = row.ordered
         ended = now if row.ended is None else row.ended
-        moments = begins / SECOND, row.started / SECOND, ended / SECOND
+        moments = slot_start / SECOND, row.started / SECOND, ended / SECOND
         placement = tuple((name, workers, ps) for name, workers, ps in json.loads(row.placement))
         run = Run(row.generation, *moments, placement)
-        told = reported.get(row.generation)
-        if told is not None:
-            # The first began at nothing; a later one is taken to begin with its first report.
+        report = reported.get(row.generation)
+        if report is not None:
+            # The first generation starts at 0. Later ones start where the previous ones ended, or
+            # with their first report if that is lower.
             run = replace(
                 run,
-                low=told.low,
-                high=told.high,
-                first_at=told.first_at / SECOND,
-                last_at=told.last_at / SECOND,
-                first_steps=told.low if not found else max(0.0, told.low - high),
+                low=report.low,
+                high=report.high,
+                first_at=report.first_at / SECOND,
+                last_at=report.last_at / SECOND,
+                first_steps=report.low if not runs else max(0.0, report.low - high),
             )
-            high = max(high, told.high)
-        found.append(run)
-    return found, bool(rows) and rows[-1].ended is None
+            high = max(high, report.high)
+        runs.append(run)
+    return runs, bool(rows) and rows[-1].ended is None
 
 
 def _events(connection: Connection, name: str) -> list[dict[str, Any]]:
@@ -427,7 +412,7 @@ def _events(connection: Connection, name: str) -> list[dict[str, Any]]:
 
 
 def _job(connection: Connection, view: JobView, cluster: Cluster, calendar: Calendar) -> Job | None:
-    """Return the job as it is stated, None where the servers are others than it asks for."""
+    """Return the job with its stated speed; None if the cluster lacks its resources."""
     table = tables.jobs
     spec = connection.execute(select(table.c.spec).where(table.c.name == view.name)).scalar_one()
     try:

@@ -1,8 +1,8 @@
-"""What would have been decided beside what really happened, where a service only observes.
+"""Comparison of simulated decisions with observed executions, for an observing service.
 
-Of a job that was submitted, both sides are known: what the policy did with it on paper, and what
-was seen of it. Of one that is only seen, nobody said what it is worth: it is told apart, and
-counted in no total.
+A submitted job has both sides: the simulated result under the policy, and the observed execution.
+An unmanaged job, which was only observed, has no known utility. It is listed separately, and not
+included in totals.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from shadowprice.service.store import tables
 from shadowprice.service.truth.views import JobView, State
 
 MOST: Final = 5_000
-"""Jobs of one comparison, at most; the newest."""
+"""Maximum number of jobs of one comparison, newest first."""
 
 SLOTS: Final = 1_000
-"""Slots whose use is told, at most; the last."""
+"""Maximum number of slots with utilization, newest first."""
 
 STRANGERS: Final = 100
-"""Jobs that were only seen and are told by name, at most; the newest."""
+"""Maximum number of unmanaged jobs listed by name, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A job on paper, and as it really was.
+    """A job as simulated and as observed.
 
     Parameters
     ----------
     view : JobView
-        What would have become of it, as far as time went.
+        The job in the simulated cluster.
     started, ended : int or None
-        When it really began, and was last seen if it runs no more; None for not (yet).
+        Observed start and end, in nanoseconds since 1970; None if it hasn't happened.
     runs : int
-        How many times or places it was seen to run at.
+        Number of observed executions, by start and placement.
     done : bool or None
-        Whether it really ended with success; None where nobody could tell.
+        Whether the job was observed to succeed; None if unknown.
     utility : float or None
-        What its real end was worth; None where it has not ended, or that is not known.
+        Utility of the observed end; None if it hasn't ended, or the utility is unknown.
     """
 
     view: JobView
@@ -76,7 +76,7 @@ class Pair:
 
     @property
     def real_state(self) -> ObservedState:
-        """``not seen``, ``running``, ``failed``, or ``ended``."""
+        """Observed state: ``not seen``, ``running``, ``failed``, or ``ended``."""
         if self.started is None:
             return "not seen"
         if self.ended is None:
@@ -85,20 +85,20 @@ class Pair:
 
     @property
     def earned(self) -> float | None:
-        """What it would have earned by now; None while it has not come to an end."""
+        """Simulated utility; 0 if it ended without success, None while the job is open."""
         if self.view.state is State.FINISHED:
             return self.view.utility
         return None if self.view.state.open else 0.0
 
     @property
     def gain(self) -> float | None:
-        """By how much it would have earned more than it did; None before both are known."""
+        """Simulated utility less the observed one; None unless both are known."""
         if self.earned is None or self.utility is None:
             return None
         return self.earned - self.utility
 
     def to_resource(self) -> ComparedJob:
-        """Return the job as clients get it."""
+        """Return the job as a REST resource."""
         view = self.view
         reason = view.reason
         return ComparedJob(
@@ -133,22 +133,10 @@ def pairs(
     tenant: str | None = None,
     limit: int = MOST,
 ) -> list[Pair]:
-    """Return jobs submitted since a moment with both of their histories, the newest first.
+    """Return the jobs submitted since a moment, newest first, with both of their sides.
 
-    Parameters
-    ----------
-    connection : Connection
-        To read by.
-    published : Published
-        Where open jobs are now.
-    since : int
-        The moment.
-    before : int, optional
-        Number of the job to go on from.
-    tenant : str, optional
-        Only this tenant's.
-    limit : int
-        At most so many.
+    ``since`` is in nanoseconds since 1970. ``before`` is the cursor of a page: only jobs with lower
+    ids are returned. Open jobs come from ``published``.
     """
     jobs, outcomes = tables.jobs, tables.outcomes
     query = (
@@ -170,15 +158,15 @@ def pairs(
         query = query.where(jobs.c.tenant == tenant)
     if before is not None:
         query = query.where(jobs.c.id < before)
-    found = []
+    result = []
     for row in connection.execute(query):
         view = published.jobs.get(row.name) or JobView.of_store(row.view)
-        found.append(_pair(view, row))
-    return found
+        result.append(_pair(view, row))
+    return result
 
 
 def _pair(view: JobView, row: Any) -> Pair:
-    # What was over before the job was submitted is another one of that name.
+    # An execution that ended before the submission is that of another job with the same name.
     if row.started is None or (row.ended is not None and row.ended < view.submitted):
         return Pair(view)
     done = None if row.done is None else bool(row.done)
@@ -189,21 +177,21 @@ def _pair(view: JobView, row: Any) -> Pair:
 
 
 def totals(found: Sequence[Pair]) -> ComparisonTotals:
-    """Return the totals of jobs on both sides; withdrawn jobs count on neither.
+    """Return the totals of both sides, without withdrawn jobs.
 
-    Both sides are as of the same moment: a job that has not ended has no utility yet.
+    Both sides are of the same moment: a job that hasn't ended has no utility yet.
     """
-    counted = [one for one in found if one.view.state is not State.CANCELLED]
-    over = [one for one in counted if one.ended is not None and one.done is not False]
-    both = [one for one in over if one.view.state is State.FINISHED]
-    promised = [one for one in over if one.view.first_promise is not None]
-    states = Counter(one.view.state for one in counted)
-    real_states = Counter(one.real_state for one in counted)
+    counted = [pair for pair in found if pair.view.state is not State.CANCELLED]
+    over = [pair for pair in counted if pair.ended is not None and pair.done is not False]
+    both = [pair for pair in over if pair.view.state is State.FINISHED]
+    promised = [pair for pair in over if pair.view.first_promise is not None]
+    states = Counter(pair.view.state for pair in counted)
+    real_states = Counter(pair.real_state for pair in counted)
     return ComparisonTotals(
         jobs=len(counted),
         withdrawn=len(found) - len(counted),
         simulated=SimulatedTotals(
-            utility=sum(one.earned or 0.0 for one in counted),
+            utility=sum(pair.earned or 0.0 for pair in counted),
             finished=states[State.FINISHED],
             running=states[State.RUNNING] + states[State.RESIZING],
             waiting=states[State.PENDING] + states[State.ADMITTED] + states[State.STANDBY],
@@ -211,26 +199,26 @@ def totals(found: Sequence[Pair]) -> ComparisonTotals:
             failed=states[State.FAILED],
         ),
         observed=ObservedTotals(
-            utility=sum(one.utility or 0.0 for one in counted),
+            utility=sum(pair.utility or 0.0 for pair in counted),
             finished=len(over),
             running=real_states["running"],
             waiting=real_states["not seen"],
             failed=real_states["failed"],
-            assumed_completed=sum(one.done is None for one in over),
-            unknown_utility=sum(one.utility is None for one in over),
+            assumed_completed=sum(pair.done is None for pair in over),
+            unknown_utility=sum(pair.utility is None for pair in over),
         ),
         both=CompletedInBoth(
             jobs=len(both),
-            simulated_seconds=_mean([_took(one.view, one.view.completion_at) for one in both]),
-            observed_seconds=_mean([_took(one.view, one.ended) for one in both]),
+            simulated_seconds=_mean([_took(pair.view, pair.view.completion_at) for pair in both]),
+            observed_seconds=_mean([_took(pair.view, pair.ended) for pair in both]),
         ),
         promises=ComparedPromises(
             jobs=len(promised),
             observed_in_time=sum(
-                one.view.promise_at is not None
-                and one.ended is not None
-                and one.ended <= one.view.promise_at
-                for one in promised
+                pair.view.promise_at is not None
+                and pair.ended is not None
+                and pair.ended <= pair.view.promise_at
+                for pair in promised
             ),
         ),
     )
@@ -241,19 +229,23 @@ def _took(view: JobView, ended: int | None) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
 
 
 def strangers(connection: Connection, since: int, tenant: str | None = None) -> UnmanagedJobs:
-    """Return jobs that ran since a moment and were never submitted; their utility is unknown."""
+    """Return unmanaged jobs that ran since a moment; their utility is unknown."""
     jobs, outcomes = tables.jobs, tables.outcomes
-    mine = and_(or_(outcomes.c.ended.is_(None), outcomes.c.ended >= since), jobs.c.name.is_(None))
+    condition = and_(
+        or_(outcomes.c.ended.is_(None), outcomes.c.ended >= since), jobs.c.name.is_(None)
+    )
     if tenant is not None:
-        mine = and_(mine, outcomes.c.tenant == tenant)
-    both = outcomes.outerjoin(jobs, jobs.c.name == outcomes.c.job)
-    count = connection.execute(select(func.count()).select_from(both).where(mine)).scalar_one()
-    query = select(outcomes).select_from(both).where(mine)
+        condition = and_(condition, outcomes.c.tenant == tenant)
+    joined = outcomes.outerjoin(jobs, jobs.c.name == outcomes.c.job)
+    count = connection.execute(
+        select(func.count()).select_from(joined).where(condition)
+    ).scalar_one()
+    query = select(outcomes).select_from(joined).where(condition)
     rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(STRANGERS))
     newest = [
         UnmanagedJob(
@@ -269,31 +261,21 @@ def strangers(connection: Connection, since: int, tenant: str | None = None) -> 
     return UnmanagedJobs(count=int(count), newest=newest)
 
 
-# ------------------------------------------------------------------ where and when
+# ------------------------------------------------------------------ utilization
 
 
 def seen(
     connection: Connection, calendar: Calendar, first: int, now: int, job: str | None = None
 ) -> tuple[list[Bar], bool]:
-    """Return what really ran from a slot on, and whether some of it was left out.
+    """Return the observed bars from slot ``first`` on, and whether some were omitted.
 
-    Parameters
-    ----------
-    connection : Connection
-        To read by.
-    calendar : Calendar
-        When slots are.
-    first : int
-        The slot.
-    now : int
-        The moment up to which what was not seen to end has run; no later than the last look.
-    job : str, optional
-        Only of this job.
+    Bars of running jobs end at ``now``, in nanoseconds since 1970, or at the last poll if that was
+    earlier.
     """
     table = tables.observed
     since = calendar.begins(first)
-    looked = last_look(connection)
-    until = now if looked is None else min(now, looked)
+    polled = last_look(connection)
+    until = now if polled is None else min(now, polled)
     query = select(table).where(or_(table.c.ended.is_(None), table.c.ended > since))
     if job is not None:
         query = query.where(table.c.job == job)
@@ -301,11 +283,11 @@ def seen(
     bars = []
     for row in rows[:ROWS]:
         ended = until if row.ended is None else min(row.ended, until)
-        begins = max(float(calendar.in_slots(row.since)), float(first))
-        ends = float(calendar.in_slots(ended))
-        if ends > begins:
+        start = max(float(calendar.in_slots(row.since)), float(first))
+        end = float(calendar.in_slots(ended))
+        if end > start:
             bars += [
-                Bar(row.job, server, begins, ends, workers, ps, RAN)
+                Bar(row.job, server, start, end, workers, ps, RAN)
                 for server, workers, ps in json.loads(row.placement)
             ]
     return bars, len(rows) > ROWS
@@ -314,36 +296,36 @@ def seen(
 def use(
     connection: Connection, published: Published, plans: Planned, first: int, now: int
 ) -> ComparedUtilization:
-    """Return the used share of the cluster, slot by slot, on paper and as it really was.
+    """Return the used share of the cluster per slot, as simulated and as observed.
 
-    The share of a server is that of its scarcest resource; servers count alike. A job that was only
-    seen counts for nothing, since what it takes is not known; how many there are is told.
+    The share of a server is that of its scarcest resource, and all servers have equal weight.
+    Unmanaged jobs have an unknown demand, so they are only counted.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     last = calendar.slot_at(now)
-    paper, cut = ran(connection, calendar, first, now)
-    real, left_out = seen(connection, calendar, first, now)
-    known = know(
-        connection, {bar.job for bar in (*paper, *real)}, cluster, published, plans.demands
+    simulated, simulated_cut = ran(connection, calendar, first, now)
+    observed, observed_cut = seen(connection, calendar, first, now)
+    job_data = know(
+        connection, {bar.job for bar in (*simulated, *observed)}, cluster, published, plans.demands
     )
-    unknown = {bar.job for bar in real if bar.job not in known.demands}
-    away = {bar.server for bar in real if bar.server not in cluster.index}
+    unknown = {bar.job for bar in observed if bar.job not in job_data.demands}
+    unknown_servers = {bar.server for bar in observed if bar.server not in cluster.index}
     return ComparedUtilization(
         first=first,
-        simulated=_shares(paper, known, cluster, first, last),
-        observed=_shares(real, known, cluster, first, last),
+        simulated=_shares(simulated, job_data, cluster, first, last),
+        observed=_shares(observed, job_data, cluster, first, last),
         unknown_jobs=len(unknown),
-        unknown_servers=sorted(away)[:20],
-        incomplete=cut or left_out,
+        unknown_servers=sorted(unknown_servers)[:20],
+        incomplete=simulated_cut or observed_cut,
     )
 
 
 def _shares(bars: list[Bar], known: Known, cluster: Cluster, first: int, last: int) -> list[float]:
     if last <= first or not cluster.names:
         return []
-    found = levels(bars, known, cluster, first, last).mean(axis=0) / 255
-    return [round(share, 4) for share in found.tolist()]
+    levels_by_slot = levels(bars, known, cluster, first, last).mean(axis=0) / 255
+    return [round(share, 4) for share in levels_by_slot.tolist()]
 
 
 def comparison(
@@ -355,33 +337,21 @@ def comparison(
     days: float,
     scope: str | None,
 ) -> Comparison:
-    """Return the last days on both sides as clients get them.
+    """Return the comparison of the last days as a REST resource.
 
-    Parameters
-    ----------
-    connection : Connection
-        To read by.
-    published : Published
-        What is so now.
-    plans : Planned
-        What is known of open jobs.
-    now : int
-        The moment.
-    days : float
-        How far to look back.
-    scope : str or None
-        The tenant who asks: it is told of its own jobs.
+    ``plans`` provides the demands of open jobs, and ``now`` is in nanoseconds since 1970. A
+    requesting tenant, ``scope``, only gets its own jobs; None gets all.
     """
     calendar = published.servers.calendar
     since = now - int(days * 86_400 * 10**9)
-    found = pairs(connection, published, since=since, tenant=scope, limit=MOST + 1)
+    jobs = pairs(connection, published, since=since, tenant=scope, limit=MOST + 1)
     current = calendar.slot_at(now)
     first = max(0, current - SLOTS, calendar.slot_at(since))
     return Comparison(
-        **dict(totals(found[:MOST])),
+        **dict(totals(jobs[:MOST])),
         days=days,
         last_observation=to_datetime_or_none(last_look(connection)),
-        incomplete=len(found) > MOST,
+        incomplete=len(jobs) > MOST,
         unmanaged_jobs=strangers(connection, since, scope),
         utilization=use(connection, published, plans, first, now),
     )

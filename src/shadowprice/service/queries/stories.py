@@ -1,4 +1,4 @@
-"""What happened to a job, as lines for people."""
+"""Text lines for the events of a job's history."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from typing import Any, Final
 from shadowprice.core.wording import escaped, one_line
 
 AGAIN: Final = "there is room for what is left of it"
-"""Why a job that had lost its promise has one, where the policy says no more than that it fits."""
+"""Reason of a restored promise if the policy gives none."""
 
 
 def told_line(entry: Mapping[str, Any]) -> str:
-    """Return an entry of a job's story as a line for people."""
+    """Return an event of a job's history as a line of text."""
     kind, data = entry["kind"], entry["data"]
     reason = data.get("reason")
-    why = one_line(str(reason.get("message", "") if isinstance(reason, Mapping) else reason or ""))
-    text = _decided(kind, data, why) or _ran(kind, data, f": {why}" if why else "")
-    return escaped(text or _changed(kind, data, why))
+    message = one_line(
+        str(reason.get("message", "") if isinstance(reason, Mapping) else reason or "")
+    )
+    text = _decided(kind, data, message) or _ran(kind, data, f": {message}" if message else "")
+    return escaped(text or _changed(kind, data, message))
 
 
 def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
-    """Return what a decision says, None where it is none."""
+    """Return the line of a decision; None for other events."""
     slot = f"slot {data['promise']}" if data.get("promise") is not None else ""
     match kind:
         case "admitted":
-            worth = (
+            value = (
                 f", worth {data['utility']:.6g} for {data['cost']:.6g}"
                 if data.get("utility") is not None and data.get("cost") is not None
                 else ""
             )
             if data.get("margin"):
                 slot += f" ({data['margin']} after the plan)"
-            return f"admitted{f', promised by the end of {slot}' if slot else ''}{worth}"
+            return f"admitted{f', promised by the end of {slot}' if slot else ''}{value}"
         case "standby":
             message = str(data.get("message", ""))
             return message if message.startswith("waits") else f"waits: {message}"
@@ -52,13 +54,13 @@ def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
 
 
 def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
-    """Return what became of a generation, None where it is about something else."""
+    """Return the line of an event about a generation or the end; None for other events."""
     if kind == "finished":
         kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
-        silent = (
+        unreported = (
             "" if data.get("reported", True) else "; it never reported progress: time was counted"
         )
-        return f"finished{kept}; earned {data['utility']:.6g}{silent}"
+        return f"finished{kept}; earned {data['utility']:.6g}{unreported}"
     if "generation" not in data:
         return None
     generation = f"generation {data['generation']}"
@@ -80,8 +82,8 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
             return f"{generation} reports what is no progress, and is not counted{because}"
         case "repeated":
             steps = f"{data['steps']:.6g} mini-batches are done again"
-            why = "those since the last checkpoint" if data["saved"] else "nothing was saved"
-            return f"{generation} begins before what was reported: {steps}, {why}"
+            detail = "those since the last checkpoint" if data["saved"] else "nothing was saved"
+            return f"{generation} begins before what was reported: {steps}, {detail}"
         case "foreign":
             return f"{generation} is none of this job{because}"
         case "lost":
@@ -95,7 +97,7 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
 
 
 def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
-    """Return what is known of the job, or paid for it, since then."""
+    """Return the line of a payment, a revision, a measurement or any other event."""
     match kind:
         case "debited" | "refunded":
             what = "paid" if kind == "debited" else "given back"
@@ -113,5 +115,5 @@ def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
                 "was believed; planned by that from now on"
             )
     rest = {key: value for key, value in data.items() if key != "reason"}
-    more = f" {json.dumps(rest)}" if rest else ""
-    return f"{kind}{more}{f': {why}' if why else ''}"
+    details = f" {json.dumps(rest)}" if rest else ""
+    return f"{kind}{details}{f': {why}' if why else ''}"

@@ -1,8 +1,8 @@
-"""What runs and is promised where: servers and slots, past and future.
+"""Timeline of placements by server and slot, past and future.
 
-The past is what the store has of generations, the future the plans in force. Both are told as bars
-(a job on a server, from one moment to another, in slots) and, since hundreds of servers are too
-many bars to look at, as a level for every server and slot: the used share of its scarcest resource.
+The past comes from stored generations, and the future from the plans in force. A bar is a job on a
+server between two moments, in slots. Because hundreds of servers have too many bars to display,
+each server also has a level per slot: the used share of its scarcest resource.
 """
 
 from __future__ import annotations
@@ -31,39 +31,31 @@ from shadowprice.service.store import tables
 from shadowprice.service.truth.truth import Truth
 
 MOST: Final = 1_000
-"""Slots of past, and of future, at most."""
+"""Maximum number of past slots, and of future slots."""
 
 BARS: Final = 4_000
-"""Bars told, at most; levels are told of all."""
+"""Maximum number of bars and promises; if there are more, only levels are returned."""
 
 ROWS: Final = 20_000
-"""Generations read from the store, at most; the newest."""
+"""Maximum number of generations read from the store, newest first."""
 
 
 RAN: Final = 0
-"""It ran."""
+"""Kind of a bar: the job ran."""
 
 PLANNED: Final = 1
-"""It is reserved: the plan in force, or the rest of the slot that runs."""
+"""Kind of a bar: reserved by the plan in force, or for the rest of the running slot."""
 
 EXPECTED: Final = 2
-"""The policy decides slot by slot; so long would it run where it runs now."""
+"""Kind of a bar: remaining time at the present rate, if the policy decides slot by slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A job on a server for some time.
 
-    Parameters
-    ----------
-    job, server : str
-        Which, and where.
-    begins, ends : float
-        In slots after the beginning of slot 0.
-    workers, ps : int
-        What of it stands there.
-    what : int
-        `RAN`, `PLANNED` or `EXPECTED`.
+    ``begins`` and ``ends`` are in slots since the start of slot 0. ``what`` is `RAN`, `PLANNED` or
+    `EXPECTED`.
     """
 
     job: str
@@ -77,26 +69,21 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one worker, and one parameter server, of a job takes, by column of the cluster."""
+    """Demand of one worker, and of one PS, of a job by resource column of the cluster."""
 
     worker: NDArray[np.int64]
     ps: NDArray[np.int64]
 
 
 Past = Callable[[Connection, Calendar, int, int, str | None], tuple[list[Bar], bool]]
-"""Returns bars of what ran from a slot on up to a moment, and whether some were left out."""
+"""A function with the signature of `ran`."""
 
 
 @dataclass(slots=True)
 class Known:
-    """What is known of the jobs that bars speak of.
+    """Tenants, states and demands of the jobs of bars, by job.
 
-    Parameters
-    ----------
-    tenants, states : dict of str to str
-        By job.
-    demands : dict of str to Demand
-        By job; one whose demand cannot be told is left out, and counts for nothing.
+    A job without a known demand is missing from ``demands``, and counts as 0.
     """
 
     tenants: dict[str, str | None] = field(default_factory=dict)
@@ -106,16 +93,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is to come.
+    """Planned and expected bars.
 
-    Parameters
-    ----------
-    bars : tuple of Bar
-        What is planned or expected.
-    promises : mapping of str to int
-        Promised slots of jobs that have no place yet.
-    demands : mapping of str to Demand
-        Of every open job.
+    ``promises`` holds the promised slots of jobs without a placement, and ``demands`` those of all
+    open jobs.
     """
 
     bars: tuple[Bar, ...]
@@ -124,14 +105,9 @@ class Planned:
 
 
 def planned(truth: Truth, last: int) -> Planned:
-    """Return what is reserved, from the first slot that can still be decided on.
+    """Return reservations from the first slot that can still be decided to before ``last``.
 
-    Parameters
-    ----------
-    truth : Truth
-        Between two batches.
-    last : int
-        Slot to end before.
+    Call it between two batches, in the thread of the durable state.
     """
     engine = truth.engine
     names, coming = engine.cluster.names, truth.coming
@@ -159,20 +135,20 @@ def _staying(
     coming: int,
     last: int,
 ) -> Iterable[Bar]:
-    """Yield how long a job would stay where it is, at the rate that it has there."""
+    """Yield the expected bars of a job that completes in its present placement."""
     gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
     if gain <= 0:
         return
-    ends = min(coming + max(0, -(-record.remaining // gain) - 1), last)
-    if ends > coming:
+    end = min(coming + max(0, -(-record.remaining // gain) - 1), last)
+    if end > coming:
         for server, workers, ps in zip(
             placement.servers, placement.workers, placement.ps, strict=True
         ):
-            yield Bar(name, names[server], coming, ends, workers, ps, EXPECTED)
+            yield Bar(name, names[server], coming, end, workers, ps, EXPECTED)
 
 
 def _runs(job: str, names: tuple[str, ...], rows: Iterable[list[int]], last: int) -> Iterable[Bar]:
-    """Yield a plan's entries, those of one server that follow on each other as one bar."""
+    """Yield the bars of a plan, with equal entries of consecutive slots merged."""
     going: dict[int, list[int]] = {}
     for slot, server, workers, ps in rows:
         if slot >= last:
@@ -191,20 +167,10 @@ def _runs(job: str, names: tuple[str, ...], rows: Iterable[list[int]], last: int
 def ran(
     connection: Connection, calendar: Calendar, first: int, now: int, job: str | None = None
 ) -> tuple[list[Bar], bool]:
-    """Return what ran from a slot on, and whether some of it was left out.
+    """Return the bars that ran from slot ``first`` on, and whether some were omitted.
 
-    Parameters
-    ----------
-    connection : Connection
-        To read by.
-    calendar : Calendar
-        When slots are.
-    first : int
-        The slot.
-    now : int
-        The moment up to which what has not ended has run.
-    job : str, optional
-        Only of this job.
+    Running generations end at ``now``, in nanoseconds since 1970. ``job`` limits the bars to one
+    job.
     """
     table = tables.generations
     since = calendar.begins(first)
@@ -218,12 +184,12 @@ def ran(
     rows = connection.execute(query).all()
     for row in rows[:ROWS]:
         ended = now if row.ended is None else row.ended
-        begins = max(float(calendar.in_slots(row.started)), float(first))
-        ends = float(calendar.in_slots(min(ended, now)))
-        if ends <= begins:
+        start = max(float(calendar.in_slots(row.started)), float(first))
+        end = float(calendar.in_slots(min(ended, now)))
+        if end <= start:
             continue
         for server, workers, ps in json.loads(row.placement):
-            bars.append(Bar(row.job, server, begins, ends, workers, ps, RAN))
+            bars.append(Bar(row.job, server, start, end, workers, ps, RAN))
     return bars, len(rows) > ROWS
 
 
@@ -234,73 +200,70 @@ def know(
     published: Published,
     demands: Mapping[str, Demand],
 ) -> Known:
-    """Return what is known of jobs, open ones from memory and others from the store."""
-    known = Known()
+    """Return tenants, states and demands of jobs, from the published state or the store."""
+    result = Known()
     missing: list[str] = []
     for name in names:
         view = published.jobs.get(name)
         if view is not None and name in demands:
-            known.tenants[name] = view.tenant
-            known.states[name] = view.state.value
-            known.demands[name] = demands[name]
+            result.tenants[name] = view.tenant
+            result.states[name] = view.state.value
+            result.demands[name] = demands[name]
         else:
             missing.append(name)
     table = tables.jobs
-    for at in range(0, len(missing), 500):
+    for start in range(0, len(missing), 500):
         query = select(table.c.name, table.c.tenant, table.c.state, table.c.spec)
-        for row in connection.execute(query.where(table.c.name.in_(missing[at : at + 500]))):
-            known.tenants[row.name] = row.tenant
-            known.states[row.name] = row.state
+        for row in connection.execute(query.where(table.c.name.in_(missing[start : start + 500]))):
+            result.tenants[row.name] = row.tenant
+            result.states[row.name] = row.state
             spec = json.loads(row.spec)
-            known.demands[row.name] = Demand(
+            result.demands[row.name] = Demand(
                 _demand(cluster, json.dumps(spec.get("worker") or {})),
                 _demand(cluster, json.dumps(spec.get("ps") or {})),
             )
-    return known
+    return result
 
 
 @lru_cache(maxsize=1_000)
 def _demand(cluster: Cluster, amounts: str) -> NDArray[np.int64]:
-    """Return amounts of a job file by column; what the cluster has not (any more) is left out."""
-    found = np.zeros(len(cluster.resources), dtype=np.int64)
+    """Return amounts of a job file by resource column; skip resources the cluster lacks."""
+    demand = np.zeros(len(cluster.resources), dtype=np.int64)
     for name, text in json.loads(amounts).items():
         column = cluster.column.get(name)
         if column is None:
             continue
         try:
-            found[column] = min(parse_amount(text).value, UNLIMITED)
+            demand[column] = min(parse_amount(text).value, UNLIMITED)
         except ShadowpriceError:
             continue
-    return found
+    return demand
 
 
 def shares(bars: list[Bar], known: Known, cluster: Cluster) -> list[float]:
-    """Return of every bar the share that it takes of the scarcest resource of its server."""
+    """Return the share that each bar takes of its server's scarcest resource."""
     capacity = np.where(
         (cluster.capacity > 0) & (cluster.capacity < UNLIMITED), cluster.capacity, 0
     ).astype(np.float64)
-    found = []
+    result = []
     for bar in bars:
         row, demand = cluster.index.get(bar.server), known.demands.get(bar.job)
         if row is None or demand is None:
-            found.append(0.0)
+            result.append(0.0)
             continue
         taken = bar.workers * demand.worker + bar.ps * demand.ps
         limited = capacity[row] > 0
-        most = (taken[limited] / capacity[row][limited]).max(initial=0.0)
-        found.append(min(1.0, round(float(most), 4)))
-    return found
+        maximum = (taken[limited] / capacity[row][limited]).max(initial=0.0)
+        result.append(min(1.0, round(float(maximum), 4)))
+    return result
 
 
 def levels(
     bars: list[Bar], known: Known, cluster: Cluster, first: int, last: int
 ) -> NDArray[np.uint8]:
-    """Return the used share of every server's scarcest resource, slot by slot, 255 for all of it.
+    """Return the used share of each server's scarcest resource per slot; 255 is all of it.
 
-    Returns
-    -------
-    ndarray of uint8, shape (servers, slots)
-        A slot in which something ran for a part of the time counts that part.
+    The shape is (servers, slots). Partial use of a slot counts in proportion to its time.
     """
     count, slots = len(cluster.names), last - first
     used = np.zeros((len(cluster.resources), count, slots))
@@ -308,17 +271,17 @@ def levels(
         row, demand = cluster.index.get(bar.server), known.demands.get(bar.job)
         if row is None or demand is None:
             continue
-        begins, ends = bar.begins - first, min(bar.ends - first, slots)
-        at = np.arange(max(0, int(begins)), min(slots, int(np.ceil(ends))))
-        part = np.minimum(at + 1, ends) - np.maximum(at, begins)
+        start, end = bar.begins - first, min(bar.ends - first, slots)
+        indices = np.arange(max(0, int(start)), min(slots, int(np.ceil(end))))
+        duration = np.minimum(indices + 1, end) - np.maximum(indices, start)
         taken = bar.workers * demand.worker + bar.ps * demand.ps
-        used[:, row, at] += taken[:, None] * np.maximum(part, 0.0)
+        used[:, row, indices] += taken[:, None] * np.maximum(duration, 0.0)
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     capacity = np.where(limited, cluster.capacity, 1).T[:, :, None]
     share = np.where(limited.T[:, :, None], used / capacity, 0.0).max(axis=0, initial=0.0)
-    # What is used at all can be seen.
-    told: NDArray[np.uint8] = np.ceil(np.minimum(share, 1.0) * 255 - 1e-6).astype(np.uint8)
-    return told
+    # Round up, so that any use is visible.
+    result: NDArray[np.uint8] = np.ceil(np.minimum(share, 1.0) * 255 - 1e-6).astype(np.uint8)
+    return result
 
 
 def timeline(
@@ -335,34 +298,34 @@ def timeline(
     past: Past = ran,
     real: bool = False,
 ) -> Timeline:
-    """Return past, running and planned placements as clients get them.
+    """Return past, running and planned placements as a REST resource.
 
     Parameters
     ----------
     connection : Connection
-        To read by.
+        Reads the store.
     published : Published
-        What is so now.
+        The present state.
     plans : Planned
-        What is to come.
+        Planned placements.
     now : int
-        The moment, in nanoseconds since 1970.
+        Nanoseconds since 1970.
     back, slots : int
-        Slots of past, and of future.
+        Numbers of past and of future slots.
     server, job : str, optional
-        Only there, or only this.
+        Limit the result to one server or job.
     scope : str, optional
-        The tenant who asks: the names of others' jobs are left out.
+        The requesting tenant. Jobs of other tenants stay anonymous.
     past : callable
-        Returns what ran.
+        Reads the past bars.
     real : bool
-        Whether that is all: what is planned is left out.
+        Whether to omit planned placements.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     current = calendar.slot_at(now)
     first, last = max(0, current - back), max(current + 1, servers.coming) + slots
-    bars, cut = past(connection, calendar, first, now, job)
+    bars, incomplete = past(connection, calendar, first, now, job)
     if not real:
         bars = [*bars, *_running(published, calendar, now), *plans.bars]
     bars = [
@@ -375,7 +338,7 @@ def timeline(
         for name, slot in ({} if real else plans.promises).items()
         if server is None and (job is None or name == job)
     }
-    known = know(
+    job_data = know(
         connection,
         {*(bar.job for bar in bars), *promises},
         cluster,
@@ -384,7 +347,7 @@ def timeline(
     )
     encoded_levels = None
     if job is None:
-        level = levels(bars, known, cluster, first, last)
+        level = levels(bars, job_data, cluster, first, last)
         if server is not None and server in cluster.index:
             level = level[[cluster.index[server]]]
         encoded_levels = base64.b64encode(level.tobytes()).decode()
@@ -392,7 +355,7 @@ def timeline(
     if len(bars) + len(promises) <= BARS:
         order = dict.fromkeys([*(bar.job for bar in bars), *promises])
         numbers = {name: index for index, name in enumerate(order)}
-        jobs = [_timeline_job(name, known, scope) for name in order]
+        jobs = [_timeline_job(name, job_data, scope) for name in order]
         columns = TimelineBars(
             job=[numbers[bar.job] for bar in bars],
             server=[bar.server for bar in bars],
@@ -401,7 +364,7 @@ def timeline(
             workers=[bar.workers for bar in bars],
             ps=[bar.ps for bar in bars],
             kind=[bar.what for bar in bars],
-            share=shares(bars, known, cluster),
+            share=shares(bars, job_data, cluster),
         )
         open_promises = [(numbers[name], slot) for name, slot in promises.items()]
     return Timeline(
@@ -413,7 +376,7 @@ def timeline(
         running=servers.slot_running,
         coming=servers.coming,
         servers=[name for name in cluster.names if server is None or name == server],
-        incomplete=cut,
+        incomplete=incomplete,
         levels=encoded_levels,
         jobs=jobs,
         bars=columns,
@@ -429,18 +392,18 @@ def _timeline_job(name: str, known: Known, scope: str | None) -> TimelineJob:
 
 
 def _running(published: Published, calendar: Calendar, now: int) -> list[Bar]:
-    """Return what the rest of the running slot holds."""
+    """Return the bars for the rest of the running slot."""
     running = published.servers.slot_running
     if running is None:
         return []
-    begins, ends = float(calendar.in_slots(now)), float(running + 1)
+    start, end = float(calendar.in_slots(now)), float(running + 1)
     bars = []
     for name, order in published.running.items():
-        if order.slot > running or ends <= begins:
+        if order.slot > running or end <= start:
             continue
         placement = order.placement
         bars += [
-            Bar(name, server, max(begins, float(running)), ends, workers, ps, PLANNED)
+            Bar(name, server, max(start, float(running)), end, workers, ps, PLANNED)
             for server, workers, ps in zip(
                 order.servers, placement.workers, placement.ps, strict=True
             )

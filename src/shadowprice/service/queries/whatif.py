@@ -111,7 +111,7 @@ class Run:
     task: asyncio.Task[None] | None = None
 
     def to_resource(self) -> WhatIf:
-        """Return the run as clients get it."""
+        """Return the run as a REST resource."""
         gain = None
         if self.state == "done":
             before, after = (self.results[key]["total_utility"] for key in ("as_is", "changed"))
@@ -147,12 +147,12 @@ class WhatIfParameters(StrictSpec):
 
 
 def read_question(parameters: WhatIfParameters, cluster: Cluster, now: PolicyChoice) -> Question:
-    """Return the run that a request describes.
+    """Validate the parameters of a request; ``now`` is the service's policy.
 
     Raises
     ------
     InputError
-        With every fault.
+        If a kind of server, a count, the policy or a parameter is invalid.
     """
     faults = []
     servers = parameters.servers
@@ -181,9 +181,9 @@ def read_question(parameters: WhatIfParameters, cluster: Cluster, now: PolicyCho
 
 
 def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
-    """Return a cluster, with servers added and taken away, as a cluster file has it."""
+    """Return the content of a cluster file for a cluster with servers added or removed."""
     kinds = kinds_of(cluster)
-    found: list[dict[str, Any]] = []
+    servers_after: list[dict[str, Any]] = []
     for kind, rows in zip(kinds.names, kinds.rows, strict=True):
         names = [cluster.names[row] for row in rows.tolist()]
         change = servers.get(kind, 0)
@@ -199,11 +199,11 @@ def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
             if 0 < amount < UNLIMITED
         }
         role = cluster.roles[first].value
-        found += [{"name": name, "role": role, "capacity": capacity} for name in names]
-    told: dict[str, Any] = {
+        servers_after += [{"name": name, "role": role, "capacity": capacity} for name in names]
+    record: dict[str, Any] = {
         "slot": _seconds(cluster.slot_seconds),
         "horizon": cluster.horizon,
-        "servers": found,
+        "servers": servers_after,
         "tenants": [
             {
                 "name": tenant.name,
@@ -216,10 +216,10 @@ def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
         ],
     }
     if cluster.restart_seconds:
-        told["restart"] = _seconds(cluster.restart_seconds)
+        record["restart"] = _seconds(cluster.restart_seconds)
     if cluster.restart_first:
-        told["restart_first"] = True
-    return told
+        record["restart_first"] = True
+    return record
 
 
 def _seconds(span: Fraction) -> str:
@@ -227,7 +227,7 @@ def _seconds(span: Fraction) -> str:
 
 
 def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
-    """Return what was submitted since a moment, as a job file has it."""
+    """Return the jobs submitted since a moment, as records of a job file."""
     table = tables.jobs
     rows = connection.execute(
         select(table.c.spec, table.c.submitted)
@@ -255,7 +255,7 @@ class WhatIfs:
         self._turn = asyncio.Lock()
 
     def all(self) -> list[Run]:
-        """Return the runs that are remembered, the newest first."""
+        """Return the runs in memory, newest first."""
         return list(reversed(self._runs.values()))
 
     def get(self, number: int) -> Run:
@@ -264,7 +264,7 @@ class WhatIfs:
         Raises
         ------
         ProblemError
-            If there is none.
+            If the run is unknown.
         """
         if number not in self._runs:
             raise ProblemError("not-found", f"there is no what-if {number}")
@@ -278,12 +278,12 @@ class WhatIfs:
         current: PolicyChoice,
         now: int,
     ) -> Run:
-        """Begin a run.
+        """Start a run in a background task.
 
         Raises
         ------
         ProblemError
-            If too many wait, or nothing was submitted in that time.
+            If too many runs wait, or no job was submitted in that time.
         """
         if not jobs:
             raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")
@@ -297,7 +297,7 @@ class WhatIfs:
         return run
 
     async def cancel(self, run: Run) -> None:
-        """End a run."""
+        """Cancel a run, unless it has ended."""
         if run.task is not None and not run.task.done():
             run.task.cancel()
             with suppress(asyncio.CancelledError):
@@ -305,7 +305,7 @@ class WhatIfs:
             run.state = "cancelled"
 
     async def close(self) -> None:
-        """End all runs."""
+        """Cancel all runs."""
         for run in self._runs.values():
             await self.cancel(run)
 
@@ -330,26 +330,26 @@ class WhatIfs:
                         path = folder / f"{key}.yaml"
                         path.write_text(yaml.safe_dump(described(cluster, servers)))
                         # The file may have changed since the service read it.
-                        kept = choice.with_file_in(folder)
-                        run.results[key] = await _simulate(folder, path, kept)
+                        fixed = choice.with_file_in(folder)
+                        run.results[key] = await _simulate(folder, path, fixed)
                         run.done += 1
                 run.state = "done"
-            except Exception as error:  # whatever it is, who asked is told
+            except Exception as error:  # any error becomes the result of the run
                 known = isinstance(error, OSError | ValueError | KeyError | ProblemError)
                 log.warning("what-if %d failed: %s", run.id, error, exc_info=not known)
                 run.state, run.reason = "failed", str(error)
 
 
 async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[str, Any]:
-    """Return the summary of a simulation in a process of its own."""
-    words = ["simulate", "-c", str(cluster), "-j", str(folder / "jobs.jsonl")]
-    words += [*choice.words(), "--skip-invalid", "-q", "-o", "json"]
+    """Run a simulation in a process with low priority, and return its summary."""
+    argv = ["simulate", "-c", str(cluster), "-j", str(folder / "jobs.jsonl")]
+    argv += [*choice.words(), "--skip-invalid", "-q", "-o", "json"]
     process = await asyncio.create_subprocess_exec(
         "nice",
         sys.executable,
         "-c",
         _START,
-        *words,
+        *argv,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
