@@ -179,13 +179,13 @@ def rebudgeted(account: Account, budget: Budget, now: int) -> Changed:
 
     A lower budget takes at most the present balance.
     """
-    more = budget.points - account.budget.points
+    difference = budget.points - account.budget.points
     period = budget.index(now // SECOND)
     room = min(account.room, budget.most_kept)
     changed = replace(account, budget=budget, period=period, room=room)
-    if more >= 0:
-        return _with(changed, Kind.GRANT, more, note="budget changed")
-    return _with(changed, Kind.EXPIRY, -min(-more, account.balance), note="budget changed")
+    if difference >= 0:
+        return _with(changed, Kind.GRANT, difference, note="budget changed")
+    return _with(changed, Kind.EXPIRY, -min(-difference, account.balance), note="budget changed")
 
 
 def closed(account: Account) -> Changed:

@@ -117,13 +117,13 @@ class Billing:
 
     def renew(self) -> None:
         """Start the budget periods that are due."""
-        now, known = self._batch.now, self.accounts
-        if known.soonest > now:
+        now, all_accounts = self._batch.now, self.accounts
+        if all_accounts.soonest > now:
             return
-        for account in known.due(now):
+        for account in all_accounts.due(now):
             after = self.put(accounts.renewed(account, now))
             self.tell(after, "renewed")
-        known.look_ahead()
+        all_accounts.look_ahead()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
         """Set or change a tenant's budget, or remove it if None."""
@@ -183,11 +183,11 @@ class Billing:
             if account is None:
                 continue
             price = price_of(cost)
-            held = remaining.get(account.tenant, account.balance)
-            if price > held:
+            balance = remaining.get(account.tenant, account.balance)
+            if price > balance:
                 reasons[view.name] = reason_of(account, price)
             else:
-                remaining[account.tenant] = held - price
+                remaining[account.tenant] = balance - price
         if reasons:
             raise CannotPayError(reasons)
 

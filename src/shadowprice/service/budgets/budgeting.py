@@ -42,9 +42,9 @@ class PutTenant:
     def perform(self, batch: Batch) -> None:
         """Change the engine's tenants if the share differs, and the account."""
         tenants = batch.engine.cluster.tenants
-        known = next((tenant for tenant in tenants if tenant.name == self.name), None)
-        share = self.share if self.share is not None or known is not None else {}
-        if share is not None and (known is None or dict(known.share) != dict(share)):
+        existing = next((tenant for tenant in tenants if tenant.name == self.name), None)
+        share = self.share if self.share is not None or existing is not None else {}
+        if share is not None and (existing is None or dict(existing.share) != dict(share)):
             others = [tenant for tenant in tenants if tenant.name != self.name]
             ChangeTenants((*others, Tenant(self.name, share))).perform(batch)
         if self.budgeted:

@@ -58,9 +58,9 @@ def paid_slots(price: int, schedule: Schedule, costs: Sequence[float]) -> Unused
         return None
     workers, ps, _ = schedule.totals()
     parts, summed, before = [], 0.0, 0
-    for at, (slot, places) in enumerate(zip(slots, (workers + ps).tolist(), strict=True)):
-        summed += costs[at]
-        end = price if at == len(slots) - 1 else min(price, round(price * (summed / total)))
+    for index, (slot, places) in enumerate(zip(slots, (workers + ps).tolist(), strict=True)):
+        summed += costs[index]
+        end = price if index == len(slots) - 1 else min(price, round(price * (summed / total)))
         parts.append((slot, places, end - before))
         before = end
     return tuple(parts)

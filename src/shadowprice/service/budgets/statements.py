@@ -48,9 +48,8 @@ def account_resource(account: Account, reserved: int) -> AccountResource:
 class Asked:
     """Query of a tenant's entries.
 
-    The entries are of the moments from ``since`` on and before ``until``, in nanoseconds since
-    1970, and of all kinds if ``kinds`` is empty. ``before`` is the cursor of a page: only entries
-    with lower numbers are returned.
+    ``since`` is inclusive and ``until`` exclusive, in nanoseconds since 1970. Empty ``kinds`` mean
+    all kinds. ``before`` is the cursor of a page: only entries with lower ids are returned.
     """
 
     tenant: str

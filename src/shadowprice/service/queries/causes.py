@@ -93,7 +93,7 @@ class Run:
         if self.low is None or self.high is None or self.high <= self.low:
             return 0.0
         step = max(self.last_at - self.first_at, LEAST) / (self.high - self.low)
-        # The work before the first report took its time at that speed, too.
+        # Assume the same speed for the work before the first report.
         seconds = self.first_at - self.started - self.first_steps * step
         return seconds if seconds > (0.0 if exact else step) else 0.0
 

@@ -56,11 +56,11 @@ class Pair:
     Parameters
     ----------
     view : JobView
-        The job in the simulated cluster.
+        The job as simulated until now.
     started, ended : int or None
         Observed start and end, in nanoseconds since 1970; None if it hasn't happened.
     runs : int
-        Number of observed executions, by start and placement.
+        Number of observed executions; a restart or a move counts as another one.
     done : bool or None
         Whether the job was observed to succeed; None if unknown.
     utility : float or None
@@ -182,9 +182,9 @@ def totals(found: Sequence[Pair]) -> ComparisonTotals:
     Both sides are of the same moment: a job that hasn't ended has no utility yet.
     """
     counted = [pair for pair in found if pair.view.state is not State.CANCELLED]
-    over = [pair for pair in counted if pair.ended is not None and pair.done is not False]
-    both = [pair for pair in over if pair.view.state is State.FINISHED]
-    promised = [pair for pair in over if pair.view.first_promise is not None]
+    ended = [pair for pair in counted if pair.ended is not None and pair.done is not False]
+    both = [pair for pair in ended if pair.view.state is State.FINISHED]
+    promised = [pair for pair in ended if pair.view.first_promise is not None]
     states = Counter(pair.view.state for pair in counted)
     real_states = Counter(pair.real_state for pair in counted)
     return ComparisonTotals(
@@ -200,12 +200,12 @@ def totals(found: Sequence[Pair]) -> ComparisonTotals:
         ),
         observed=ObservedTotals(
             utility=sum(pair.utility or 0.0 for pair in counted),
-            finished=len(over),
+            finished=len(ended),
             running=real_states["running"],
             waiting=real_states["not seen"],
             failed=real_states["failed"],
-            assumed_completed=sum(pair.done is None for pair in over),
-            unknown_utility=sum(pair.utility is None for pair in over),
+            assumed_completed=sum(pair.done is None for pair in ended),
+            unknown_utility=sum(pair.utility is None for pair in ended),
         ),
         both=CompletedInBoth(
             jobs=len(both),

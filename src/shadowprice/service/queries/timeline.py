@@ -95,8 +95,8 @@ class Known:
 class Planned:
     """Planned and expected bars.
 
-    ``promises`` holds the promised slots of jobs without a placement, and ``demands`` those of all
-    open jobs.
+    ``promises`` holds the promised slots of jobs without a placement, and ``demands`` the demands
+    of all open jobs.
     """
 
     bars: tuple[Bar, ...]

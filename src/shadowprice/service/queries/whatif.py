@@ -335,8 +335,8 @@ class WhatIfs:
                         run.done += 1
                 run.state = "done"
             except Exception as error:  # any error becomes the result of the run
-                known = isinstance(error, OSError | ValueError | KeyError | ProblemError)
-                log.warning("what-if %d failed: %s", run.id, error, exc_info=not known)
+                is_expected = isinstance(error, OSError | ValueError | KeyError | ProblemError)
+                log.warning("what-if %d failed: %s", run.id, error, exc_info=not is_expected)
                 run.state, run.reason = "failed", str(error)
 
 

@@ -83,8 +83,8 @@ def check_copy(target: Path) -> None:
         if target.is_file() and _has_log(target):
             message = "is the database that a service works with, not a copy of one"
             raise InputError(Fault(str(target), message, hint))
-        for part in _PARTS:
-            database, leftover = Path(str(target).removesuffix(part)), Path(f"{target}{part}")
+        for suffix in _PARTS:
+            database, leftover = Path(str(target).removesuffix(suffix)), Path(f"{target}{suffix}")
             if database != target and database.is_file():
                 message = f"would be read as a part of the database {database}"
                 raise InputError(Fault(str(target), message, hint))

@@ -156,12 +156,12 @@ class Store:
         return True
 
     def reopen(self) -> bool:
-        """Connect again after a failure; return whether this is still the writer.
+        """Reconnect the writer after a failure; return whether it may still write.
 
         Raises
         ------
         StoreError
-            If it cannot be reached, or cannot be written.
+            If the database can't be reached or written.
         """
         try:
             if self._writer is None or self._writer.closed or self._writer.invalidated:

@@ -151,7 +151,7 @@ class Batch(Transaction):
                 self._refresh(record, messages.get(name, ""))
 
     def _is_unaware(self, name: str) -> bool:
-        """Return whether no view says yet that a job waits because the timespan has ended."""
+        """Return whether a job's view doesn't say yet that the timespan has ended."""
         view = self.truth.views.get(name)
         return view is not None and not _waits_for_end(view)
 

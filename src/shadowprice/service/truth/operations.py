@@ -116,9 +116,9 @@ def submit_together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
         If the event can't be handled.
     """
     responses, fresh = [], []
-    known = batch.stored([one.name for submit in submits for one in submit.submissions])
-    for one in submits:
-        response, new = one._take_in(batch, known)
+    known = batch.stored([item.name for submit in submits for item in submit.submissions])
+    for item in submits:
+        response, new = item._take_in(batch, known)
         responses.append(response)
         fresh += new
     _arrive_fresh(batch, fresh)
@@ -145,7 +145,7 @@ def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
 
 
 def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
-    """Return a job in the scheduler's terms, submitted at a moment in nanoseconds since 1970.
+    """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
     Its restart cost is the stated cost, adjusted by measured restarts (`Restarts.expected`).
 
@@ -339,12 +339,12 @@ class Quoted:
         if reason is None and quote.refusal is not None:
             reason = quote.refusal.record()
         if self.timespan.get("admitted_without"):
-            ends = str(self.timespan["ends"])
-            text = without_end_text(ends)
+            end = str(self.timespan["ends"])
+            text = without_end_text(end)
             if quote.refusal is None:
                 message = f"{message}; {text}".removeprefix("; ")
             elif self.reason is None:
-                reason = lengthened(quote.refusal.record(), text, ends)
+                reason = lengthened(quote.refusal.record(), text, end)
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)
@@ -390,7 +390,7 @@ class AskQuote:
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
-        end = end_of_quote(engine, batch.calendar, job, quote)
+        effect = end_of_quote(engine, batch.calendar, job, quote)
         price = None if quote.price is None else price_of(quote.price)
         margin = Margin()
         if quote.completion is not None:
@@ -400,10 +400,10 @@ class AskQuote:
             )
         account = truth.accounts.get(job.tenant)
         if account is None:
-            return Quoted(quote, price, timespan=end, margin=margin)
-        dear = quote.admitted and price is not None and price > account.balance
-        reason = reason_of(account, price) if dear and price is not None else None
-        return Quoted(quote, price, account.balance, reason, end, margin)
+            return Quoted(quote, price, timespan=effect, margin=margin)
+        is_unaffordable = quote.admitted and price is not None and price > account.balance
+        reason = reason_of(account, price) if is_unaffordable and price is not None else None
+        return Quoted(quote, price, account.balance, reason, effect, margin)
 
 
 # ------------------------------------------------------------------ servers and tenants

@@ -28,8 +28,8 @@ class Operation(Protocol):
     def perform(self, batch: Batch) -> Any:
         """Perform the operation, and return the answer for its caller.
 
-        It records rows with the batch (`Batch.also`, `Batch.put`), which writes them later. A
-        statement whose generated id is needed at once must be the last step.
+        It records rows with the batch (`Batch.also`, `Batch.put`), which writes them later. A row
+        that is written at once, to get its id, must be the last step.
 
         Raises
         ------

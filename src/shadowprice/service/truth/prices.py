@@ -91,16 +91,16 @@ def prices(truth: Truth, slots: int) -> Prices:
     cluster, ledger = engine.cluster, engine.ledger
     kinds = kinds_of(cluster)
     posts = engine.capabilities.prices
-    asked = priced(twin(engine.policy, engine.policy_memory(), engine.view)) if posts else None
+    policy = priced(twin(engine.policy, engine.policy_memory(), engine.view)) if posts else None
     found_slots: list[PriceSlot] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)
     # A policy that doesn't plan ahead prices later slots, but has no reservations in them.
-    most = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
-    for later in range(min(most, MOST)):
+    count = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
+    for later in range(min(count, MOST)):
         slot = ledger.start + later
         view: Any = _LaterView(engine, later)
-        found = None if asked is None else asked.slot_prices(view)
+        posted = None if policy is None else policy.slot_prices(view)
         used = ledger.used[later] if later < window else None
         by_kind: dict[str, dict[str, ResourcePrice]] = {}
         for name, members in zip(kinds.names, kinds.rows, strict=True):
@@ -112,12 +112,12 @@ def prices(truth: Truth, slots: int) -> Prices:
                 if used is not None:
                     total = int(cluster.capacity[members, column].sum())
                     share["used"] = round(int(used[members, column].sum()) / total, 6)
-                if found is not None:
-                    share["price"] = float(found[members, column].mean())
+                if posted is not None:
+                    share["price"] = float(posted[members, column].mean())
                 entry[resource] = share
             by_kind[name] = entry
-        begins = to_datetime(truth.calendar.begins(slot))
-        found_slots.append(PriceSlot(slot=slot, begins=begins, kinds=by_kind))
+        start = to_datetime(truth.calendar.begins(slot))
+        found_slots.append(PriceSlot(slot=slot, begins=start, kinds=by_kind))
     return Prices(
         priced=posts,
         policy=truth.choice.name,

@@ -59,7 +59,7 @@ MOST_FAULTS: Final = 5
 
 
 Lasting = Started | Refused | Ended | Misreported
-"""A report that is stored one by one, unlike progress."""
+"""A report that is applied by itself; progress reports are applied together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +101,19 @@ class TakeReports:
     def _first(batch: Batch, report: Refused | Ended) -> bool:
         """Record the end of a generation; return whether it was not recorded before."""
         name, generation = report.job, report.generation
-        known = batch.knows_end(name, generation)
-        if known is None:
+        was_recorded = batch.knows_end(name, generation)
+        if was_recorded is None:
             return name in batch.engine.open_jobs
-        if not known:
+        if not was_recorded:
             code, reason = None, report.reason
             if isinstance(report, Ended):
                 code, reason = report.code, f"{report.ending}: {report.reason}"
             batch.end(name, generation, int(report.at * SECOND), code, reason)
-        return not known
+        return not was_recorded
 
     @staticmethod
     def _started(batch: Batch, report: Started) -> None:
-        name, at = report.job, int(report.at * SECOND)
+        name, started_at = report.job, int(report.at * SECOND)
         table = tables.generations
         batch.also(
             table.update()
@@ -123,16 +123,16 @@ class TakeReports:
                 & table.c.started.is_(None)
             )
             .values(started=bindparam("at")),
-            [{"one": name, "which": report.generation, "at": at}],
+            [{"one": name, "which": report.generation, "at": started_at}],
         )
         view = batch.truth.views.get(name)
         record = batch.engine.open_jobs.get(name)
         if view is None or record is None or report.generation <= view.started:
             return
         note_process(batch, report)
-        batch.change(name, started=report.generation, running_since=at)
+        batch.change(name, started=report.generation, running_since=started_at)
         if view.first_start is None:
-            batch.change(name, first_start=at)
+            batch.change(name, first_start=started_at)
         changes = changes_of(
             batch.engine, record, batch.truth.views[name], batch.calendar, batch.now
         )

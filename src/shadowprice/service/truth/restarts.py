@@ -4,8 +4,8 @@ A job reports how long it took to save, to start and to do its first step (`jobs
 measured cost replaces the cost that the job file or the cluster file states.
 
 A new job has no measurements, so its cost is estimated from earlier jobs. A stated cost is
-multiplied by the median ratio of their measured to their stated costs. Without a stated cost, the
-estimate is the median of their measured costs.
+multiplied by the median ratio of their measured to their stated costs, but never reduced. Without a
+stated cost, the estimate is the median of their measured costs.
 
 A first start isn't a restart, so the job doesn't report it. The service derives its cost from the
 first report. That cost only counts in the ratios: the time in which other jobs load their data for

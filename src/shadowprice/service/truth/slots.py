@@ -79,7 +79,7 @@ class Edge:
     def perform(self, batch: Batch) -> Passed | ShadowpriceError:
         """Advance to the current slot; return the result, or the error that stopped it.
 
-        The end and the beginning of each slot are atomic. An error keeps those before it.
+        The end and the beginning of each slot are atomic: an error doesn't undo earlier slots.
         """
         reports = deque(sorted(self.reports, key=lambda report: report.at))
         remaining: list[Lasting] = []

@@ -61,7 +61,7 @@ class StartUp:
 
 @dataclass(frozen=True, slots=True)
 class StartUps:
-    """The newest start-ups of all jobs, oldest first; ``too_long`` compares them with a slot."""
+    """The newest start-ups, oldest first, and whether slots are too short for them."""
 
     newest: tuple[StartUp, ...] = ()
     too_long: bool = False
@@ -129,7 +129,7 @@ def _ordered_at(batch: Batch, report: Started) -> int:
 
 def note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
     """Extend the start-up of a generation if a progress report shows that it took longer."""
-    known = next(
+    recorded = next(
         (
             start_up
             for start_up in batch.truth.start_ups.newest
@@ -137,11 +137,11 @@ def note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
         ),
         None,
     )
-    if known is None or record.job.bag is not None:
+    if recorded is None or record.job.bag is not None:
         return
-    seconds = max(known.seconds, _until_work(batch, record, report, known))
-    if seconds > known.seconds:
-        _record(batch, replace(known, seconds=seconds))
+    seconds = max(recorded.seconds, _until_work(batch, record, report, recorded))
+    if seconds > recorded.seconds:
+        _record(batch, replace(recorded, seconds=seconds))
 
 
 def _until_work(batch: Batch, record: JobRecord, report: Progressed, known: StartUp) -> float:
@@ -169,7 +169,7 @@ def stated_seconds(job: Job, placement: Placement, micro: float, slot_seconds: f
 def _record(batch: Batch, start_up: StartUp) -> None:
     before = batch.truth.start_ups
     key = (start_up.job, start_up.generation)
-    others = [one for one in before.newest if (one.job, one.generation) != key]
+    others = [other for other in before.newest if (other.job, other.generation) != key]
     after = StartUps((*others, start_up)[-NEWEST:], before.too_long)
     slot_seconds = float(batch.calendar.slot / SECOND)
     limit = (CLEARED_SHARE if before.too_long else MAX_SHARE) * slot_seconds
@@ -179,5 +179,5 @@ def _record(batch: Batch, start_up: StartUp) -> None:
     if after.too_long != before.too_long:
         warning = after.warning(slot_seconds)
         message = "starting jobs takes little of a slot again" if warning is None else None
-        told = {"code": CODE, "message": message} if warning is None else warning
-        batch.tell("warning", **told, active=after.too_long)
+        data = {"code": CODE, "message": message} if warning is None else warning
+        batch.tell("warning", **data, active=after.too_long)

@@ -68,9 +68,8 @@ class Transaction:
     def whole(self) -> Iterator[None]:
         """Run a block atomically: if it raises, roll back every change. Nests as savepoints.
 
-        The rollback covers events of the engine, recorded rows and the state beside the engine. A
-        block changes state through the batch, which can undo it, or after everything that may
-        raise.
+        The rollback covers events of the engine, recorded rows and the state beside the engine. So
+        a block must change state through the batch, or only after everything that may raise.
         """
         truth, lists = self.truth, self._lists()
         lengths = [len(rows) for rows in lists]

@@ -81,6 +81,7 @@ class Truth:
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
         self.speeds = Speeds()
+        # Newest generation with progress reports, and its maximum progress, by job.
         self.furthest: dict[str, tuple[int, int]] = {}
         self.restarts = Restarts(json.loads(store.get("restarts") or "{}"))
         self.recover()
@@ -308,7 +309,7 @@ class Truth:
 
     def _snapshot(self) -> Iterator[None]:
         """Write a snapshot in steps; each takes about a millisecond, or one transaction."""
-        # Only as many steps as are due now: on a busy service, waiting for all might never end.
+        # Only the steps that are due now: on a busy service, new changes could extend this forever.
         for _ in range(self.engine.freshen_digest(SNAPSHOT_STEP) // SNAPSHOT_STEP):
             yield
             self.engine.freshen_digest(SNAPSHOT_STEP)

@@ -60,7 +60,7 @@ class JobView:
     id : int
         Number in the order of submission.
     name : str
-        Unique for ever.
+        Unique name, never reused.
     tenant : str or None
         Owner of the job.
     state : State
@@ -114,8 +114,8 @@ class JobView:
     paid_at : int or None
         Moment of the debit.
     planned, held : int
-        Process-slots (workers and PS) that the price covers, and those held so far. ``planned`` is
-        0 if the job pays other tenants instead.
+        Process-slots (workers and PS) that the price covers, and those held so far. Both are 0 if
+        the job pays other tenants instead.
     used : int
         Used part of the price, in millionths of a point.
     unused : tuple of (int, int, int) or None
