@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from shadowprice.client.calls import Call
 from shadowprice.client.errors import MissingClientError, ServiceError, UnreachableError
@@ -37,6 +38,9 @@ QUIET: Final = 45.0
 """Timeout of a silent stream in seconds; the service sends a keep-alive every 15 s."""
 
 
+_LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
 def headers(address: Address) -> dict[str, str]:
     """Return the headers of every request."""
     fields = {"User-Agent": "shadowprice-client", "Accept": "application/json"}
@@ -47,7 +51,8 @@ def headers(address: Address) -> dict[str, str]:
 
 def settings(address: Address) -> dict[str, Any]:
     """Return the arguments of an `httpx` client, synchronous or asynchronous."""
-    is_local = address.url.startswith("http://127.0.0.1")
+    url = urlsplit(address.url)
+    is_local = url.scheme == "http" and url.hostname in _LOCAL_HOSTS
     return {
         "base_url": address.url,
         "headers": headers(address),

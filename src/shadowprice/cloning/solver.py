@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -69,9 +70,14 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the cost from the lower bound; 0 if proved optimal."""
+        """Relative distance of the cost from the lower bound.
+
+        0 if the copies are proved optimal; infinite if the method proves no lower bound.
+        """
         if self.proved:
             return 0.0
+        if self.lower_bound <= 0.0:
+            return math.inf
         return max(self.expected_cost / self.lower_bound - 1.0, 0.0)
 
     @property

@@ -112,3 +112,19 @@ def test_certificates_are_read_where_they_may_be_needed_and_nobody_is_trusted_wi
     assert nobody.verify_mode is ssl.CERT_REQUIRED
     assert nobody.check_hostname
     assert nobody.get_ca_certs() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://127.0.0.1:8080", True),
+        ("http://localhost:8080", True),
+        ("http://[::1]:8080", True),
+        ("http://127.0.0.1.example.org:8080", False),
+        ("http://127.0.0.10:8080", False),
+        ("https://127.0.0.1:8080", False),
+        ("http://example.org/?http://127.0.0.1", False),
+    ],
+)
+def test_only_this_machine_is_reached_without_a_proxy(url: str, *, local: bool) -> None:
+    assert shared.settings(Address(url, "token"))["trust_env"] is not local

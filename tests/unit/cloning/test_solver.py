@@ -247,6 +247,11 @@ def test_theorem_1_costs_more_for_unequal_means() -> None:
     assert 1.001 < closed.continuous_cost / exact.continuous_cost < 1.1
 
 
+def test_the_gap_of_a_method_without_a_lower_bound_is_unknown() -> None:
+    assert solve(mixed()).gap == 0.0
+    assert solve(mixed(), method=Method.SUBGRADIENT).gap == math.inf
+
+
 def test_relaxed_constraint_misses_slightly_more_often() -> None:
     problem = CloningProblem([TaskGroup(50, Pareto.of_mean(2.0, 12.0))], 1000, 60.0, 0.05)
     relaxed = solve(problem, constraint=Constraint.RELAXED)

@@ -351,3 +351,15 @@ def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
         [bar], cut = seen(connection, bench.truth.calendar, 0, bench.clock.wall())
     assert not cut
     assert bar.ends == pytest.approx(float(bench.truth.calendar.in_slots(last)))
+
+
+def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.running.observing.MOST", 3)
+    watched = Watched(tmp_path)
+    jobs = [Observed(f"job-{number}", (Share("box-0", 1, 0),), watched.now) for number in range(5)]
+    watched.look(*jobs[:3])
+    watched.look(*reversed(jobs))  # the open jobs come last
+    open_jobs = [job.job for job in jobs if [row[1] for row in watched.rows(job.job)] == [None]]
+    assert set(open_jobs) >= {"job-0", "job-1", "job-2"}

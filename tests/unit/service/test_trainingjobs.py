@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.core.owner import Owner
 from shadowprice.core.refusal import Reason as Refusal
+from shadowprice.executors.virtual.loop import run_virtual
 from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.kubernetes.definition import ABSENT, definition
 from shadowprice.kubernetes.names import FINALIZER
@@ -241,6 +243,31 @@ def test_figures_of_however_many_jobs_are_so_many_writes_a_second_at_most(jobs: 
     assert pause >= FIGURES
     assert jobs / pause <= FIGURES_A_SECOND
     assert pause == FIGURES or jobs > FIGURES * FIGURES_A_SECOND
+
+
+def test_a_busy_key_delays_no_other_key() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        queue = WorkQueue(0.0, loop.time)
+        processed: dict[str, float] = {}
+
+        async def process(key: str) -> None:
+            processed.setdefault(key, loop.time())
+            if key == "slow":
+                queue.add("slow", 0.0)  # first in the heap, and busy
+                await asyncio.sleep(60.0)
+
+        queue.add("slow")
+        workers = [asyncio.create_task(queue.work(process)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        queue.add("quick", 0.2)
+        begun = loop.time()
+        await asyncio.sleep(10.0)
+        for worker in workers:
+            worker.cancel()
+        return processed["quick"] - begun
+
+    assert run_virtual(lambda clock: main()) == pytest.approx(0.2, abs=0.05)
 
 
 def test_what_fails_waits_longer_each_time() -> None:

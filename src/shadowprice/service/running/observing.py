@@ -95,11 +95,13 @@ class TakeLook:
         connection, now = batch.connection, batch.now
         previous_poll = last_look(connection)
         open_rows = {row.job: row for row in _open(connection)}
-        seen = {
-            observed.job: observed
-            for observed in self.seen[:MOST]
-            if 0 < len(observed.job) <= bounds.NAME.most
-        }
+        seen: dict[str, Observed] = {}
+        for observed in self.seen:
+            if not 0 < len(observed.job) <= bounds.NAME.most:
+                continue
+            # Only new jobs are limited: an open job that is left out would count as ended.
+            if observed.job in open_rows or len(seen) < MOST:
+                seen[observed.job] = observed
         rows = _Rows()
         changed: dict[str, Observed | None] = {}
         new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]

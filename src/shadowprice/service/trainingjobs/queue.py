@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -100,9 +101,12 @@ class WorkQueue:
     async def _pause(self) -> None:
         wait = 1.0
         now = self._clock()
-        for due, key in self._heap[:1]:
-            if key not in self._busy:
-                wait = min(wait, max(0.0, due - now))
+        if self._heap and self._heap[0][1] in self._busy:
+            # Other keys may become due while the first one is busy.
+            due = min((due for due, key in self._heap if key not in self._busy), default=math.inf)
+        else:
+            due = self._heap[0][0] if self._heap else math.inf
+        wait = min(wait, max(0.0, due - now))
         self._wake.clear()
         try:
             async with asyncio.timeout(max(0.001, wait)):
