@@ -1,4 +1,4 @@
-"""The house's own policy: promises at submission, plans revised at learnt shadow prices."""
+"""The project's own policy: promises at submission, plans revised at learnt shadow prices."""
 
 from shadowprice.policies.registry import PolicyInfo
 from shadowprice.policies.rolling.parameters import RollingParameters

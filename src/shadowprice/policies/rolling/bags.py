@@ -1,4 +1,4 @@
-"""Open bags of tasks, and the plans of their copies: which servers they hold in which slots."""
+"""Open bags of tasks, and their plans: the servers that copies hold in each slot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Integers = NDArray[np.int64]
 
 @dataclass
 class CopyPlan:
-    """Copies of all remaining tasks of a bag, and the places that are kept for them.
+    """Copies of all remaining tasks of a bag, and the capacity reserved for them.
+
+    A unit of capacity is the demand of one copy.
 
     Parameters
     ----------
@@ -29,10 +31,10 @@ class CopyPlan:
     copies : tuple of TaskCopies
         Copies of every task.
     places : ndarray of int64
-        Places kept from the first slot on; they never grow.
+        Units reserved in each slot from the first on; they never increase.
     servers, each : ndarray of int64
-        Servers, ascending, and the copies that start on each. Where fewer places are kept, the
-        first servers keep theirs, as the engine has it.
+        Servers, ascending, and the copies that start on each. If fewer units are reserved, the
+        first servers keep theirs, as in the engine.
     begun : bool
         Whether the copies run.
     """
@@ -46,38 +48,31 @@ class CopyPlan:
 
     @property
     def end(self) -> int:
-        """Last slot in which anything is kept."""
+        """Last slot with a reservation."""
         return self.start + len(self.places) - 1
 
     def count(self, slot: int) -> int:
-        """Return the places kept in a slot."""
+        """Return the units reserved in a slot."""
         return int(self.places[slot - self.start]) if self.start <= slot <= self.end else 0
 
     def on_servers(self, slot: int) -> Integers:
-        """Return how many of them are on each of the servers."""
+        """Return the units reserved in a slot on each of `servers`."""
         before = np.cumsum(self.each) - self.each
         return np.asarray(np.clip(self.count(slot) - before, 0, self.each), np.int64)
 
     def placement(self, slot: int) -> Placement:
-        """Return where copies stand in a slot."""
+        """Return the placement of the copies in a slot."""
         pairs = zip(self.servers.tolist(), self.on_servers(slot).tolist(), strict=True)
         return Placement.of((server, count, 0) for server, count in pairs)
 
     def shrink(self, slot: int, most: int) -> None:
-        """Keep no more places than copies still run, from a slot on."""
-        at = slot - self.start
-        self.places[at:] = np.minimum(self.places[at:], most)
+        """Reduce the reservation from a slot on to at most ``most`` units."""
+        index = slot - self.start
+        self.places[index:] = np.minimum(self.places[index:], most)
 
 
 class BagBook:
     """Open bags in order of arrival.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    quotas : Quotas
-        What promises to each tenant may hold.
 
     Attributes
     ----------
@@ -88,11 +83,12 @@ class BagBook:
     plans : dict of str to CopyPlan
         Plans in force.
     promise : dict of str to int
-        Slot by whose end all tasks are promised to be done, but for the miss probability.
+        Slot by whose end all tasks are promised to be done, except with the miss probability.
     kept : set of str
-        Bags that were promised once: for them half a chance is better than none.
+        Bags that were promised once. They are planned again with a larger miss probability rather
+        than abandoned.
     broken : dict of str to str
-        Why the plan of a bag, which has a promise, is gone.
+        Bags with a promise that lost their plan, and the reason.
     """
 
     def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
@@ -105,16 +101,15 @@ class BagBook:
         self.broken: dict[str, str] = {}
 
     def add(self, job: Job) -> None:
-        """Take a bag in."""
+        """Add a bag with all tasks unfinished."""
         assert job.bag is not None
         self.jobs[job.name] = job
         self.left[job.name] = tuple(group.count for group in job.bag.groups)
 
     def resume(self, state: JobState, before: BagBook, slot: int) -> None:
-        """Take in a bag that was decided before, on servers that may be others now.
+        """Add a bag that was decided on earlier; the servers may differ now.
 
-        Where nothing is known of its plan, every copy that runs keeps its place from the coming
-        slot to the promise.
+        A running bag without a known plan keeps its units on its servers until the promised slot.
         """
         name = state.job.name
         self.add(state.job)
@@ -140,7 +135,7 @@ class BagBook:
         if plan is not None and not plan.begun:
             index = self._cluster.index
             names = [before._cluster.names[row] for row in plan.servers.tolist()]
-            rows = np.array([index.get(one, -1) for one in names], np.int64)
+            rows = np.array([index.get(server, -1) for server in names], np.int64)
             if (rows >= 0).all() and self._cluster.hosts_workers[rows].all():
                 order = np.argsort(rows)
                 self.plans[name] = CopyPlan(
@@ -150,24 +145,27 @@ class BagBook:
         self.broken[name] = "the servers changed"
 
     def remove(self, name: str) -> None:
-        """Forget a bag."""
+        """Remove a bag."""
         self.kept.discard(name)
-        for known in (self.jobs, self.left, self.plans, self.promise, self.broken):
-            known.pop(name, None)
+        for by_name in (self.jobs, self.left, self.plans, self.promise, self.broken):
+            by_name.pop(name, None)
 
     def lose_plan(self, name: str, why: str) -> None:
-        """Take note that a bag's plan is gone."""
+        """Remove the plan of a bag, if it has one, and record the reason."""
         if self.plans.pop(name, None) is not None:
             self.broken[name] = why
 
     def lose_server(self, server: int) -> None:
-        """Take note of plans that counted on a server which is out."""
+        """Remove the plans that use a lost server."""
         for name, plan in list(self.plans.items()):
             if server in plan.servers:
                 self.lose_plan(name, "servers were lost")
 
     def refresh(self, view: View, capacity: Integers) -> None:
-        """Take note of tasks that ended; plans that are over, or too large, are gone."""
+        """Update unfinished tasks; remove plans that are over or don't fit any more.
+
+        ``capacity`` has the capacity of each server, 0 for lost ones.
+        """
         slot = view.slot
         for name in self.jobs:
             state = view.open_jobs[name]
@@ -186,13 +184,13 @@ class BagBook:
                 self.lose_plan(name, "its tasks lasted longer than was promised")
             else:
                 plan.shrink(slot, state.copies_running)
-        # Servers that hold less than before: what has not begun gives way, the latest first.
+        # If servers shrank, plans that haven't started are removed, the latest first.
         for name, plan in reversed(list(self.plans.items())):
             if not plan.begun and not self.holds(capacity, plan):
                 self.lose_plan(name, "the servers changed")
 
     def holds(self, capacity: Integers, plan: CopyPlan) -> bool:
-        """Whether the servers of a plan, which is in force, carry what is planned on them."""
+        """Return whether the servers of a plan in force carry all bags planned on them."""
         for slot in {plan.start, *(cut for cut in self.cuts(plan.start) if cut <= plan.end)}:
             rows = plan.servers
             if (self.held(slot)[rows] > capacity[rows]).any():
@@ -200,30 +198,30 @@ class BagBook:
         return True
 
     def cuts(self, now: int) -> list[int]:
-        """Return the slots after ``now`` at which other places are held than in the slot before."""
-        found: set[int] = set()
+        """Return the slots after ``now`` in which the reservations of bags change."""
+        slots: set[int] = set()
         for plan in self.plans.values():
-            ends = np.flatnonzero(np.diff(plan.places)) + 1
-            found.update((plan.start + ends).tolist())
-            found.update((plan.start, plan.end + 1))
-        return sorted(slot for slot in found if slot > now)
+            changes = np.flatnonzero(np.diff(plan.places)) + 1
+            slots.update((plan.start + changes).tolist())
+            slots.update((plan.start, plan.end + 1))
+        return sorted(slot for slot in slots if slot > now)
 
     def held(self, slot: int) -> Integers:
-        """Return what plans hold in a slot, shape (servers, resources)."""
-        held = np.zeros_like(self._cluster.capacity)
+        """Return the usage of all plans in a slot, shape (servers, resources)."""
+        usage = np.zeros_like(self._cluster.capacity)
         for name, plan in self.plans.items():
             if plan.count(slot):
-                held[plan.servers] += plan.on_servers(slot)[:, None] * self.jobs[name].worker
-        return held
+                usage[plan.servers] += plan.on_servers(slot)[:, None] * self.jobs[name].worker
+        return usage
 
     def held_by(self, slot: int) -> Integers:
-        """Return what plans hold in a slot by tenant, shape as of `Quotas.share`."""
-        held = np.zeros_like(self._quotas.share)
-        for name, plan in self.plans.items() if len(held) else ():
+        """Return the usage of all plans in a slot by tenant, shaped as `Quotas.share`."""
+        usage = np.zeros_like(self._quotas.share)
+        for name, plan in self.plans.items() if len(usage) else ():
             job = self.jobs[name]
-            held[self._quotas.row_of(self._cluster, job)] += plan.count(slot) * job.worker
-        return held
+            usage[self._quotas.row_of(self._cluster, job)] += plan.count(slot) * job.worker
+        return usage
 
     def waiting(self) -> Iterator[str]:
-        """Yield the bags without a promise."""
+        """Return an iterator over the names of bags without a promise."""
         return (name for name in list(self.jobs) if name not in self.promise)

@@ -1,4 +1,4 @@
-"""The timeline that plans leave which name their servers: of bags, and of jobs that stay."""
+"""The timeline of capacity beside plans with fixed servers: bags of tasks and pinned jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Flags = NDArray[np.bool_]
 
 
 def starts_of(now: int, bags: BagBook, stays: Stays) -> list[int]:
-    """Return the slots from ``now`` on at which such plans begin to leave other room."""
+    """Return the slots from ``now`` on in which the capacity beside these plans changes."""
     return sorted({now, *bags.cuts(now), *(slot for slot in stays.ends() if slot > now)})
 
 
@@ -28,30 +28,27 @@ def begin(
     roles: Integers,
     up: Flags,
 ) -> None:
-    """Make a timeline in which nothing but plans that name their servers takes room.
+    """Initialise a timeline in which only bags and pinned jobs take capacity.
 
-    Copies of bags and jobs that stay have servers of their own until they end, so that what they
-    leave free is known server by server.
+    Their plans name their servers, so the capacity that they leave is known server by server.
 
     Parameters
     ----------
     line : Timeline
-        What is written.
+        Written.
     starts : list of int
         As of `starts_of`.
-    bags, stays : BagBook, Stays
-        Who holds what.
     whole : ndarray of int64, shape (servers, resources)
-        What servers hold; 0 where they are out.
+        Capacity of the servers; 0 for lost ones.
     roles : ndarray of int64, shape (servers,)
-        What they may carry.
+        Roles as in `Timeline`.
     up : ndarray of bool, shape (servers,)
-        Which there are.
+        Whether each server is up.
     """
     now, cuts = starts[0], set(bags.cuts(starts[0]))
-    held = np.array([bags.held_by(slot) + stays.held_by(slot) for slot in starts], np.int64)
+    usage = np.array([bags.held_by(slot) + stays.held_by(slot) for slot in starts], np.int64)
     end, server, amount = stays.entries()
-    there = bags.held(now)
+    before = bags.held(now)
     servers, changes, first = [server[:0]], [amount[:0]], [0, 0]
     for slot in starts[1:]:
         over = end + 1 == slot
@@ -59,16 +56,16 @@ def begin(
         changes.append(amount[over])
         if slot in cuts:
             after = bags.held(slot)
-            differ = np.flatnonzero((after != there).any(axis=1))
+            differ = np.flatnonzero((after != before).any(axis=1))
             servers.append(differ)
-            changes.append(there[differ] - after[differ])
-            there = after
+            changes.append(before[differ] - after[differ])
+            before = after
         first.append(sum(map(len, servers)))
     if not begin_beside(
         line, np.array(starts, np.int64), whole - bags.held(now) - stays.held(now), roles, up,
-        np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), held,
+        np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), usage,
     ):  # fmt: skip
-        _begin_narrow(line, starts, bags, stays, whole, roles, up, held)
+        _begin_narrow(line, starts, bags, stays, whole, roles, up, usage)
 
 
 def _begin_narrow(
@@ -81,18 +78,21 @@ def _begin_narrow(
     up: Flags,
     held: Integers,
 ) -> None:
-    """Make the same where there are more groups than it has room for: the emptiest count."""
+    """Initialise the timeline if there are more groups than it can hold.
+
+    The first groups in order of role and free capacity are dropped.
+    """
     width = line.servers.shape[1]
-    for at, slot in enumerate(starts):
+    for interval, slot in enumerate(starts):
         free = np.maximum(whole - bags.held(slot) - stays.held(slot), 0)
         groups, count = np.unique(np.column_stack((roles, free))[up], axis=0, return_counts=True)
         groups, count = groups[-width:], count[-width:]
         number = len(groups)
-        line.groups[at] = number
-        line.servers[at, :number] = count
-        line.role[at, :number] = groups[:, 0]
-        line.free[at, :number] = groups[:, 1:]
-        line.held[at] = held[at]
-        line.start[at], line.state[at] = slot, at
+        line.groups[interval] = number
+        line.servers[interval, :number] = count
+        line.role[interval, :number] = groups[:, 0]
+        line.free[interval, :number] = groups[:, 1:]
+        line.held[interval] = held[interval]
+        line.start[interval], line.state[interval] = slot, interval
     line.used[:] = len(starts)
     line.start[len(starts)] = FOR_EVER

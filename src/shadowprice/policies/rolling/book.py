@@ -1,4 +1,4 @@
-"""Open jobs as rows of the arrays that the kernels of `kernels.revision` read."""
+"""Open training jobs as rows of the arrays that the kernels of `kernels.revision` read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 NEVER: Final = int(np.iinfo(np.int64).max) // 16
-"""Last useful slot of a job whose utility never ends."""
+"""Last useful slot of a job whose utility never expires."""
 
 _DOUBLINGS: Final = NEVER.bit_length() + 1
 _DOUBLED: Final = 1 << np.arange(_DOUBLINGS)
@@ -30,47 +30,43 @@ _NOW: Final = np.zeros(1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
 
 LEAST_WORTH: Final = 1e-3
-"""Share of its best utility below which a job counts as worth nothing any more."""
+"""Share of its maximum utility below which a job counts as worthless."""
 
 
 class Book:
-    """Open jobs in rows, which are reused; where they stand is kept by `Standing`.
+    """Open jobs in rows, which are reused; `Standing` has their placements.
 
     Parameters
     ----------
-    cluster : Cluster
-        The servers.
     until : int or None
         End of the timespan T.
-    quotas : Quotas
-        What promises to each tenant may hold.
     restart_limit : float
-        Part of a slot from which on a restart takes so much that no plan counts on the job, not
-        even on a first start that costs nothing.
+        Share of a slot. If a restart costs a job that much or more, no plan counts on its progress,
+        not even on a first start that costs nothing.
 
     Attributes
     ----------
     table : Standing
-        Rows by name, and where jobs stand.
+        Rows by name, and placements.
     jobs : Jobs
-        What the kernels read.
+        Arrays for the kernels.
     promise : ndarray of int64, shape (rows,)
-        Slot by whose end each row has to be complete; -1 for jobs without a promise.
+        Promised completion slot of each row; -1 for jobs without a promise.
     loss : ndarray of float64, shape (rows,)
         Share of a slot that a change of placement costs.
     standing : ndarray of int64, shape (rows,)
-        Level at which each stood in the slot before, -1 for none.
+        Level of each row in the slot before, -1 for none.
     started : ndarray of bool, shape (rows,)
-        Which ran before, or lose as much by a first start.
+        Whether the next start costs progress: the job ran before, or first starts cost some too.
     after : ndarray of int64, shape (rows,)
-        Progress units that remain after the slot under way if it yields what plans count on, also
-        where the job restarts; -1 for rows that do not run in it.
+        Progress units that remain after the slot under way, if it yields what plans count on; -1
+        for rows that don't run in it.
     fastest : ndarray of int64, shape (rows,)
-        Most progress units of a slot at the better of the two rates.
+        Maximum progress units of a slot at the better of the two rates.
     at_once : ndarray of float64, shape (rows,)
-        What completing in the slot of its arrival would be worth.
+        Utility of completing in the slot of arrival.
     final : int
-        Last slot in which anything may run.
+        Last slot in which a job may run.
     """
 
     def __init__(
@@ -97,16 +93,16 @@ class Book:
 
     @property
     def rows(self) -> int:
-        """Rows of the table, used or not."""
+        """Number of rows, used or not."""
         return self._rows
 
     def add(self, job: Job) -> int:
-        """Take a job in; return its row."""
+        """Add a job; return its row."""
         row = self.table.add(job)
         spread, whole = useful(job.gains), self._ways.whole(job)
         whole = whole[useful(job.internal_gains[whole])]
         chosen = np.concatenate((spread, whole))
-        workers, servers = job.worker_counts[chosen], job.ps_counts[chosen]
+        workers, ps_counts = job.worker_counts[chosen], job.ps_counts[chosen]
         gains = np.concatenate((job.gains[spread], job.internal_gains[whole]))
         sure = np.concatenate((job.moved_gains[spread], job.moved_internal_gains[whole]))
         self._reserve(len(self.table.jobs), len(workers))
@@ -117,15 +113,15 @@ class Book:
         jobs.ps[row] = 0 if job.ps is None else job.ps
         jobs.levels[row] = count
         jobs.workers[row, :count] = workers
-        jobs.servers[row, :count] = servers
+        jobs.servers[row, :count] = ps_counts
         jobs.gains[row, :count] = gains
         jobs.sure[row, :count] = sure
-        apart = jobs.spread[row] = len(spread)
-        hull = upper_hull(workers[:apart], gains[:apart])
+        spread_count = jobs.spread[row] = len(spread)
+        hull = upper_hull(workers[:spread_count], gains[:spread_count])
         jobs.hulls_spread[row] = len(hull)
-        if count > apart:
-            on_one = apart + upper_hull(workers[apart:], gains[apart:])
-            hull = np.concatenate((hull, on_one))
+        if count > spread_count:
+            whole_hull = spread_count + upper_hull(workers[spread_count:], gains[spread_count:])
+            hull = np.concatenate((hull, whole_hull))
         jobs.hulls[row] = len(hull)
         jobs.hull[row, : len(hull)] = hull
         jobs.left[row] = job.required
@@ -145,94 +141,96 @@ class Book:
         return row
 
     def resume(self, state: JobState, before: Book, under_way: int | None) -> None:
-        """Take in a job that was decided before, with its promise and where it stands.
+        """Add a job that was decided on earlier, with its promise and placement.
 
-        Where it runs in a slot that is under way, what that is to yield is known from before, or
-        else counted from where the job stands: without it each promise would seem a slot late.
+        ``under_way`` is the slot in progress if the job runs in it. Its expected progress comes
+        from ``before``, or else from the placement. Without it, every promise would seem a slot
+        late.
         """
         row = self.add(state.job)
         self.jobs.left[row] = state.remaining
         self.promise[row] = -1 if state.promise is None else state.promise
-        begun = state.started == under_way and not self.started[row]
+        first_run = state.started == under_way and not self.started[row]
         self.started[row] |= state.started is not None
         self.jobs.fresh[row] &= not self.started[row]
         if state.placement is not None:
             self.table.stand(row, state.placement)
-            apart, levels = int(self.jobs.spread[row]), int(self.jobs.levels[row])
-            whole = state.placement.colocated and levels > apart
-            first, end = (apart, levels) if whole else (0, apart)
+            spread_count, levels = int(self.jobs.spread[row]), int(self.jobs.levels[row])
+            whole = state.placement.colocated and levels > spread_count
+            first, end = (spread_count, levels) if whole else (0, spread_count)
             workers = self.jobs.workers[row, first:end]
-            at = int(np.searchsorted(workers, state.placement.total_workers))
-            self.standing[row] = first + min(at, len(workers) - 1)
+            index = int(np.searchsorted(workers, state.placement.total_workers))
+            self.standing[row] = first + min(index, len(workers) - 1)
             if under_way is not None:
-                made = self.jobs.gains if begun else self.jobs.sure
-                self.after[row] = max(state.remaining - int(made[row, self.standing[row]]), 0)
-        known = before.table.rows.get(state.job.name)
-        if known is not None and before.table.jobs[known] is state.job:
-            self.after[row] = before.after[known]
+                progress = self.jobs.gains if first_run else self.jobs.sure
+                self.after[row] = max(state.remaining - int(progress[row, self.standing[row]]), 0)
+        old_row = before.table.rows.get(state.job.name)
+        if old_row is not None and before.table.jobs[old_row] is state.job:
+            self.after[row] = before.after[old_row]
 
     def remove(self, name: str) -> None:
-        """Forget a job."""
+        """Remove a job, if it has a row."""
         if name in self.table.rows:
             self.promise[self.table.remove(name)] = -1
 
     def clear(self, name: str) -> None:
-        """Take note that a job stands nowhere any more."""
+        """Record that a job has no placement any more."""
         if name in self.table.rows:
             row = self.table.rows[name]
             self.table.clear(row)
             self.standing[row] = -1
 
     def refresh(self, view: View) -> bool:
-        """Take note of the progress that jobs made.
+        """Update the remaining work of all jobs.
 
-        While a slot is under way, what it is yet to yield is counted as it is planned: what is laid
-        out begins with the next slot. Counted as done by nobody, each promise without much slack
-        would seem broken whenever a job arrives.
+        Plans begin with the next slot. So while a slot is under way, its progress counts as
+        planned; otherwise every promise without much slack would seem broken whenever a job
+        arrives.
 
         Returns
         -------
         bool
-            Whether a slot is, so that what is noted of some is expected only.
+            Whether a slot is under way, so that some of the remaining work is an estimate.
         """
-        left, states, expected = self.jobs.left, view.open_jobs, False
+        remaining, states, expected = self.jobs.left, view.open_jobs, False
         for name, row in self.table.rows.items():
-            left[row] = states[name].remaining
+            remaining[row] = states[name].remaining
             if view.runs(name):
                 expected = True
                 if self.after[row] >= 0:
-                    left[row] = min(left[row], self.after[row])
+                    remaining[row] = min(remaining[row], self.after[row])
         return expected
 
     def stood(self, rows: Integers, level: Integers, staying: Flags) -> None:
-        """Take note of the level at which each row stands in the slot that begins, -1 for none.
+        """Record the levels of the slot that begins, -1 for none, and its expected progress.
 
-        Those who are staying, as they were planned to, do not restart, nor do fresh ones.
+        Jobs in ``staying`` keep their pinned placement and don't restart; a first start may be
+        free.
         """
         jobs = self.jobs
         self.standing[rows] = level
-        at = np.maximum(level, 0)
-        whole = staying | ~self.started[rows]
-        sure = np.where(whole, jobs.gains[rows, at], jobs.sure[rows, at])
-        self.after[rows] = np.where(level >= 0, np.maximum(jobs.left[rows] - sure, 0), -1)
+        index = np.maximum(level, 0)
+        no_restart = staying | ~self.started[rows]
+        progress = np.where(no_restart, jobs.gains[rows, index], jobs.sure[rows, index])
+        self.after[rows] = np.where(level >= 0, np.maximum(jobs.left[rows] - progress, 0), -1)
         self.started[rows] |= level >= 0
         jobs.fresh[rows] &= ~self.started[rows]
 
     def hoped(self, rows: Integers) -> Integers:
-        """Return what rows make of a slot, by level, if they move no more than they have to.
+        """Return the expected progress units of a slot by level, if jobs move only when they must.
 
-        One that stands restarts unless it stays at its level: on more levels it is counted as if it
-        stayed, or restarted in every slot, whichever is more.
+        A running job restarts unless it stays at its level. On higher levels it counts as if it
+        stayed, or as if it restarted in every slot, whichever yields more.
         """
         jobs = self.jobs
         sure, gains, standing = jobs.sure[rows], jobs.gains[rows], self.standing[rows, None]
-        stays = np.take_along_axis(gains, np.maximum(standing, 0), axis=1)
-        staying = np.where(np.arange(gains.shape[1]) >= standing, stays, 0)
+        at_current = np.take_along_axis(gains, np.maximum(standing, 0), axis=1)
+        staying = np.where(np.arange(gains.shape[1]) >= standing, at_current, 0)
         return np.where(standing < 0, gains, np.maximum(sure, staying))
 
     @contextmanager
     def hopeful(self, rows: Integers) -> Iterator[None]:
-        """Let plans of some rows count on that meanwhile."""
+        """Plan some rows by `hoped` instead of certain progress within the block."""
         sure = self.jobs.sure[rows]
         self.jobs.sure[rows] = self.hoped(rows)
         try:
@@ -241,40 +239,43 @@ class Book:
             self.jobs.sure[rows] = sure
 
     def most_gain(self, rows: Integers) -> Integers:
-        """Return the most progress units of a slot that each row can make where it finds room."""
+        """Return the maximum progress units of each row in a slot, in either mode."""
         jobs = self.jobs
-        most = np.maximum(
+        maximum = np.maximum(
             jobs.gains[rows, jobs.spread[rows] - 1], jobs.gains[rows, jobs.levels[rows] - 1]
         )
-        return np.asarray(most, np.int64)
+        return np.asarray(maximum, np.int64)
 
     def name(self, row: int) -> str:
-        """Return the job of a row."""
+        """Return the name of the job of a row."""
         job = self.table.jobs[row]
         assert job is not None
         return job.name
 
     def ends_first(self, job: Job, done: int) -> bool:
-        """Whether only the end of the timespan makes completing a job in a slot too late."""
+        """Return whether completing in a slot is too late only because the timespan ends."""
         return done > self.final and done <= self._last_slot(job, NEVER)
 
     def _last_slot(self, job: Job, final: int) -> int:
-        """Return the last slot, up to a final one, in which completing a job is worth something."""
+        """Return the last slot, up to ``final``, in which completing has a utility that counts.
+
+        The slot before arrival if there is none.
+        """
         shortest = job.fastest_slots - 1
         best = float(job.utility.values(np.array([shortest], np.float64))[0])
         low, high = job.arrival + shortest, final
         if best <= 0.0 or low > high:
             return job.arrival - 1
-        # Utilities do not rise: a search that looks at some sixty slots at a time.
+        # Utilities never rise, so search by sections; one call evaluates some sixty slots.
         steps = np.minimum(_DOUBLED, high - low)
         while low < high:
-            tried = low + np.unique(np.minimum(steps, high - low))
-            now = job.utility.values((tried - job.arrival).astype(np.float64))
-            worth = int(np.count_nonzero(now >= LEAST_WORTH * best))
-            if worth == len(tried):
+            slots = low + np.unique(np.minimum(steps, high - low))
+            values = job.utility.values((slots - job.arrival).astype(np.float64))
+            useful_count = int(np.count_nonzero(values >= LEAST_WORTH * best))
+            if useful_count == len(slots):
                 return high
-            high = int(tried[worth]) - 1
-            low = int(tried[worth - 1]) if worth else low
+            high = int(slots[useful_count]) - 1
+            low = int(slots[useful_count - 1]) if useful_count else low
             steps = _SIXTY_FOUR * max(1, -(-(high - low) // 64))
         return low
 
@@ -286,35 +287,36 @@ class Book:
         self._width = max(self._width, 1 << (width - 1).bit_length())
         self._rows = max(rows, self._rows)
         self.jobs = self._empty(self._rows, self._width)
-        for new_array, old_array in zip(self.jobs[:-1], old[:-1], strict=True):  # worths grow alone
+        # All but `worths`, which grows by itself.
+        for new_array, old_array in zip(self.jobs[:-1], old[:-1], strict=True):
             if new_array.ndim == 2 and new_array.shape[1] != old_array.shape[1]:
                 new_array[:kept, :before] = old_array
             else:
                 new_array[:kept] = old_array
-        more = self._rows - kept
-        self.promise = np.concatenate((self.promise, np.full(more, -1, np.int64)))
-        self.loss = np.concatenate((self.loss, np.zeros(more)))
-        self.standing = np.concatenate((self.standing, np.full(more, -1, np.int64)))
-        self.started = np.concatenate((self.started, np.zeros(more, np.bool_)))
-        self.after = np.concatenate((self.after, np.full(more, -1, np.int64)))
-        self.fastest = np.concatenate((self.fastest, np.zeros(more, np.int64)))
-        self.at_once = np.concatenate((self.at_once, np.zeros(more)))
+        added = self._rows - kept
+        self.promise = np.concatenate((self.promise, np.full(added, -1, np.int64)))
+        self.loss = np.concatenate((self.loss, np.zeros(added)))
+        self.standing = np.concatenate((self.standing, np.full(added, -1, np.int64)))
+        self.started = np.concatenate((self.started, np.zeros(added, np.bool_)))
+        self.after = np.concatenate((self.after, np.full(added, -1, np.int64)))
+        self.fastest = np.concatenate((self.fastest, np.zeros(added, np.int64)))
+        self.at_once = np.concatenate((self.at_once, np.zeros(added)))
 
     def _empty(self, rows: int, width: int) -> Jobs:
-        wide = (rows, width)
+        by_level = (rows, width)
         return Jobs(
             worker=np.zeros((rows, self._resources), np.int64),
             ps=np.zeros((rows, self._resources), np.int64),
             levels=np.zeros(rows, np.int64),
             spread=np.zeros(rows, np.int64),
-            workers=np.zeros(wide, np.int64),
-            servers=np.zeros(wide, np.int64),
-            gains=np.zeros(wide, np.int64),
-            sure=np.zeros(wide, np.int64),
+            workers=np.zeros(by_level, np.int64),
+            servers=np.zeros(by_level, np.int64),
+            gains=np.zeros(by_level, np.int64),
+            sure=np.zeros(by_level, np.int64),
             fresh=np.zeros(rows, np.bool_),
             hulls=np.zeros(rows, np.int64),
             hulls_spread=np.zeros(rows, np.int64),
-            hull=np.zeros(wide, np.int64),
+            hull=np.zeros(by_level, np.int64),
             left=np.zeros(rows, np.int64),
             arrival=np.zeros(rows, np.int64),
             last=np.zeros(rows, np.int64),
@@ -324,32 +326,28 @@ class Book:
 
 
 def upper_hull(workers: Integers, gains: Integers) -> Integers:
-    """Return the levels on the upper hull of a curve through the origin.
+    """Return the levels on the upper hull of a curve through the origin, ascending.
+
+    Points on a straight line of the hull belong to it, within the rounding of gains to units.
 
     Parameters
     ----------
     workers, gains : ndarray of int64, shape (levels,)
         Both strictly ascending.
-
-    Returns
-    -------
-    ndarray of int64
-        Positions, ascending; points on a straight line of the hull belong to it, to within the
-        rounding of gains to whole units.
     """
     x = np.concatenate(([0], workers)).astype(np.float64)
     y = np.concatenate(([0], gains)).astype(np.float64)
     if len(workers) == 1 or (np.diff(y / x.clip(1))[1:] == 0).all():
         return np.arange(len(workers), dtype=np.int64)
     kept = [0]
-    for at in range(1, len(x)):
+    for index in range(1, len(x)):
         while len(kept) > 1:
             a, b = kept[-2], kept[-1]
-            # b lies below the line from a to at, by more than the rounding of gains.
-            line = y[a] + (y[at] - y[a]) * (x[b] - x[a]) / (x[at] - x[a])
+            # Remove b if it lies below the line from a to `index` by more than rounding.
+            line = y[a] + (y[index] - y[a]) * (x[b] - x[a]) / (x[index] - x[a])
             if y[b] + 2.0 < line and y[b] < line * (1.0 - 1e-9):
                 kept.pop()
             else:
                 break
-        kept.append(at)
+        kept.append(index)
     return np.array(kept[1:], dtype=np.int64) - 1

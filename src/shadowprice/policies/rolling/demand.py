@@ -1,4 +1,4 @@
-"""Who has come so far, and what that makes a slot of each resource cost, ranked and paid."""
+"""Demand observed so far, and the prices that follow from it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,18 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _BLANK: Final = 0.25
-"""Horizons without demand that are taken to lie before the first arrival."""
+"""Horizons without demand that are assumed before the first arrival."""
 
 
 class Demand:
-    """The demand of all, which ranks, and, where tenants have shares, of each, which it pays.
+    """Learns prices: from all demand to rank jobs, by tenant to price promises.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    pools : Pools
-        What is priced.
-    quotas : Quotas
-        Shares of tenants.
-    parameters : RollingParameters
-        How prices are learnt, or what they are.
+    Without shares, both are the same.
 
     Attributes
     ----------
     learners : list of PriceLearner
-        Who watches demand: one for each row of ``quotas`` where shares are given, else one of all.
+        One for each row of ``quotas`` if tenants have shares, otherwise one for all demand.
     """
 
     def __init__(
@@ -60,22 +51,24 @@ class Demand:
         return PriceLearner(self._pools, memory * horizon, _BLANK * horizon, part)
 
     def recall(self, before: Self) -> None:
-        """Keep what was learnt on a cluster that has changed."""
+        """Keep the prices learnt before the cluster changed."""
         self._everybody = before._everybody.moved_to(self._pools, self._everything)
         if not self._quotas.given:
             self.learners = [self._everybody]
             return
-        # Tenants come and go: each keeps what was learnt of it, new ones begin with nothing.
-        known: dict[str | None, PriceLearner] = {}
+        # Tenants keep their learnt prices; new tenants start without any.
+        by_owner: dict[str | None, PriceLearner] = {}
         if before._quotas.given:
-            known = dict(zip(_owners(before._cluster), before.learners, strict=True))
+            by_owner = dict(zip(_owners(before._cluster), before.learners, strict=True))
         self.learners = [
-            known[name].moved_to(self._pools, part) if name in known else self._new_learner(part)
+            by_owner[name].moved_to(self._pools, part)
+            if name in by_owner
+            else self._new_learner(part)
             for name, part in zip(_owners(self._cluster), self._quotas.part, strict=True)
         ]
 
     def learn(self, job: Job, slot: int) -> None:
-        """Take an arrival in."""
+        """Record an arrival."""
         self._everybody.learn(job, slot)
         if self._quotas.given:
             self.learners[self._quotas.row_of(self._cluster, job)].learn(job, slot)
@@ -85,21 +78,12 @@ class Demand:
         return self._price(slot, self._everybody)
 
     def costs(self, slot: int, jobs: Jobs, rows: Integers | None = None) -> Floats:
-        """Return what a worker and a parameter server of rows, by default all, cost in a slot.
-
-        Parameters
-        ----------
-        slot : int
-            Now.
-        jobs : Jobs
-            The open jobs.
-        rows : ndarray of int64, shape (rows,), optional
-            Of whom.
+        """Return the cost of a worker and of a parameter server of rows (None: all) in a slot.
 
         Returns
         -------
         ndarray of float64, shape (rows, 2)
-            At the prices of each one's tenant, where shares are given.
+            At the prices of each job's tenant if tenants have shares.
         """
         worker, ps, owner = jobs.worker, jobs.ps, jobs.tenant
         if rows is not None:
@@ -108,21 +92,24 @@ class Demand:
         if not self._quotas.given:
             return costs(self.price(slot), shares)
         price = np.zeros((len(self.learners), self._pools.columns))
-        for at in np.unique(owner).tolist():
-            price[at] = self._price(slot, self.learners[at])
+        for tenant in np.unique(owner).tolist():
+            price[tenant] = self._price(slot, self.learners[tenant])
         return costs(price[owner], shares)
 
     def weights(self, slot: int, jobs: Jobs) -> Floats:
-        """Return the same of all rows for ranking: at one price for all, and never 0."""
+        """Return the weight of a worker and of a PS of all rows, for ranking: above 0.
+
+        Unlike costs, weights use one price for all tenants.
+        """
         return weights(self.price(slot), self._pools.shares(jobs.worker, jobs.ps))
 
     def copy_cost(self, slot: int, job: Job) -> float:
-        """Return what a copy of a bag's tasks costs in a slot."""
+        """Return the cost of a copy of a bag's tasks in a slot."""
         owner = self._quotas.row_of(self._cluster, job)
         return float(costs(self._price(slot, self.learners[owner]), self._of_copy(job))[0, 0])
 
     def copy_weight(self, slot: int, job: Job) -> float:
-        """Return the same for ranking: never 0."""
+        """Return the weight of a copy of a bag's tasks, for ranking: above 0."""
         return float(weights(self.price(slot), self._of_copy(job))[0, 0])
 
     def _of_copy(self, job: Job) -> tuple[Floats, Floats]:
@@ -136,5 +123,5 @@ class Demand:
 
 
 def _owners(cluster: Cluster) -> list[str | None]:
-    """Return whose each row of `Quotas` is; the last is of jobs without a tenant."""
+    """Return the tenant of each row of `Quotas`; None, the last, for jobs without one."""
     return [*(tenant.name for tenant in cluster.tenants), None]

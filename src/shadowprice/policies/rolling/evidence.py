@@ -1,4 +1,4 @@
-"""Whether enough is known of others' demand to promise a job what it would take."""
+"""Check whether the demand observed so far justifies a promise of its size."""
 
 from __future__ import annotations
 
@@ -23,32 +23,26 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _LITTLE: Final = 0.3
-"""Share of what a job would be worth at once below which what it earns is little."""
+"""Share of a job's utility at arrival below which a promise earns little."""
 
 _MUCH: Final = 6.0
-"""How many times as much of the cluster a promise may take that earns more than a little."""
+"""Factor on the size limit of a promise that earns more than a little."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of others' demand, against what a promise would take.
+    """Compares the size of a promise with the demand observed so far.
 
-    Prices are learnt from who has come, and the first meet none. Who has no promise runs as well
-    while nobody comes, so that one which takes more than is known of others' demand only keeps
-    them out: soon so where it is for a little of what the job is worth.
+    Prices are learnt from arrivals, so the first jobs pay none. A job without a promise still runs
+    while capacity is spare. So a promise that is large compared with the observed demand gains
+    little and may keep later jobs out, above all if it earns a small part of the job's utility.
 
     Parameters
     ----------
-    book : Book
-        The open jobs.
-    pools : Pools
-        What is priced.
-    quotas : Quotas
-        Shares of tenants.
     learners : sequence of PriceLearner
-        Who watched demand: one for each row of ``quotas`` where shares are given, else one.
+        One for each row of ``quotas`` if tenants have shares, otherwise one.
     parameters : RollingParameters
-        Where prices are given, or jobs cannot wait, all may be promised what they would earn.
+        With given prices, or if jobs can't wait, every promise is allowed.
     """
 
     book: Book
@@ -58,51 +52,45 @@ class Evidence:
     parameters: RollingParameters
 
     def suffices(self, slot: int, rows: Integers, value: Floats) -> Flags:
-        """Return which jobs may be promised what they would earn.
+        """Return which jobs may be promised.
 
         Parameters
         ----------
-        slot : int
-            Now.
         rows : ndarray of int64, shape (jobs,)
-            Their rows in the book.
+            Rows of the book.
         value : ndarray of float64, shape (jobs,)
-            What they would earn.
-
-        Returns
-        -------
-        ndarray of bool, shape (jobs,)
+            Utility that each would earn.
         """
         parameters = self.parameters
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
-        takes, watched = self._measure(slot, rows)
-        times = np.where(self._little(rows, value), 1.0, _MUCH)
-        return np.asarray(takes <= parameters.evidence * times * watched, np.bool_)
+        size, observed = self._measure(slot, rows)
+        factor = np.where(self._little(rows, value), 1.0, _MUCH)
+        return np.asarray(size <= parameters.evidence * factor * observed, np.bool_)
 
     def suffices_for(self, slot: int, row: int, found: Offer) -> bool:
-        """Return the same of one job."""
+        """Return whether one job may be promised."""
         return bool(self.suffices(slot, np.array([row]), np.array([found.utility]))[0])
 
     def refusal(self, slot: int, row: int, found: Offer) -> Refusal:
-        """Return that too little is known to promise a job what it could have."""
+        """Return the refusal of a promise that is too large for the observed demand."""
         rows = np.array([row])
-        takes, watched = self._measure(slot, rows)
+        size, observed = self._measure(slot, rows)
         little = self._little(rows, np.array([found.utility]))
-        return early(found, float(takes[0]), float(watched[0]), little=bool(little[0]))
+        return early(found, float(size[0]), float(observed[0]), little=bool(little[0]))
 
     def _little(self, rows: Integers, value: Floats) -> Flags:
-        """Return which jobs would earn little of what they would be worth at once."""
+        """Return which jobs would earn little of their utility at arrival."""
         return np.asarray(value < _LITTLE * self.book.at_once[rows], np.bool_)
 
     def _measure(self, slot: int, rows: Integers) -> tuple[Floats, Floats]:
-        """Return what rows take at least, and for how long demand was watched: slots of all."""
+        """Return the minimum size of each promise and the time observed, in cluster slots."""
         jobs, quotas = self.book.jobs, self.quotas
         shares = self.pools.shares(jobs.worker[rows], jobs.ps[rows])
-        watched = np.array([learner.watched(slot) for learner in self.learners])
+        observed = np.array([learner.watched(slot) for learner in self.learners])
         owner = jobs.tenant[rows] if quotas.given else np.zeros(len(rows), np.int64)
-        if quotas.given:  # of what the tenant may have
+        if quotas.given:  # relative to the part of the cluster that the tenant may have
             part = np.maximum(quotas.part[owner], 1e-12)
             part = np.tile(part, self.pools.columns // part.shape[1])
             shares = (shares[0] / part, shares[1] / part)
-        return least_use(jobs, rows, *shares), watched[owner]
+        return least_use(jobs, rows, *shares), observed[owner]

@@ -1,4 +1,4 @@
-"""Arrays that hold one way to lay jobs out, and grow with them."""
+"""A joint plan of jobs as arrays, which grow with it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from shadowprice.kernels.revision.timeline import Timeline, new_timeline
 Integers = NDArray[np.int64]
 
 _RUNS: Final = 256
-"""Most runs of equal slots in a plan."""
+"""Maximum number of runs of equal slots in a plan."""
 
 
 class Layout:
-    """One timeline with the plans in it.
+    """A timeline with the plans in it.
 
-    It is kept (pickled) without the space that nothing uses.
+    Pickles omit unused space.
 
     Parameters
     ----------
-    most, width : int
-        Intervals, and groups of equal servers in each, that there is room for.
+    most : int
+        Maximum number of intervals.
+    width : int
+        Maximum number of groups of equal servers in an interval.
     share, common : ndarray of int64
-        What tenants own, and what nobody does; see `Timeline`.
+        As in `Timeline`.
 
     Attributes
     ----------
     line : Timeline
-        Room over time.
+        Free capacity over time.
     steps : Steps
-        Plans of the rows that are laid out.
+        Plans by row.
     log : Log
-        What the first slot holds, in the order in which it was packed.
-    order : ndarray of int64, shape (laid out,)
-        Rows in the order in which they were laid out.
+        Allocations of the first slot, in packing order.
+    order : ndarray of int64, shape (planned,)
+        Rows in planning order.
     """
 
     def __init__(self, most: int, width: int, share: Integers, common: Integers) -> None:
@@ -78,7 +80,7 @@ class Layout:
         self.order = state["order"]  # type: ignore[assignment]
 
     def reserve(self, rows: int, entries: int) -> None:
-        """Make room for the plans of so many rows, and for so many entries of the log."""
+        """Allocate space for plans of so many rows and entries of the log; keep the content."""
         steps, log, width = self.steps, self.log, min(self.most, _RUNS)
         if steps.until.shape != (rows, width):
             self.steps = Steps(
@@ -97,30 +99,29 @@ class Layout:
             )
 
     def grow(self, most: int) -> None:
-        """Make room for so many intervals; plans that are written stay."""
+        """Allocate space for ``most`` intervals; keep the plans."""
         old = self.line
-        fresh = new_timeline(most, old.servers.shape[1], old.share, old.common)
-        fresh.used[:] = old.used
-        # What nothing uses is not even touched: there is far more room than plans take, and to
-        # write zeros into all of it would hold up whoever submits at that moment.
+        larger = new_timeline(most, old.servers.shape[1], old.share, old.common)
+        larger.used[:] = old.used
+        # Copy used states only: writing to the rest, which is most of it, would delay a submission.
         states = int(old.used[1]) + 1
-        for new_array, old_array in zip(fresh[1:8], old[1:8], strict=True):
-            kept = old_array[:states]
-            new_array[: len(kept)] = kept
-        self.line, self.most = fresh, most
+        for new_array, old_array in zip(larger[1:8], old[1:8], strict=True):
+            used = old_array[:states]
+            new_array[: len(used)] = used
+        self.line, self.most = larger, most
 
 
 def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
-    """Return a larger array that begins with what was there."""
-    whole = tuple(map(max, array.shape, shape))
-    larger = np.full(whole, value, np.int64) if value else np.zeros(whole, np.int64)
+    """Return a larger array that starts with the content of the old one."""
+    larger_shape = tuple(map(max, array.shape, shape))
+    larger = np.full(larger_shape, value, np.int64) if value else np.zeros(larger_shape, np.int64)
     larger[tuple(slice(size) for size in array.shape)] = array
     return larger
 
 
 def _wider(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
-    """Return a larger array of zeros with the rows that hold runs."""
+    """Return a larger array of zeros with the runs of each row."""
     larger = np.zeros(shape, np.int64)
-    rows, most = np.flatnonzero(runs > 0), int(runs.max(initial=0))
-    larger[rows, :most] = array[rows, :most]
+    rows, count = np.flatnonzero(runs > 0), int(runs.max(initial=0))
+    larger[rows, :count] = array[rows, :count]
     return larger

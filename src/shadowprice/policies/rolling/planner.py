@@ -1,4 +1,4 @@
-"""All promised jobs laid out together, and what their plans leave to others."""
+"""The joint plan of all promised jobs, and the capacity that it leaves."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _GROUPS: Final = 512
-"""Most groups of equal servers in an interval, or as many as kinds; beyond, room is given up."""
+"""Maximum groups of equal servers in an interval, or as many as kinds; others are dropped."""
 _ORDERS: Final = 3
-"""Times that a job without a plan is moved to the front before its plan of before is kept."""
+"""Maximum number of planning orders that are tried before a joint plan is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Offer:
     Parameters
     ----------
     end : int
-        Completion slot that was asked for.
+        Latest completion slot that was tried.
     ceiling : int
-        Its most workers, as a position on the hull.
+        Position on the job's hulls of the highest level that the plan takes.
     done : int
-        Slot in which the plan completes.
+        Completion slot of the plan.
     utility, cost : float
-        What that is worth, and what it costs at the prices of the moment.
+        Utility of completing then, and the plan's cost at current prices.
     """
 
     end: int
@@ -64,7 +64,7 @@ class Offer:
 
 
 class Beside(Enum):
-    """Who else is there when room is counted."""
+    """Plans that count as using capacity: all, those of bags and pinned jobs, or none."""
 
     ALL = "all"
     BAGS = "bags"
@@ -74,22 +74,10 @@ class Beside(Enum):
 class Planner:
     """Keeps the plans of promised jobs, each slot packed server by server.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    book : Book
-        The open jobs.
-    bags : BagBook
-        The open bags of tasks: what their plans hold is no room for anybody else.
-    quotas : Quotas
-        What promises to each tenant may hold.
-
     Attributes
     ----------
     stays : Stays
-        Promised jobs that are planned to stay where they stand; who has such a plan is laid out by
-        nothing else.
+        Pinned plans. A job with a pinned plan has no other one.
     """
 
     def __init__(self, cluster: Cluster, book: Book, bags: BagBook, quotas: Quotas) -> None:
@@ -127,7 +115,7 @@ class Planner:
 
     @property
     def layout(self) -> Layout:
-        """The timeline in force."""
+        """The joint plan in force."""
         return self._current
 
     @property
@@ -136,18 +124,18 @@ class Planner:
         return self._room
 
     def lose(self, server: int) -> None:
-        """Take a server out."""
+        """Mark a server as lost, and remove its pinned plans."""
         self._up[server] = False
         self.stays.lose(server)
         self._kind_count[self._cluster.kinds[server]] -= 1
 
     def restore(self, server: int) -> None:
-        """Bring a lost server back."""
+        """Mark a lost server as up."""
         self._up[server] = True
         self._kind_count[self._cluster.kinds[server]] += 1
 
     def promised(self) -> Integers:
-        """Return the rows of promised jobs, the earliest promise first; then the least slack."""
+        """Return the rows of promised jobs without pinned plans, by promise, then by slack."""
         return self._by_promise(self.owed(stays=False))
 
     def _by_promise(self, owed: NDArray[np.bool_]) -> Integers:
@@ -158,9 +146,9 @@ class Planner:
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
 
     def owed(self, *, stays: bool = True) -> NDArray[np.bool_]:
-        """Return which rows are promised, and not expected to be done with the slot under way.
+        """Return which rows have a promise and work left after the slot under way.
 
-        Whether those count that are planned to stay where they stand.
+        Without ``stays``, jobs with pinned plans are left out.
         """
         owed = np.asarray((self._book.promise >= 0) & (self._book.jobs.left > 0))
         if self.stays.plans and not stays:
@@ -168,10 +156,10 @@ class Planner:
         return owed
 
     def barred(self, now: int) -> NDArray[np.bool_]:
-        """Return to which levels jobs may not rise in the coming slot; empty where to all.
+        """Return the levels that jobs may not scale up to in the next slot; empty without limits.
 
-        Who stays has to be done by when its plan ends. A promised job whose plan counts on a free
-        start later may start now only where that makes up for it.
+        A pinned job has to complete by its plan's end. A promised job whose plan counts on a free
+        first start later may start now only if the slot's progress makes up for that.
         """
         book, jobs = self._book, self._book.jobs
         barred = self.stays.barred(now)
@@ -183,34 +171,37 @@ class Planner:
             barred = np.zeros(jobs.gains.shape, np.bool_)
         steps = self._current.steps
         first = steps.level[rows, np.argmax(steps.level[rows] >= 0, axis=1)]
-        counted = jobs.gains[rows, first] - jobs.sure[rows, first]
-        barred[rows] |= jobs.gains[rows] < np.minimum(counted, jobs.left[rows])[:, None]
+        bonus = jobs.gains[rows, first] - jobs.sure[rows, first]
+        barred[rows] |= jobs.gains[rows] < np.minimum(bonus, jobs.left[rows])[:, None]
         return barred
 
-    # ---------------------------------------------------------------- laying out
+    # ---------------------------------------------------------------- joint plans
 
     def renew(
         self, now: int, *, revise: bool, steady: bool = False, least: bool = False
     ) -> list[int]:
-        """Lay all promised jobs out from a slot on.
+        """Replan all promised jobs from a slot on.
+
+        Tried in order: the earlier plans (if ``steady``), joint plans around each set of pinned
+        plans, the earlier plans, and a joint plan without pinned plans. If all fail, jobs without
+        a plan are skipped.
 
         Parameters
         ----------
         now : int
-            The coming slot.
+            The next slot.
         revise : bool
-            Whether plans may move; else each keeps the part of its plan that is not over.
+            Whether plans may move; otherwise each job keeps the rest of its plan.
         steady : bool
-            Whether they move only where that does not complete the work any more.
+            Whether plans move only if they don't complete the work any more.
         least : bool
-            Whether those who stay had better hold no more than they need, as somebody asks for
-            room; else they stay as they are where all can.
+            Whether pinned jobs should use the fewest workers, to leave capacity for arrivals;
+            otherwise they keep their current placement if they can.
 
         Returns
         -------
         list of int
-            Rows that find no plan within their promises: none, unless servers were lost or work
-            was misstated.
+            Rows without a plan: none, unless servers were lost or work was misstated.
         """
         stays, order = self.stays, self._by_promise(self.owed())
         going_on = stays.plans
@@ -240,44 +231,44 @@ class Planner:
         return self._lay(now, self.promised(), go_on=True)
 
     def admits(self, now: int, row: int, promise: int) -> int | None:
-        """Lay out all promised jobs and one more together; keep that, and the promise, if it goes.
+        """Plan all promised jobs and one more jointly; keep that plan and the promise if all fit.
 
         Returns
         -------
         int or None
-            A row that finds no plan then, None if all do.
+            A row without a plan, None if all have one.
         """
         book = self._book
         book.promise[row] = promise
         failed = self._join(now, self.promised())
         if failed is not None and self.stays.plans:
-            # Those who hold little for long may be done sooner as they stand; or they have to move.
-            stays, before = self.stays, self.stays.plans
-            here = stays.choices(now, self._by_promise(self.owed()), before)
-            for stays.plans in (next(here), {}):
+            # Pinned jobs with few workers may end sooner with all they have, or have to move.
+            stays, previous = self.stays, self.stays.plans
+            choices = stays.choices(now, self._by_promise(self.owed()), previous)
+            for stays.plans in (next(choices), {}):
                 if self._join(now, self.promised()) is None:
                     return None
-            stays.plans = before
+            stays.plans = previous
         if failed is not None:
             book.promise[row] = -1
         return failed
 
     def fits(self, now: int, rows: Integers, due: Integers) -> bool:
-        """Lay all promised jobs and others out together; keep that if it goes.
+        """Plan all promised jobs and others jointly; keep that plan if all fit.
 
         Parameters
         ----------
         now : int
-            The coming slot.
+            The next slot.
         rows : ndarray of int64, shape (jobs,)
-            The others, who are promised nothing by that.
+            The others, which get no promise.
         due : ndarray of int64, shape (jobs,)
-            Slot by the end of which each is to be complete.
+            Slot by whose end each has to complete.
         """
         book = self._book
         book.promise[rows] = due
         order = self.promised()
-        # Most tries fail, and most of those by sums alone.
+        # Most attempts fail, and most of those in total capacity already.
         capacity = (self._kind_free.astype(np.float64) * self._kind_count[:, None]).sum(axis=0)
         fits = not overfull(book.jobs, order, book.promise, now, capacity)
         fits = fits and self._join(now, order) is None
@@ -285,19 +276,14 @@ class Planner:
         return fits
 
     def offer(self, row: int, price: Floats) -> Offer | None:
-        """Return the plan of largest payoff in what the layout leaves, None if there is none.
+        """Return the plan with the largest payoff beside the joint plan; None if there is none.
 
-        Parameters
-        ----------
-        row : int
-            The job.
-        price : ndarray of float64, shape (2,)
-            Price of a worker and of a parameter server in a slot.
+        ``price`` has the prices of a worker and of a parameter server in a slot.
         """
         return self._offer(self._current, row, price)
 
     def alone(self, now: int, row: int, price: Floats) -> Offer | None:
-        """Return the plan of largest payoff, were nobody else there."""
+        """Return the plan with the largest payoff if no other job existed; None if none."""
         self._clear(self._other, now, others=False)
         return self._offer(self._other, row, price)
 
@@ -305,35 +291,25 @@ class Planner:
 
     @property
     def whole(self) -> bool:
-        """Whether no server is out."""
+        """Whether all servers are up."""
         return bool(self._up.all())
 
     def standing(self) -> Integers:
-        """Return what training jobs hold where they stand now, shape (servers, resources)."""
+        """Return the current usage of training jobs, shape (servers, resources)."""
         book = self._book
         return book.table.held(book.jobs, self._cluster.capacity.shape)
 
     def beside_bags(self, now: int, *, revise: bool) -> bool:
-        """Lay promised jobs out around the plans of bags as they are now; keep that if it goes."""
+        """Replan promised jobs around the plans of bags; keep that plan if all fit."""
         if revise and self._join(now, self.promised()) is None:
             return True
         return self._keep(now)
 
     def room_for_copies(self, now: int, job: Job, end: int, most: int, beside: Beside) -> Integers:
-        """Return how many copies of a bag's tasks find room in each slot before ``end``.
+        """Return how many copies of a bag's tasks fit in each slot before ``end``.
 
-        Parameters
-        ----------
-        now : int
-            The coming slot.
-        job : Job
-            The bag.
-        end : int
-            The slot after the last one that is looked at.
-        most : int
-            Copies that are counted.
-        beside : Beside
-            Who is there.
+        The result counts at most ``most`` copies a slot. ``beside`` selects the plans that count as
+        using capacity.
         """
         layout = self._current
         if beside is not Beside.ALL:
@@ -345,27 +321,34 @@ class Planner:
         return rooms
 
     def earliest(self, row: int) -> int | None:
-        """Return the first slot in which a job could complete beside the layout, worth or not."""
+        """Return the first slot in which a job could complete beside the joint plan."""
         jobs = self._book.jobs
         line, final = self._current.line, self._book.final
-        found = []
-        for way in range(ways(jobs, row)):
-            known = rooms(line, jobs, row, way, final + 1, self.shared, self._room)
-            top = jobs.hull[row, hull_of(jobs, row, way)[1] - 1]
+        slots = []
+        for mode in range(ways(jobs, row)):
+            intervals = rooms(line, jobs, row, mode, final + 1, self.shared, self._room)
+            top = jobs.hull[row, hull_of(jobs, row, mode)[1] - 1]
             first = jobs.gains[row] if jobs.fresh[row] else jobs.sure[row]
             done = completes_fresh(
-                line.start, known, self._room, jobs.sure[row], first, top, jobs.left[row], final + 1
+                line.start,
+                intervals,
+                self._room,
+                jobs.sure[row],
+                first,
+                top,
+                jobs.left[row],
+                final + 1,
             )
             if done >= 0:
-                found.append(int(done))
-        return min(found, default=None)
+                slots.append(int(done))
+        return min(slots, default=None)
 
     def _offer(self, layout: Layout, row: int, price: Floats) -> Offer | None:
-        found = offer(layout.line, self._book.jobs, row, price, self.shared, self._room)
-        return None if found[0] < 0 else Offer(*found)
+        result = offer(layout.line, self._book.jobs, row, price, self.shared, self._room)
+        return None if result[0] < 0 else Offer(*result)
 
     def take(self, row: int, found: Offer) -> bool:
-        """Enter an offer into the layout that it was made for, right after it was made."""
+        """Add an offer to the joint plan that it was made for; no other call may come between."""
         layout = self._current
         entered = enter(
             layout.line, self._book.jobs, row, found.ceiling, found.done, self._room,
@@ -375,10 +358,13 @@ class Planner:
             layout.order = np.append(layout.order, row)
         return bool(entered)
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- planning
 
     def _join(self, now: int, order: Integers) -> int | None:
-        """Lay jobs out by promise, then with those in front that found no plan; see `admits`."""
+        """Plan jobs by promise; after each failure, again with the job without a plan in front.
+
+        Returns the first row that had no plan, None if all fit in the end.
+        """
         first = None
         for _ in range(_ORDERS):
             failed = self._lay(now, order, go_on=False)
@@ -389,7 +375,7 @@ class Planner:
         return first
 
     def _lay(self, now: int, order: Integers, *, go_on: bool) -> list[int]:
-        """Lay jobs out in this order; keep that if all find a plan, or if it goes on.
+        """Plan jobs in order; keep the plan if all fit, or in any case with ``go_on``.
 
         Returns
         -------
@@ -409,31 +395,35 @@ class Planner:
         return [int(row) for row in failed[:count]]
 
     def _keep(self, now: int) -> bool:
-        """Carry the plans of before over to a new slot; False where that is not possible."""
-        before, target = self._current, self._other
+        """Carry the earlier plans over to a new slot; return False if that is impossible."""
+        previous, target = self._current, self._other
         promised = self.owed(stays=False)
-        kept = before.order[promised[before.order]]
+        kept = previous.order[promised[previous.order]]
         if len(kept) < int(promised.sum()):
             return False
         self._clear(target, now)
         done = lay_out_again(
-            target.line, self._book.jobs, kept, before.steps, target.steps, target.log
+            target.line, self._book.jobs, kept, previous.steps, target.steps, target.log
         )
         if done < len(kept):
             return False
         target.order = kept
-        self._current, self._other = target, before
+        self._current, self._other = target, previous
         return True
 
     def _clear(self, layout: Layout, now: int, *, others: bool = True) -> None:
+        """Reset a layout to free capacity from a slot on.
+
+        Bags and pinned jobs use theirs, unless ``others`` is False.
+        """
         self.reserve()
         layout.log.used[0] = 0
         layout.log.level[:] = -1
         if others and (self._bags.plans or self.stays.plans):
             starts = starts_of(now, self._bags, self.stays)
             self._grow(4 * len(self._book.table.rows) + 16 + 2 * len(starts))
-            whole = np.where(self._up[:, None], self._cluster.capacity, 0)
-            begin(layout.line, starts, self._bags, self.stays, whole, self._roles, self._up)
+            capacity = np.where(self._up[:, None], self._cluster.capacity, 0)
+            begin(layout.line, starts, self._bags, self.stays, capacity, self._roles, self._up)
             for row, plan in self.stays.plans.items():
                 layout.log.level[row] = plan.level
         else:
@@ -442,23 +432,23 @@ class Planner:
         layout.order = np.zeros(0, np.int64)
 
     def reserve(self) -> None:
-        """Make room for the plans of all open jobs; what is written stays."""
+        """Allocate space for the plans of all open jobs; keep the content."""
         rows = self._book.rows
         self._grow(4 * len(self._book.table.rows) + 16)
-        # A job is entered once, and rises by a level at least whenever it is again: in two entries.
-        most = 2 * (int(self._book.jobs.levels.sum()) + rows)
-        entries = min(3 * rows + int(self._kind_count.sum()) * 64, most) + 64
+        # A job is logged once, and again whenever it scales up, each time in at most two entries.
+        maximum = 2 * (int(self._book.jobs.levels.sum()) + rows)
+        entries = min(3 * rows + int(self._kind_count.sum()) * 64, maximum) + 64
         for layout in (self._current, self._other):
             layout.reserve(rows, entries)
 
     def _grow(self, intervals: int) -> None:
-        """Make room for so many intervals in both layouts; plans that are written stay."""
+        """Allocate space for so many intervals in both layouts; keep the plans."""
         if intervals <= self._current.most:
             return
-        most = 1 << (intervals - 1).bit_length()
+        size = 1 << (intervals - 1).bit_length()
         for layout in (self._current, self._other):
-            layout.grow(most)
-        self._room = np.zeros(most + 1, np.int64)
+            layout.grow(size)
+        self._room = np.zeros(size + 1, np.int64)
 
     def _new_layout(self, most: int) -> Layout:
         return Layout(most, self._width, self._quotas.share, self._quotas.common)

@@ -1,4 +1,4 @@
-"""`rolling`: promises at submission, plans revised at learnt prices, nothing left idle."""
+"""`rolling`: completion promises, plans revised at learnt prices, work conservation."""
 
 from __future__ import annotations
 
@@ -55,11 +55,13 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _ENDLESS: Final = 3
-"""A generation that has run this many times as long as its job states seems to never end."""
+"""A generation that has run this many times its stated duration counts as endless."""
 
 _FEW: Final = 16
-"""Waiting jobs, at most, that are laid out together: more are a rush, for which promised jobs had
-better keep their slack, and which costs most to lay out."""
+"""Maximum number of waiting jobs that are planned jointly with promised ones.
+
+More jobs are a rush, in which promised jobs should keep their slack. Such a plan is also slow.
+"""
 
 _FELL_SHORT: Final = "less was done than was planned"
 
@@ -70,25 +72,25 @@ _PAST_END: Final = "the timespan ends before the slot that it was promised for"
 _ENDED: Final = "the timespan ended"
 
 _NEARLY_ALL: Final = 0.999
-"""Share of a slot that a start or a move costs at most: what begins now goes on in the next slot,
-so it is worth more than a server that stands idle, though it comes to nothing in this one."""
+"""Maximum share of a slot that a start or a move costs when steps are ranked.
+
+A job whose start takes the whole slot goes on in the next one. That is better than an idle server,
+so the step must keep a positive value.
+"""
 
 
 class Rolling(Reactive[RollingParameters]):
-    """Promises what it can keep, and revises how it keeps it; see ``docs/policies/rolling.md``.
+    """Promises completion slots and replans within them; see ``docs/policies/rolling.md``.
 
-    Jobs that arrive together are considered together, the one that earns most by its share first.
-    Each is promised the completion of largest payoff at the learnt shadow prices if its utility is
-    above what it costs and all promises can be kept together; otherwise it waits. When a slot
-    begins, promised jobs are laid out with the fewest workers that keep their promises, waiting
-    jobs in what that leaves, and what is left of the slot goes where it brings most.
+    Jobs that arrive together are considered in order of utility density. Each is offered the plan
+    with the largest payoff at the learnt shadow prices. It is promised if its utility exceeds its
+    cost and all promises can be kept together; otherwise it waits.
 
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster; the job set is not looked at.
-    parameters : RollingParameters
-        What was set.
+    When a slot begins, promised jobs are replanned with the fewest workers that keep their
+    promises. Waiting jobs are planned in the remaining capacity. What is still free in the slot is
+    allocated to the steps up of the highest value.
+
+    The job set of the context is ignored: prices are learnt from jobs that have arrived.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -115,11 +117,11 @@ class Rolling(Reactive[RollingParameters]):
         self._too_many: frozenset[str] | None = None
 
     def _recall(self, before: Self) -> None:
-        """Keep the prices as learnt."""
+        """Keep the learnt prices."""
         self._demand.recall(before._demand)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Take in a job with its promise and where it stands."""
+        """Add an open job with its promise, plan and placement."""
         if state.job.bag is not None:
             self._bags.resume(state, before._bags, view.slot)
         else:
@@ -133,7 +135,7 @@ class Rolling(Reactive[RollingParameters]):
             self._forget(name)
 
     def _forget(self, name: str) -> None:
-        """Forget a training job, if the policy knows it."""
+        """Remove a training job, if the policy knows it."""
         self._planner.stays.remove(self._book.table.rows.get(name, -1))
         self._book.remove(name)
 
@@ -158,30 +160,31 @@ class Rolling(Reactive[RollingParameters]):
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         del view
-        if not isinstance(event, JobsArrived):  # their plans are laid out already
+        if not isinstance(event, JobsArrived):  # arrivals were planned when they were answered
             self._laid_out_for = None
         yield from ()
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
-        """Return the price of all of each server's resources in the coming slot."""
+        """Return the price of all of each server's resources in the next slot."""
         return self._pools.of_servers(self._demand.price(view.slot))
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return what would be decided about a job if it arrived now; leaves no trace."""
-        del explained  # the reason comes with the decision
+        """Return the decision on a job if it arrived now; changes no state."""
+        del explained  # a refusal always carries its reason
+        # Immutable objects needn't be copied.
         shared = (self._cluster, *self._book.table.jobs, *self._bags.jobs.values())
-        twin = copy.deepcopy(self, {id(part): part for part in shared})
+        clone = copy.deepcopy(self, {id(item): item for item in shared})
         decision = next(
-            decision for decision in twin._arrive(view, (job,)) if decision.job == job.name
+            decision for decision in clone._arrive(view, (job,)) if decision.job == job.name
         )
         return Quote.of(decision, view.slot)
 
     # ---------------------------------------------------------------- submission
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        """Answer jobs that arrive together, the one that earns most by its share first."""
+        """Answer jobs that arrive together, in order of utility density."""
         slot = view.slot
-        # A live job may make less than it states: what it could do without is its margin there.
+        # Live jobs (`steady`) keep spare workers: they may be slower than stated.
         yield from self._lay_out(view, slot, least=not self._parameters.steady)
         training = [job for job in jobs if job.bag is None]
         for job in training:
@@ -189,84 +192,86 @@ class Rolling(Reactive[RollingParameters]):
         self._planner.reserve()
         rows = {job.name: self._book.table.rows[job.name] for job in training}
         if len(jobs) > 1:
-            rated = self._densities(slot, jobs, list(rows.values()))
-            jobs = sorted(jobs, key=lambda job: -rated[job.name])
+            density = self._densities(slot, jobs, list(rows.values()))
+            jobs = sorted(jobs, key=lambda job: -density[job.name])
         for job in jobs:
             if job.bag is None:
                 yield self._answer(slot, job, rows[job.name])
             else:
                 yield self._copies.answer(slot, job, self._pools.capacity())
-        for job in jobs:  # nobody bids against himself
+        for job in jobs:  # learnt after the answers: a job doesn't bid against itself
             self._demand.learn(job, slot)
 
     def _densities(self, slot: int, jobs: Sequence[Job], rows: Sequence[int]) -> dict[str, float]:
-        """Return what each of some jobs earns by its share; rows are those of training jobs."""
+        """Return the utility density of each job; ``rows`` are those of its training jobs."""
         weight = self._demand.weights(slot, self._book.jobs)
-        found, _ = densities(self._book.jobs, np.array(rows, np.int64), slot, weight)
-        rated = {self._book.name(row): value for row, value in zip(rows, found, strict=True)}
+        values, _ = densities(self._book.jobs, np.array(rows, np.int64), slot, weight)
+        by_name = {self._book.name(row): density for row, density in zip(rows, values, strict=True)}
         for job in jobs:
             if job.bag is not None:
-                rated[job.name] = self._copies.density(
+                by_name[job.name] = self._copies.density(
                     slot, job, self._demand.copy_weight(slot, job)
                 )
-        return rated
+        return by_name
 
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
-        """Return a promise if the job is worth its price; else whether it waits."""
+        """Return a promise if the job is worth its price; otherwise queue or refuse it."""
         done = slot + job.fastest_slots - 1
         if self._book.jobs.last[row] < done:
             self._forget(job.name)
-            ends = self._book.ends_first(job, done)
-            return Reject(job.name, past_end(job, slot) if ends else worthless(job, slot))
+            ends_first = self._book.ends_first(job, done)
+            return Reject(job.name, past_end(job, slot) if ends_first else worthless(job, slot))
         answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
             return answer
-        # What even the whole cluster cannot do in time it will not do by waiting.
-        hopeless = (
+        # A job that is too late even alone on all servers doesn't get faster by waiting. With a
+        # restart loss it may, because its plan counts restarts that may not happen.
+        infeasible = (
             answer.reason is Reason.TOO_LATE
             and self._pools.whole
             and not self._book.loss[row]
-            and not self._quotas.given  # it may run on what others leave
+            and not self._quotas.given  # a waiting job may use shares of other tenants
         )
-        if self._parameters.standby and not hopeless:
+        if self._parameters.standby and not infeasible:
             return Queue(job.name, f"waits without a promise: {answer.message}")
         self._forget(job.name)
         return Reject(job.name, answer)
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
-        """Return a promise for a new job and keep its plan, or why there is none."""
+        """Return a promise for a new job and record its plan, or return the refusal."""
         price = self._demand.costs(slot, self._book.jobs, np.array([row]))[0]
-        found = self._planner.offer(row, price)
-        lightly = False  # it is worth its price, but that says little
-        if found is not None and found.utility > found.cost:
-            lightly = not self._evidence.suffices_for(slot, row, found)
-            if not lightly and self._planner.take(row, found):
-                return self._promise(slot, row, found)
-        best = self._planner.alone(slot, row, price)
-        if best is None and self._book.loss[row] >= self._parameters.restart_limit:
+        offer = self._planner.offer(row, price)
+        lacks_evidence = False  # worth its price, but too little demand is known
+        if offer is not None and offer.utility > offer.cost:
+            lacks_evidence = not self._evidence.suffices_for(slot, row, offer)
+            if not lacks_evidence and self._planner.take(row, offer):
+                return self._promise(slot, row, offer)
+        alone = self._planner.alone(slot, row, price)
+        if alone is None and self._book.loss[row] >= self._parameters.restart_limit:
             return unsettled(self._book.loss[row], self._parameters.restart_limit)
-        if best is None:
+        if alone is None:
             return too_late(
                 self._book.name(row),
                 slot,
                 shares=self._quotas.given,
                 ends=self._book.until is not None,
             )
-        if best.utility <= best.cost:
-            return dear(best)
-        if not self._evidence.suffices_for(slot, row, best):
-            return self._evidence.refusal(slot, row, best)
+        if alone.utility <= alone.cost:
+            return dear(alone)
+        if not self._evidence.suffices_for(slot, row, alone):
+            return self._evidence.refusal(slot, row, alone)
         obstacle: int | None = None
         if self._parameters.revision:
-            obstacle = self._planner.admits(slot, row, self._promise_slot(slot, row, best))
+            obstacle = self._planner.admits(slot, row, self._promise_slot(slot, row, alone))
             if obstacle is None:
-                return self._promise(slot, row, best)
-        if found is not None:
-            return self._evidence.refusal(slot, row, found) if lightly else dear(found)
+                return self._promise(slot, row, alone)
+        if offer is not None:
+            return self._evidence.refusal(slot, row, offer) if lacks_evidence else dear(offer)
         holder = None if obstacle is None or obstacle == row else self._book.name(obstacle)
-        return crowded(best, holder, self._planner.earliest(row))
+        return crowded(alone, holder, self._planner.earliest(row))
 
     def _promise(self, slot: int, row: int, found: Offer) -> Promise:
+        """Record and return the promise of a plan."""
         completion = self._promise_slot(slot, row, found)
         self._book.promise[row] = completion
         return Promise(
@@ -279,11 +284,11 @@ class Rolling(Reactive[RollingParameters]):
         )
 
     def _promise_slot(self, slot: int, row: int, found: Offer) -> int:
-        """Return the last slot that is worth as much as the one planned, within reason."""
+        """Return the last slot whose utility is within ``slack`` of the plan's; see `due`."""
         horizon, slack = self._cluster.horizon, self._parameters.slack
         return int(due(self._book.jobs, row, slot, found.done, horizon, slack))
 
-    # ---------------------------------------------------------------- the coming slot
+    # ---------------------------------------------------------------- the next slot
 
     def _begin(self, view: View) -> Iterator[Decision]:
         slot = view.slot
@@ -294,8 +299,8 @@ class Rolling(Reactive[RollingParameters]):
         if book.until is not None and slot >= book.until:
             yield from self._take_back_promises()
             return
-        # Laid out while the slot before was under way: now it is known. Or for who might come: now
-        # those who stay may as well stay as they are.
+        # Replan if the last plan estimated the progress of the slot before, which is known now, or
+        # if pinned jobs gave workers up for arrivals, which have been answered.
         if self._expected or self._leanly:
             self._laid_out_for = None
         yield from self._lay_out(view, slot)
@@ -304,23 +309,23 @@ class Rolling(Reactive[RollingParameters]):
         yield from self._revise_bags(view, slot)
         rows = book.table.in_order()
         waiting = rows[book.promise[rows] < 0]
-        rated, _ = densities(book.jobs, waiting, slot, weight)
-        waiting = waiting[np.argsort(-rated, kind="stable")]
-        crowd = len(waiting) > self._parameters.waiting
+        density, _ = densities(book.jobs, waiting, slot, weight)
+        waiting = waiting[np.argsort(-density, kind="stable")]
+        is_rush = len(waiting) > self._parameters.waiting
         waiting = waiting[: self._parameters.waiting]
-        result = yield from self._plan_waiting(slot, waiting)
+        plans = yield from self._plan_waiting(slot, waiting)
         if (yield from self._plan_bags(slot, free=True)):
-            # Everything was laid out around what starts: who waits is planned in what is left.
+            # Promised jobs were replanned around the new bags, so plans of waiting jobs are gone.
             waiting = waiting[book.promise[waiting] < 0]
-            result = self._plan(slot, waiting, self._planner.layout.line)
-        planned = result[:, 0] >= 0
-        if not (crowd or self._quotas.given or self._parameters.steady):
-            together = self._lay_out_together(slot, waiting, result)
-            planned = planned if together is None else together
+            plans = self._plan(slot, waiting, self._planner.layout.line)
+        planned = plans[:, 0] >= 0
+        if not (is_rush or self._quotas.given or self._parameters.steady):
+            joint = self._lay_out_together(slot, waiting, plans)
+            planned = planned if joint is None else joint
         layout = self._planner.layout
         line = layout.line
         if self._quotas.given:
-            # Tenants come first in their shares; only then may others have what is left of them.
+            # Tenants come first in their own shares. Other tenants' jobs get what remains unused.
             self._fill(slot, rows, weight, line)
             line = line._replace(share=self._quotas.share[:0])
             self._plan(slot, waiting[~planned & (layout.log.level[waiting] < 0)], line)
@@ -330,31 +335,31 @@ class Rolling(Reactive[RollingParameters]):
         yield from self._copies.start(slot)
 
     def _take_back_promises(self) -> Iterator[Decision]:
-        """Take back every promise: the timespan is over, and nothing runs."""
+        """Withdraw every promise: the timespan is over, and nothing runs."""
         rows = self._book.table.in_order()
         for row in rows[self._book.promise[rows] >= 0].tolist():
             self._book.promise[row] = -1
             yield Promise(self._book.name(row), None, message=f"{_ENDED}: it waits")
 
     def _revise_bags(self, view: View, slot: int) -> Iterator[Decision]:
-        """Give up, promise and move bags of tasks before waiting jobs are planned."""
+        """Abandon, advance and promise bags of tasks, before waiting jobs are planned."""
         if self._bags.jobs:
             yield from self._copies.give_up(view)
             self._copies.advance(slot, self._pools.capacity())
             yield from self._plan_bags(slot, free=False)
 
     def _plan_bags(self, slot: int, *, free: bool) -> Generator[Decision, None, bool]:
-        """Plan waiting bags; return whether any was promised. See `Copies.plan_waiting`."""
+        """Promise waiting bags; return whether any was promised. See `Copies.plan_waiting`."""
         promised = False
-        for made in self._copies.plan_waiting(
+        for promise in self._copies.plan_waiting(
             slot, self._pools.capacity(), lambda job: self._demand.copy_weight(slot, job), free=free
         ):
             promised = True
-            yield made
+            yield promise
         return promised
 
     def _fill(self, slot: int, rows: Integers, weight: Floats, line: Timeline) -> None:
-        """Deal out what is left of the slot that begins."""
+        """Allocate the spare capacity of the next slot, if `spare` is set."""
         if not self._parameters.spare:
             return
         book = self._book
@@ -363,29 +368,32 @@ class Rolling(Reactive[RollingParameters]):
         fill(line, book.jobs, rows, value, terms, self._planner.layout.log)
 
     def _terms(self, slot: int, weight: Floats) -> Terms:
-        """Return by what it is weighed who gets what is left of the slot that begins."""
+        """Return the weights of steps up in the next slot."""
         book = self._book
-        # What each row loses of the slot if its placement changes.
+        # Share of the slot that each row loses if its placement changes.
         loss = np.minimum(book.loss, _NEARLY_ALL) * book.started
         return Terms(weight, loss, book.standing, self._planner.barred(slot))
 
     def _use_up(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
-        """Deal out what is left on servers: to whole jobs that stand there, then to who waits."""
+        """Allocate what remains on servers: to co-located jobs there, then to paused jobs.
+
+        ``free`` has the remaining capacity of each server, and is reduced.
+        """
         if not self._parameters.spare:
             return
         book, log = self._book, self._planner.layout.log
-        for some, deal in (
+        for chosen, allocate in (
             (rows[log.level[rows] >= book.jobs.spread[rows]], book.table.grow),
             (rows[log.level[rows] < 0], book.table.seat),
         ):
-            if len(some):
-                _, value = densities(book.jobs, some, slot, weight)
-                deal(free, book.jobs, some, value, self._terms(slot, weight), log)
+            if len(chosen):
+                _, value = densities(book.jobs, chosen, slot, weight)
+                allocate(free, book.jobs, chosen, value, self._terms(slot, weight), log)
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
-        """Drop waiting jobs that can't complete any more while they are worth anything.
+        """Abandon waiting jobs that can't complete any more while they have a utility.
 
-        A job that only the end of the timespan keeps from completing waits if the end can move.
+        A job that is late only because the timespan ends waits if the end can move.
         """
         book, jobs = self._book, self._book.jobs
         rows = book.table.in_order()
@@ -394,10 +402,10 @@ class Rolling(Reactive[RollingParameters]):
         slots = -(-jobs.left[rows] // fastest)
         done = slot + slots - 1
         late = np.flatnonzero(jobs.last[rows] < done)
-        for row, first in zip(rows[late].tolist(), done[late].tolist(), strict=True):
+        for row, completion in zip(rows[late].tolist(), done[late].tolist(), strict=True):
             name = book.name(row)
             state = view.open_jobs[name]
-            if self._context.end_moves and book.ends_first(state.job, first):
+            if self._context.end_moves and book.ends_first(state.job, completion):
                 continue
             if view.pinned(name) and not _seems_endless(view, state, slot):
                 continue
@@ -406,7 +414,14 @@ class Rolling(Reactive[RollingParameters]):
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
 
     def _plan(self, slot: int, rows: Integers, line: Timeline) -> Floats:
-        """Plan waiting jobs in what is left of a timeline; see `plan_waiting`."""
+        """Plan waiting jobs in the free capacity of a timeline.
+
+        Returns
+        -------
+        ndarray of float64, shape (jobs, 5)
+            As ``result`` of `plan_waiting`: completion slot that was tried (-1 without a plan),
+            completion slot, utility, cost, and 1 if the plan is sure.
+        """
         result = np.full((len(rows), 5), -1.0)
         if len(rows):
             book, layout = self._book, self._planner.layout
@@ -418,73 +433,76 @@ class Rolling(Reactive[RollingParameters]):
         return result
 
     def _plan_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
-        """Plan waiting jobs in what promises leave; promise what is worth its price.
+        """Plan waiting jobs beside promised ones, and promise those that are worth their price.
 
         Returns
         -------
         ndarray of float64, shape (jobs, 5)
-            What was planned; see `plan_waiting`.
+            As in `_plan`.
         """
         layout = self._planner.layout
         result = self._plan(slot, rows, layout.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
         promised[promised] = self._evidence.suffices(slot, rows[promised], result[promised, 2])
-        for at in np.flatnonzero(promised).tolist():
-            end, done, value, cost = result[at, :4].tolist()
-            yield self._promise(slot, int(rows[at]), Offer(int(end), 0, int(done), value, cost))
+        for index in np.flatnonzero(promised).tolist():
+            end, done, value, cost = result[index, :4].tolist()
+            yield self._promise(slot, int(rows[index]), Offer(int(end), 0, int(done), value, cost))
         layout.order = np.concatenate((layout.order, rows[promised]))
         return result
 
     def _lay_out_together(self, slot: int, waiting: Integers, result: Floats) -> Flags | None:
-        """Lay all open jobs out by what they are due, where all have room and so earn more.
+        """Plan all open jobs jointly by due slots, if all of them fit and that earns more.
 
-        One by one, the densest first, each takes the slots that suit it, and one that could have
-        waited stands in the way of one that could not. Nobody is promised anything by this.
+        Planned one by one, the densest first, a job takes the slots that suit it. So a job that
+        could wait may block one that can't. A joint plan promises nothing.
 
         Returns
         -------
         ndarray of bool, shape (waiting,), or None
-            Who is laid out now, and nobody else who waits; None where plans stay as they are.
+            Waiting jobs that are planned now, and no other ones; None if plans stay as they are.
         """
         book = self._book
-        # Where all had no room, they have none until somebody is gone.
-        crowd = self._too_many
-        if not self._parameters.together or (crowd is not None and crowd <= book.table.rows.keys()):
+        # Jobs that didn't fit together don't fit until one of them is gone.
+        failed = self._too_many
+        if not self._parameters.together or (
+            failed is not None and failed <= book.table.rows.keys()
+        ):
             return None
         self._too_many = None
-        alone = np.zeros(len(waiting))
-        by = np.zeros(len(waiting), np.int64)
+        value_alone = np.zeros(len(waiting))
+        due_slots = np.zeros(len(waiting), np.int64)
         horizon, slack = self._cluster.horizon, self._parameters.slack
-        dues(book.jobs, waiting, slot, horizon, slack, by, alone)
-        left = (book.promise[waiting] < 0) & (alone > 0.0)
-        planned = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
-        more = alone[left].sum() * (1.0 - slack) > planned[left].sum()
-        if not more or left.sum() > _FEW:
+        dues(book.jobs, waiting, slot, horizon, slack, due_slots, value_alone)
+        unpromised = (book.promise[waiting] < 0) & (value_alone > 0.0)
+        planned_value = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
+        earns_more = value_alone[unpromised].sum() * (1.0 - slack) > planned_value[unpromised].sum()
+        if not earns_more or unpromised.sum() > _FEW:
             return None
-        with book.hopeful(waiting[left]):
-            if self._planner.fits(slot, waiting[left], by[left]):
-                return left
+        with book.hopeful(waiting[unpromised]):
+            if self._planner.fits(slot, waiting[unpromised], due_slots[unpromised]):
+                return unpromised
         self._too_many = frozenset(book.table.rows)
         return None
 
     def _stand(self, slot: int, rows: Integers, weight: Floats) -> Iterator[Decision]:
-        """Put what was packed on servers, moving as little as possible."""
+        """Place the packed levels on servers with few moves, and yield the changes."""
         book, table, log = self._book, self._book.table, self._planner.layout.log
         stays = self._planner.stays
-        fixed, least = stays.fixed()
+        fixed, pinned_level = stays.fixed()
         for stay in (True, False):
             free = self._pools.capacity()
             if self._bags.plans:
                 free -= self._bags.held(slot)
-            if table.put(free, book.jobs, log, fixed, least, stay=stay):
+            if table.put(free, book.jobs, log, fixed, pinned_level, stay=stay):
                 break
         self._use_up(slot, rows, weight, free)
         staying = np.zeros(len(rows), np.bool_)
         if stays.plans:
             for row in rows[table.moves(rows)].tolist():
+                # A pinned job may only move for a slot if it still completes by its plan's end.
                 if stays.cannot_move(slot, row, int(log.level[row])):
                     table.put_back(row, fixed)
-                    log.level[row] = least[row]
+                    log.level[row] = pinned_level[row]
             staying = np.isin(rows, list(stays.plans)) & ~table.moves(rows)
         book.stood(rows, log.level[rows], staying)
         yield from table.rearrange(rows)
@@ -492,63 +510,69 @@ class Rolling(Reactive[RollingParameters]):
     # ---------------------------------------------------------------- shared steps
 
     def _lay_out(self, view: View, slot: int, *, least: bool = False) -> Iterator[Decision]:
-        """Lay promised jobs out from a slot on, once a slot; tell of promises that broke."""
+        """Replan promised jobs from a slot on, once a slot; yield promises that changed.
+
+        With ``least``, pinned jobs give up the workers that they don't need, which frees capacity
+        for arrivals.
+        """
         if self._laid_out_for == slot:
             return
         self._expected = self._book.refresh(view)
         self._bags.refresh(view, self._pools.capacity())
         parameters = self._parameters
-        late = self._worthless()
-        past_end = {row for row in late if self._book.promise[row] > self._book.final}
-        for row in late:
+        invalid = self._worthless()
+        past_end_rows = {row for row in invalid if self._book.promise[row] > self._book.final}
+        for row in invalid:
             self._planner.stays.remove(row)
-        self._book.promise[late] = -1
+        self._book.promise[invalid] = -1
         broken = self._planner.renew(
             slot, revise=parameters.revision, steady=parameters.steady, least=least
         )
         self._laid_out_for = slot
         self._leanly = least and bool((self._book.loss[self._planner.owed()] > 0.0).any())
         self._book.promise[broken] = -1
-        for row in late:
-            yield self._mend(row, _PAST_END if row in past_end else _REVISED, slot)
+        for row in invalid:
+            yield self._mend(row, _PAST_END if row in past_end_rows else _REVISED, slot)
         for row in broken:
             yield self._mend(row, _FELL_SHORT)
         if self._bags.broken:
             yield from self._copies.mend(slot, self._pools.capacity())
 
     def _worthless(self) -> list[int]:
-        """Return the rows whose promise is past the end, or worth nothing since a revision."""
+        """Return the rows whose promise is past the end, or worthless after a revision."""
         book = self._book
         rows = np.flatnonzero(self._planner.owed() & (book.promise > book.jobs.last))
-        found = []
+        result = []
         for row in rows.tolist():
             job = book.table.jobs[row]
             assert job is not None
             if book.promise[row] > book.final:
-                found.append(row)
+                result.append(row)
                 continue
             ends = np.array([book.promise[row], book.jobs.last[row]]) - job.arrival
             promised, last = job.utility.values(np.maximum(ends, 0).astype(np.float64))
-            if promised < 0.5 * last or not last:  # not only a little beyond what counts
-                found.append(row)
-        return found
+            # A promise just beyond the last useful slot stays.
+            if promised < 0.5 * last or not last:
+                result.append(row)
+        return result
 
     def _mend(self, row: int, why: str, slot: int | None = None) -> Promise:
-        """Return a new promise for a job whose old one cannot be kept, or take it back.
+        """Return a new promise for a job whose promise can't be kept, or withdraw it.
 
-        From a slot on it is the last that is worth as much as the one planned, else that one.
+        With ``slot``, the promise gets the slack of a new job; otherwise it is the completion slot
+        that was tried.
         """
         name = self._book.name(row)
-        found = self._planner.offer(row, np.zeros(2))
-        if found is None or not self._planner.take(row, found):
+        offer = self._planner.offer(row, np.zeros(2))
+        if offer is None or not self._planner.take(row, offer):
             return Promise(name, None, message=f"{why}: it waits")
-        end = found.end if slot is None else self._promise_slot(slot, row, found)
+        end = offer.end if slot is None else self._promise_slot(slot, row, offer)
         self._book.promise[row] = end
-        return Promise(name, end, found.done, found.utility, found.utility, message=why)
+        return Promise(name, end, offer.done, offer.utility, offer.utility, message=why)
 
     @property
     def _copies(self) -> Copies:
-        """What decides about bags; it remembers nothing itself."""
+        """Decisions about bags; the object keeps no state."""
         return Copies(
             self._cluster,
             self._book.until,
@@ -561,21 +585,21 @@ class Rolling(Reactive[RollingParameters]):
 
     @property
     def _evidence(self) -> Evidence:
-        """What is known of others' demand; it remembers nothing itself."""
+        """Check of a promise's size against known demand; the object keeps no state."""
         return Evidence(
             self._book, self._pools, self._quotas, self._demand.learners, self._parameters
         )
 
 
 def build(context: PolicyContext, parameters: RollingParameters) -> Rolling:
-    """Build the policy, as the registry asks."""
+    """Build the policy. Raises `InputError` if tenants' shares exceed the servers' capacity."""
     if parameters.quota:
         check_shares(context.cluster)
     return Rolling(context, parameters)
 
 
 def _seems_endless(view: View, state: JobState, slot: int) -> bool:
-    """Return whether a running job has overrun so far that it may never end by itself."""
+    """Return whether a running job has overrun so far that it may never end."""
     placement = view.running(state.job.name)
     if placement is None:
         return False

@@ -18,25 +18,20 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _SAMPLE: Final = 2000
-"""Most arrivals that prices are learnt from, the latest."""
+"""Maximum number of arrivals that prices are learnt from: the latest ones."""
 
 _FIRST: Final = 64
-"""Arrivals that there is space for at first."""
+"""Initial size of the arrays of arrivals."""
 
 _SWEEPS: Final = 4
 _TRACE: Final = 1e-4
-"""Weight of a dominant share beside a price of 1: what is free at every price is still ranked."""
+"""Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
 
 class Pools:
-    """What servers hold together: those that carry workers, and those that carry servers.
+    """Total capacity of the servers for workers, and of those for parameter servers.
 
-    Where some servers carry both, everything is one pool.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
+    If some servers host both, everything is one pool.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -47,22 +42,22 @@ class Pools:
         self._refresh()
 
     def lose(self, server: int) -> None:
-        """Take a server out."""
+        """Mark a server as lost."""
         self._up[server] = False
         self._refresh()
 
     def restore(self, server: int) -> None:
-        """Bring a lost server back."""
+        """Mark a lost server as up."""
         self._up[server] = True
         self._refresh()
 
     @property
     def whole(self) -> bool:
-        """Whether no server is out."""
+        """Whether all servers are up."""
         return bool(self._up.all())
 
     def capacity(self) -> Integers:
-        """Return a fresh array of what each server holds, 0 for those that are out."""
+        """Return a new array of the capacity of each server, 0 for lost ones."""
         return np.where(self._up[:, None], self._cluster.capacity, 0)
 
     def of_servers(self, price: Floats) -> Floats:
@@ -79,8 +74,8 @@ class Pools:
     def _refresh(self) -> None:
         cluster = self._cluster
         if self.shared:
-            whole = self._inverse(self._up)
-            self.inverse = (whole, whole)
+            inverse = self._inverse(self._up)
+            self.inverse = (inverse, inverse)
         else:
             self.inverse = (
                 self._inverse(self._up & cluster.hosts_workers),
@@ -89,11 +84,11 @@ class Pools:
 
     @property
     def columns(self) -> int:
-        """Resources priced: one a resource and pool."""
+        """Number of priced resources: one for each resource and pool."""
         return len(self._cluster.resources) * (1 if self.shared else 2)
 
     def shares(self, worker: Integers, ps: Integers) -> tuple[Floats, Floats]:
-        """Return what workers and parameter servers take of each priced resource.
+        """Return the shares of each priced resource that a worker and a parameter server take.
 
         Parameters
         ----------
@@ -103,7 +98,7 @@ class Pools:
         Returns
         -------
         (ndarray, ndarray) of float64, shape (jobs, columns)
-            Shares of all that the pool holds.
+            Shares of the pool's capacity.
         """
         on_worker, on_ps = worker * self.inverse[0], ps * self.inverse[1]
         if self.shared:
@@ -121,17 +116,17 @@ class Pools:
 
 
 class PriceLearner:
-    """Prices at which the demand seen so far would fill a part of the cluster.
+    """Learns the prices at which the demand so far would fill a part of the cluster.
 
     Parameters
     ----------
     pools : Pools
-        What is priced.
+        Priced resources.
     memory : float
         Slots after which an arrival counts 1/e.
     before : float
-        Slots without demand that are taken to lie before the first arrival: without, the first
-        job alone would look like a rush.
+        Slots without demand that are assumed before the first arrival. Without them, the first job
+        alone would look like a rush.
     part : ndarray of float64, shape (resources,)
         Part of the cluster that the demand may have.
     """
@@ -151,11 +146,11 @@ class PriceLearner:
 
     @property
     def seen(self) -> int:
-        """Jobs learnt from so far."""
+        """Number of recorded arrivals."""
         return self._count
 
     def moved_to(self, pools: Pools, part: Floats) -> PriceLearner:
-        """Return what was learnt, for other pools; nothing where they price other resources."""
+        """Return the learner for other pools; an empty one if they price other resources."""
         if pools.columns != self._pools.columns:
             return PriceLearner(pools, self._memory, self._before, part)
         moved = copy.copy(self)
@@ -164,57 +159,50 @@ class PriceLearner:
         return moved
 
     def learn(self, job: Job, slot: int) -> None:
-        """Take an arrival in: what it is worth, and takes, where it earns most by its share."""
+        """Record an arrival: utility and usage at the worker count of the highest density."""
         if self._first is None:
             self._first = slot
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         on_worker, on_ps = self._pools.shares(job.worker[None, :], ps[None, :])
-        if job.bag is not None:  # one copy a task, for as long as it is expected to run
+        if job.bag is not None:  # one copy a task, for its expected duration
             shortest = np.array([job.bag.shortest_slots - 1], np.float64)
             self._enter(slot, job.utility.values(shortest)[0], on_worker[0] * job.bag.worker_slots)
             return
-        each = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
+        share = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
         gains, whole = job.gains, self._pools.ways.whole(job)
         if len(whole):
-            each = np.concatenate((each, each[whole]))
+            share = np.concatenate((share, share[whole]))
             gains = np.concatenate((gains, job.internal_gains[whole]))
         useful = gains > 0
         slots = np.where(useful, -(-job.required // np.maximum(gains, 1)), 1)
         value = np.where(useful, job.utility.values((slots - 1).astype(np.float64)), 0.0)
-        spent = each.max(axis=1) * slots
-        best = int(np.argmax(value / np.maximum(spent, 1e-300)))
-        self._enter(slot, value[best], each[best] * slots[best])
+        dominant_use = share.max(axis=1) * slots
+        best = int(np.argmax(value / np.maximum(dominant_use, 1e-300)))
+        self._enter(slot, value[best], share[best] * slots[best])
 
     def _enter(self, slot: int, value: float, use: Floats) -> None:
-        at = self._count % _SAMPLE
-        if at == len(self._at):
+        index = self._count % _SAMPLE
+        if index == len(self._at):
             self._at, self._value, self._use = (
                 np.concatenate((kept, np.zeros_like(kept)))[:_SAMPLE]
                 for kept in (self._at, self._value, self._use)
             )
-        self._at[at] = slot
-        self._value[at] = value
-        self._use[at] = use
+        self._at[index] = slot
+        self._value[index] = value
+        self._use[index] = use
         self._count += 1
 
     def prices(self, slot: int, scarcity: float) -> Floats:
-        """Return the shadow prices of a part of the cluster.
-
-        Parameters
-        ----------
-        slot : int
-            Now.
-        scarcity : float
-            The part.
+        """Return the shadow prices of a part of the cluster, given by ``scarcity``.
 
         Returns
         -------
         ndarray of float64, shape (columns,)
-            Utility for a slot of all that a pool holds of a resource.
+            Utility for a slot of the pool's whole capacity of a resource.
         """
-        # Renewed when the slot changes or the sample has grown by a twentieth.
-        known = self._known
-        if known is None or known[0] != slot or self._count - known[1] > max(1, known[1] // 20):
+        # Solve again when the slot changes or the sample has grown by a twentieth.
+        cached = self._known
+        if cached is None or cached[0] != slot or self._count - cached[1] > max(1, cached[1] // 20):
             self._known = (slot, self._count, 0)
             self._prices.clear()
         if scarcity not in self._prices:
@@ -222,7 +210,7 @@ class PriceLearner:
         return self._prices[scarcity]
 
     def watched(self, slot: int) -> float:
-        """Return for how many slots demand has been watched; those long ago count less."""
+        """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._count > _SAMPLE:
             since = float(self._at.min())
@@ -239,19 +227,19 @@ class PriceLearner:
 
 
 def weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
-    """Return prices of a worker and a parameter server of each job, for ranking.
+    """Return the prices of a worker and a parameter server of each job, for ranking.
 
     Parameters
     ----------
     price : ndarray of float64, shape (columns,)
         Shadow prices.
     shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        See `Pools.shares`.
+        As of `Pools.shares`.
 
     Returns
     -------
     ndarray of float64, shape (jobs, 2)
-        Above 0 for whatever is taken: dominant shares count a little where nothing is scarce.
+        Above 0 for every nonzero demand, because dominant shares count a little.
     """
     trace = _TRACE * float(price.max(initial=0.0)) or 1.0
     return np.column_stack(
@@ -260,14 +248,14 @@ def weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
 
 
 def costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
-    """Return prices of a worker and a parameter server of each job.
+    """Return the prices of a worker and a parameter server of each job, shape (jobs, 2).
 
     Parameters
     ----------
     price : ndarray of float64, shape (columns,) or (jobs, columns)
-        Shadow prices, for all or for each.
+        Shadow prices, for all jobs or for each.
     shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        See `Pools.shares`.
+        As of `Pools.shares`.
     """
     if price.ndim == 1:
         return np.column_stack([share @ price for share in shares])

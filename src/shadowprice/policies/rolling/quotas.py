@@ -1,4 +1,4 @@
-"""What promises to the jobs of one tenant may hold: its share, and what nobody owns."""
+"""Limits of promises to a tenant's jobs: its share, and the capacity beyond all shares."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MOST: Final = np.iinfo(np.int64).max // 16
 
 @dataclass(frozen=True, eq=False)
 class Quotas:
-    """The shares of a cluster's tenants, as the kernels of `kernels.revision` read them.
+    """Shares of a cluster's tenants, for the kernels of `kernels.revision`.
 
     Parameters
     ----------
     share : ndarray of int64, shape (tenants + 1, resources)
-        What each tenant owns; the last row is for jobs without a tenant, which own nothing. No row
-        where no tenant has a share.
+        Share of each tenant; zeros in the last row, for jobs without a tenant. Without rows if no
+        tenant has a share.
     common : ndarray of int64, shape (resources,)
-        What nobody owns; -1 for resources that no tenant has a share of.
+        Capacity beyond all shares; -1 for resources without shares.
     part : ndarray of float64, shape (tenants + 1, resources)
-        Part of the cluster that each may be promised. One row where no tenant has a share.
+        Part of the cluster that each tenant may be promised. One row if no tenant has a share.
     """
 
     share: Integers
@@ -45,7 +45,7 @@ class Quotas:
 
     @property
     def owners(self) -> int:
-        """Groups of jobs that are promised from capacity of their own."""
+        """Number of groups of jobs with limits of their own."""
         return len(self.part)
 
     def row_of(self, cluster: Cluster, job: Job) -> int:
@@ -55,23 +55,18 @@ class Quotas:
         return cluster.tenant_index.get(job.tenant or "", len(self.share) - 1)
 
     def left(self, held: Integers, row: int) -> Integers:
-        """Return how much more of each resource a tenant may hold; -1 where nobody has a share.
+        """Return a tenant's headroom in each resource; -1 for resources without shares.
 
-        Parameters
-        ----------
-        held : ndarray of int64, shape as `share`
-            What promises to each tenant hold.
-        row : int
-            The tenant's row.
+        ``held`` is what promises to each tenant use, shaped as `share`; ``row`` is the tenant's.
         """
         beyond = np.maximum(held - self.share, 0).sum(axis=0)
         own = np.maximum(self.share[row] - held[row], 0)
-        left = own + np.maximum(self.common - beyond, 0)
-        return np.asarray(np.where(self.common < 0, -1, left), np.int64)
+        headroom = own + np.maximum(self.common - beyond, 0)
+        return np.asarray(np.where(self.common < 0, -1, headroom), np.int64)
 
 
 def quotas_of(cluster: Cluster, *, wanted: bool) -> Quotas:
-    """Read the shares of a cluster; shares that nobody wants are as if there were none."""
+    """Return the shares of a cluster, or quotas without shares if none are ``wanted``."""
     resources = len(cluster.resources)
     share = np.array(
         [
@@ -96,13 +91,7 @@ def quotas_of(cluster: Cluster, *, wanted: bool) -> Quotas:
 
 
 def check_shares(cluster: Cluster) -> None:
-    """Refuse shares that the servers cannot give all at once.
-
-    Raises
-    ------
-    InputError
-        Naming the resource and both sums.
-    """
+    """Raise `InputError` if the shares of a resource exceed the servers' capacity."""
     total = _totals(cluster)
     faults = []
     for column, name in enumerate(cluster.resources):
@@ -122,7 +111,7 @@ def check_shares(cluster: Cluster) -> None:
 
 
 def _totals(cluster: Cluster) -> Integers:
-    """Return what all servers hold together of each resource."""
+    """Return the total capacity of each resource, capped if it is unlimited."""
     totals = [
         _MOST if (column >= UNLIMITED).any() else min(_MOST, sum(column.tolist()))
         for column in cluster.capacity.T

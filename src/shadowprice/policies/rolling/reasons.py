@@ -1,4 +1,4 @@
-"""Why a job got no promise, told by what it would have displaced and what it lacks."""
+"""Refusals of promises, explained by the jobs displaced and by what the job lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shadowprice.policies.rolling.planner import Offer
 
 
 def worthless(job: Job, slot: int) -> Refusal:
-    """Return the reason of a job that cannot complete while it is worth anything."""
+    """Return the refusal of a job that can't complete while it has a utility."""
     done = slot + job.fastest_slots - 1
     return Refusal(
         Reason.NO_VALUE,
@@ -20,7 +20,7 @@ def worthless(job: Job, slot: int) -> Refusal:
 
 
 def past_end(job: Job, slot: int) -> Refusal:
-    """Return the reason of a job that can't complete before the timespan ends."""
+    """Return the refusal of a job that can't complete before the timespan ends."""
     done = slot + job.fastest_slots - 1
     return Refusal(
         Reason.TOO_LATE,
@@ -32,7 +32,7 @@ def past_end(job: Job, slot: int) -> Refusal:
 
 
 def too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
-    """Return the reason of a job that no plan completes in time, even alone."""
+    """Return the refusal of a job that no plan completes in time, even alone."""
     where = "in its tenant's share and what nobody owns" if shares else "in the cluster"
     return Refusal(
         Reason.TOO_LATE,
@@ -42,7 +42,7 @@ def too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
 
 
 def unsettled(loss: float, limit: float) -> Refusal:
-    """Return the reason of a job that loses so much whenever it moves that nothing is promised."""
+    """Return the refusal of a job whose restarts cost too much for a promise."""
     return Refusal(
         Reason.POLICY,
         f"each move costs it {loss:.3g} of a slot, and from {limit:.3g} on (restart_limit) nothing "
@@ -51,7 +51,7 @@ def unsettled(loss: float, limit: float) -> Refusal:
 
 
 def dear(found: Offer) -> Refusal:
-    """Return the reason of a job that is worth less than what it would displace."""
+    """Return the refusal of a job whose utility is below the cost of its plan."""
     lacks = found.cost - found.utility
     more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * found.cost else ""
     return Refusal(
@@ -65,18 +65,18 @@ def dear(found: Offer) -> Refusal:
 
 
 def early(found: Offer, takes: float, watched: float, *, little: bool) -> Refusal:
-    """Return the reason of a job that takes more than is known of what others will want.
+    """Return the refusal of a job that is large compared with the demand observed so far.
 
     Parameters
     ----------
     found : Offer
-        What it could have.
+        Best plan of the job.
     takes : float
-        Slots of the whole cluster that it takes at least.
+        Minimum use of the job, in slots of the whole cluster.
     watched : float
-        Slots for which demand has been watched.
+        Slots in which demand was observed.
     little : bool
-        Whether that is little of what the job would be worth at once.
+        Whether the plan earns little of the job's utility at arrival.
     """
     of_it = ", little of what it would be at once" if little else ""
     return Refusal(
@@ -91,22 +91,22 @@ def early(found: Offer, takes: float, watched: float, *, little: bool) -> Refusa
 
 
 def crowded(best: Offer, holder: str | None, earliest: int | None) -> Refusal:
-    """Return the reason of a job that cannot be promised beside what is promised already.
+    """Return the refusal of a job that doesn't fit beside the promised jobs.
 
     Parameters
     ----------
     best : Offer
-        What it could have alone.
+        Best plan of the job alone.
     holder : str or None
-        A job whose promise would break; None where the job itself finds no room.
+        Job whose promise would break; None if the job itself finds no plan.
     earliest : int or None
-        First slot in which it could complete beside all promises, whatever it is worth then.
+        First slot in which the job could complete beside all promises, whatever its utility.
     """
-    who = f"the promise to {holder} would break" if holder else "what is promised leaves no room"
-    then = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
+    cause = f"the promise to {holder} would break" if holder else "what is promised leaves no room"
+    hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
     return Refusal(
         Reason.NO_ROOM,
-        f"worth {best.utility:.4g} by slot {best.done} if it were alone, but {who}{then}",
+        f"worth {best.utility:.4g} by slot {best.done} if it were alone, but {cause}{hint}",
         value=best.utility,
         cost=best.cost,
         completion=best.done,

@@ -1,4 +1,4 @@
-"""Where open jobs stand, as entries of a server each: small whatever the number of servers."""
+"""Placements of open jobs as entries of one server each, whatever the number of servers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,11 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 NOWHERE: Final = Stood(*(np.zeros(0, np.int64) for _ in Stood._fields))
-"""No job has a place that it stands on in any case."""
+"""No pinned placements."""
 
 
 class Standing(Rows):
-    """Open jobs in order of arrival, and where they stand.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    """
+    """Open jobs in order of arrival, with their current and next placements."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -43,11 +37,11 @@ class Standing(Rows):
         self._next = self._stood
 
     def clear(self, row: int) -> None:
-        """Take note that a job stands nowhere."""
+        """Record that a job has no placement."""
         self._stood.number[row] = 0
 
     def stand(self, row: int, placement: Placement) -> None:
-        """Take note of where a job stands."""
+        """Record the placement of a job."""
         stood, count = self._stood, len(placement.servers)
         self._stood = stood._replace(
             server=np.append(stood.server, placement.servers),
@@ -57,19 +51,19 @@ class Standing(Rows):
         stood.first[row], stood.number[row] = len(stood.server), count
 
     def entries(self, row: int) -> tuple[Integers, Integers, Integers]:
-        """Return the servers on which a job stands, and its workers and parameter servers there."""
+        """Return the servers of a job's placement, and its workers and PS on each."""
         stood = self._stood
         part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
         return stood.server[part], stood.workers[part], stood.ps[part]
 
     def held(self, jobs: Jobs, shape: tuple[int, int]) -> Integers:
-        """Return what jobs hold where they stand, shape (servers, resources)."""
-        stood, held = self._stood, np.zeros(shape, np.int64)
+        """Return the usage of all current placements, shape (servers, resources)."""
+        stood, usage = self._stood, np.zeros(shape, np.int64)
         for row in self.rows.values():
             part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
             entries = stood.workers[part, None] * jobs.worker[row]
-            np.add.at(held, stood.server[part], entries + stood.ps[part, None] * jobs.ps[row])
-        return held
+            np.add.at(usage, stood.server[part], entries + stood.ps[part, None] * jobs.ps[row])
+        return usage
 
     def put(
         self,
@@ -81,25 +75,28 @@ class Standing(Rows):
         *,
         stay: bool,
     ) -> bool:
-        """Work out where what was packed is to stand; see `kernels.revision.standing.stand`."""
-        whole, self._next = stand(
+        """Compute the next placements; return False if a level of the log didn't fit.
+
+        See `kernels.revision.standing.stand`.
+        """
+        complete, self._next = stand(
             free, self.hosts_workers, self.hosts_ps, jobs, log, self._stood, fixed, least, stay
         )
-        return bool(whole)
+        return bool(complete)
 
     def put_back(self, row: int, fixed: Stood) -> None:
-        """Let a job stand where it does in any case, and nowhere else."""
-        put = self._next
+        """Replace the next placement of a job with its pinned one."""
+        following = self._next
         part = slice(int(fixed.first[row]), int(fixed.first[row] + fixed.number[row]))
-        put.first[row], put.number[row] = len(put.server), fixed.number[row]
-        self._next = put._replace(
-            server=np.append(put.server, fixed.server[part]),
-            workers=np.append(put.workers, fixed.workers[part]),
-            ps=np.append(put.ps, fixed.ps[part]),
+        following.first[row], following.number[row] = len(following.server), fixed.number[row]
+        self._next = following._replace(
+            server=np.append(following.server, fixed.server[part]),
+            workers=np.append(following.workers, fixed.workers[part]),
+            ps=np.append(following.ps, fixed.ps[part]),
         )
 
     def moves(self, rows: Integers) -> Flags:
-        """Return which rows are to stand elsewhere than they do."""
+        """Return which rows change their placement."""
         return np.asarray(compared(rows, self._stood, self._next) != 0)
 
     def grow(
@@ -111,7 +108,7 @@ class Standing(Rows):
         terms: Terms,
         log: Log,
     ) -> None:
-        """Give whole jobs what is left where they were put; see `standing.grow`."""
+        """Scale co-located jobs up into the free capacity of their servers; see `growing.grow`."""
         following = self._next
         grow(free, jobs, rows, worth_left, terms, following, log)
 
@@ -124,27 +121,27 @@ class Standing(Rows):
         terms: Terms,
         log: Log,
     ) -> None:
-        """Put jobs that are to stand nowhere on what is left; see `seating.seat`."""
+        """Place paused jobs on the free capacity; see `seating.seat`."""
         self._next = seat(
             free, self.hosts_workers, self.hosts_ps, jobs, rows, worth_left, terms, self._next, log,
         )  # fmt: skip
 
     def rearrange(self, rows: Integers) -> Iterator[Decision]:
-        """Move rows, which are all that stand, to where they were put."""
+        """Yield the moves of all running rows to their next placements."""
         following = self._next
         yield from self._move(rows, compared(rows, self._stood, following))
         self._stood = following
 
     def _placement(self, row: int) -> Placement:
-        put = self._next
-        first = int(put.first[row])
-        part = slice(first, first + int(put.number[row]))
-        servers, workers, ps = (column[part].tolist() for column in put[2:])
+        following = self._next
+        first = int(following.first[row])
+        part = slice(first, first + int(following.number[row]))
+        servers, workers, ps = (column[part].tolist() for column in following[2:])
         return Placement(tuple(servers), tuple(workers), tuple(ps))
 
     def _grow(self, size: int) -> None:
         stood = self._stood
-        more = np.zeros(size - len(stood.first), np.int64)
+        added = np.zeros(size - len(stood.first), np.int64)
         self._stood = stood._replace(
-            first=np.concatenate((stood.first, more)), number=np.concatenate((stood.number, more))
+            first=np.concatenate((stood.first, added)), number=np.concatenate((stood.number, added))
         )

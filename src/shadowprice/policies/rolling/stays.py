@@ -1,4 +1,4 @@
-"""Promised jobs that are planned to stay where they stand, and lose nothing by restarts."""
+"""Pinned plans: promised jobs that keep their servers, and so lose nothing by restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stay:
-    """What a job holds from the coming slot on until it is done, on servers that it stands on.
+    """A pinned plan: the processes of a job on its current servers, until it is done.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Stay:
     end : int
         Last slot.
     servers, workers, ps : ndarray of int64
-        Servers, ascending, and what it has on each.
+        Servers, ascending, and workers and parameter servers on each.
     """
 
     level: int
@@ -41,26 +41,15 @@ class Stay:
 
 
 Plans = dict[int, Stay]
-"""Plans by row of the book."""
+"""Pinned plans by row of the book."""
 
 
 class Stays:
-    """Plans of promised jobs that run, and that lose a part of a slot by a restart.
+    """Pinned plans of promised jobs that run and lose part of a slot by a restart.
 
-    A plan of levels counts a restart in every slot, since it does not say where the job stands.
-    One that names its servers counts none while it stays, and one where it is less than what the
-    job holds now. Everybody else is laid out around them.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    book : Book
-        The open jobs.
-    bags : BagBook
-        Plans of bags, which name their servers, too.
-    quotas : Quotas
-        What promises to each tenant may hold.
+    A plan of levels doesn't name servers, so it counts a restart in every slot. A pinned plan
+    counts none while the job keeps its placement, and one if the job scales down first. All other
+    jobs are planned around pinned plans.
 
     Attributes
     ----------
@@ -72,15 +61,15 @@ class Stays:
         self._cluster, self._book, self._bags, self._quotas = cluster, book, bags, quotas
         self.plans: Plans = {}
 
-    # ---------------------------------------------------------------- what holds no longer
+    # ---------------------------------------------------------------- invalidation
 
     def remove(self, row: int) -> None:
-        """Forget a job that is gone, or stands nowhere."""
+        """Remove the plan of a job that is gone or has no placement."""
         if row in self.plans:
             self.plans = {other: plan for other, plan in self.plans.items() if other != row}
 
     def lose(self, server: int) -> None:
-        """Forget plans on a server that is out."""
+        """Remove the plans that use a lost server."""
         self.plans = {
             row: plan for row, plan in self.plans.items() if server not in plan.servers.tolist()
         }
@@ -88,7 +77,7 @@ class Stays:
     # ---------------------------------------------------------------- choosing
 
     def going_on(self, now: int) -> Plans:
-        """Return the plans in force that still keep their promises, as they go on."""
+        """Return the plans in force that still keep their promises, with new end slots."""
         book = self._book
         kept: Plans = {}
         for row, plan in self.plans.items():
@@ -109,23 +98,23 @@ class Stays:
         new_only: bool = False,
         least_first: bool = False,
     ) -> Iterator[Plans]:
-        """Yield plans to lay everybody else out around, the best first.
+        """Yield sets of pinned plans to plan other jobs around, the best first.
 
-        All who complete in time where they are stay there as they are, or each holds the fewest
-        workers that still do; last, what is in force goes on.
+        In one set, jobs keep their current placement if that completes in time. In another, each
+        has the fewest workers that do. The last set has the plans in force only.
 
         Parameters
         ----------
         now : int
-            The coming slot.
+            The next slot.
         order : ndarray of int64
             Rows of promised jobs, the earliest promise first.
         going_on : dict of int to Stay
-            What is in force.
+            Plans in force.
         new_only : bool
-            Whether those who have a plan keep it.
+            Whether jobs with a plan keep it.
         least_first : bool
-            Whether the fewest workers come first: then others see what room there is for them.
+            Whether the set with the fewest workers comes first, to show arrivals how much is free.
         """
         book = self._book
         order = order[(book.loss[order] > 0.0) & (book.standing[order] >= 0)]
@@ -139,26 +128,29 @@ class Stays:
             yield going_on
 
     def _chosen(self, now: int, rows: list[int], going_on: Plans, *, least: bool) -> Plans:
-        """Return the plans of all who can stay where they stand, by promise."""
-        found = dict(going_on)
-        held = self._held_by(found)
+        """Return pinned plans of all jobs that can keep their servers, by promise."""
+        chosen = dict(going_on)
+        usage = self._held_by(chosen)
         standing = self._book.standing
         for row in rows:
-            before = found.get(row)
-            if before is not None and not least and before.level == standing[row]:
+            previous = chosen.get(row)
+            if previous is not None and not least and previous.level == standing[row]:
                 continue  # it stays as it is
-            if before is not None:
-                self._count(held, row, before, -1)
+            if previous is not None:
+                self._count(usage, row, previous, -1)
             for plan in self._candidates(now, row, least=least):
-                if self._has_room(now, row, plan, held):
-                    found[row] = plan
+                if self._has_room(now, row, plan, usage):
+                    chosen[row] = plan
                     break
-            if row in found:
-                self._count(held, row, found[row], 1)
-        return found
+            if row in chosen:
+                self._count(usage, row, chosen[row], 1)
+        return chosen
 
     def _candidates(self, now: int, row: int, *, least: bool) -> Iterator[Stay]:
-        """Yield plans that keep a promise on what the job holds now, the most workers first."""
+        """Yield plans on a job's current servers that keep its promise.
+
+        The most workers come first, or with ``least`` the fewest.
+        """
         book, jobs = self._book, self._book.jobs
         servers, workers, ps = book.table.entries(row)
         if not len(servers):
@@ -166,46 +158,46 @@ class Stays:
         top, spread = int(book.standing[row]), int(jobs.spread[row])
         hull = jobs.hull[row, : jobs.hulls[row]]
         below = hull[(hull < top) & ((hull >= spread) == (top >= spread))].tolist()
-        left, last = int(jobs.left[row]), int(book.promise[row])
+        remaining, last = int(jobs.left[row]), int(book.promise[row])
         for level in [*below, top] if least else [top, *reversed(below)]:
-            some = cut(workers, int(jobs.workers[row, level]))
-            some_ps = cut(ps, int(jobs.servers[row, level]))
-            if some.sum() != jobs.workers[row, level] or some_ps.sum() != jobs.servers[row, level]:
+            kept = cut(workers, int(jobs.workers[row, level]))
+            kept_ps = cut(ps, int(jobs.servers[row, level]))
+            if kept.sum() != jobs.workers[row, level] or kept_ps.sum() != jobs.servers[row, level]:
                 continue
-            stays = np.array_equal(some, workers) and np.array_equal(some_ps, ps)
+            unchanged = np.array_equal(kept, workers) and np.array_equal(kept_ps, ps)
             gain = int(jobs.gains[row, level])
             if gain <= 0:
                 continue
-            first = gain if stays else int(jobs.sure[row, level])
-            end = now + slots_of(left, first, gain) - 1
+            first = gain if unchanged else int(jobs.sure[row, level])
+            end = now + slots_of(remaining, first, gain) - 1
             if end <= last:
-                at = np.flatnonzero(some + some_ps)
-                yield Stay(level, end, servers[at].copy(), some[at], some_ps[at])
+                used = np.flatnonzero(kept + kept_ps)
+                yield Stay(level, end, servers[used].copy(), kept[used], kept_ps[used])
 
     def _has_room(self, now: int, row: int, plan: Stay, held: Integers) -> bool:
-        """Whether bags leave a plan its servers, and its tenant's share covers it.
+        """Return whether bags leave a plan its servers, and its tenant's share covers it.
 
-        Jobs that stand do not stand in each other's way.
+        Other running jobs can't conflict: they are on other capacity already.
         """
         jobs, bags = self._book.jobs, self._bags
         if not bags.plans and not self._quotas.given:
             return True
-        asked = plan.workers[:, None] * jobs.worker[row] + plan.ps[:, None] * jobs.ps[row]
+        demand = plan.workers[:, None] * jobs.worker[row] + plan.ps[:, None] * jobs.ps[row]
         tenant = int(jobs.tenant[row])
         for slot in (now, *(cut for cut in bags.cuts(now) if cut <= plan.end)):
             if bags.plans:
                 free = self._cluster.capacity[plan.servers] - bags.held(slot)[plan.servers]
-                if (asked > free).any():
+                if (demand > free).any():
                     return False
             if self._quotas.given:
-                left = self._quotas.left(held + bags.held_by(slot), tenant)
-                total = asked.sum(axis=0)
-                if (total > left)[(left >= 0) & (total > 0)].any():
+                headroom = self._quotas.left(held + bags.held_by(slot), tenant)
+                total = demand.sum(axis=0)
+                if (total > headroom)[(headroom >= 0) & (total > 0)].any():
                     return False
         return True
 
     def _stands(self, row: int, plan: Stay) -> bool:
-        """Whether a job stands just as it is planned."""
+        """Return whether a job's current placement is the planned one."""
         servers, workers, ps = self._book.table.entries(row)
         return (
             np.array_equal(servers, plan.servers)
@@ -213,14 +205,14 @@ class Stays:
             and np.array_equal(ps, plan.ps)
         )
 
-    # ---------------------------------------------------------------- what they hold
+    # ---------------------------------------------------------------- usage
 
     def ends(self) -> set[int]:
-        """Return the first slots in which plans are over."""
+        """Return the first slots after the ends of plans."""
         return {plan.end + 1 for plan in self.plans.values()}
 
     def entries(self) -> tuple[Integers, Integers, Integers]:
-        """Return what plans hold, as entries: last slot, server, and amounts."""
+        """Return the usage of plans as entries: last slot, server, and amounts."""
         jobs, width = self._book.jobs, len(self._cluster.resources)
         if not self.plans:
             none = np.zeros(0, np.int64)
@@ -238,23 +230,23 @@ class Stays:
         )
 
     def held(self, slot: int) -> Integers:
-        """Return what plans hold in a slot, shape (servers, resources)."""
-        held = np.zeros_like(self._cluster.capacity)
+        """Return the usage of plans in a slot, shape (servers, resources)."""
+        usage = np.zeros_like(self._cluster.capacity)
         end, server, amount = self.entries()
-        np.add.at(held, server[end >= slot], amount[end >= slot])
-        return held
+        np.add.at(usage, server[end >= slot], amount[end >= slot])
+        return usage
 
     def held_by(self, slot: int) -> Integers:
-        """Return what plans hold in a slot by tenant, shape as of `Quotas.share`."""
+        """Return the usage of plans in a slot by tenant, shaped as `Quotas.share`."""
         if not self._quotas.given:
             return np.zeros_like(self._quotas.share)
-        return self._held_by({row: one for row, one in self.plans.items() if one.end >= slot})
+        return self._held_by({row: plan for row, plan in self.plans.items() if plan.end >= slot})
 
     def _held_by(self, plans: Plans) -> Integers:
-        held = np.zeros_like(self._quotas.share)
-        for row, plan in plans.items() if len(held) else ():
-            self._count(held, row, plan, 1)
-        return held
+        usage = np.zeros_like(self._quotas.share)
+        for row, plan in plans.items() if len(usage) else ():
+            self._count(usage, row, plan, 1)
+        return usage
 
     def _count(self, held: Integers, row: int, plan: Stay, sign: int) -> None:
         if len(held):
@@ -262,30 +254,30 @@ class Stays:
             total = plan.workers.sum() * jobs.worker[row] + plan.ps.sum() * jobs.ps[row]
             held[jobs.tenant[row]] += sign * total
 
-    # ---------------------------------------------------------------- the coming slot
+    # ---------------------------------------------------------------- the next slot
 
     def fixed(self) -> tuple[Stood, Integers]:
-        """Return where jobs stand in the coming slot, and their levels, as `Standing.put` asks."""
+        """Return the pinned placements of the next slot, and the pinned level of each row."""
         if not self.plans:
             return NOWHERE, NOWHERE.first
         rows = self._book.rows
-        least, first, number = np.full(rows, -1), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        at = 0
+        level, first, number = np.full(rows, -1), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        entry = 0
         for row, plan in self.plans.items():
-            least[row], first[row], number[row] = plan.level, at, len(plan.servers)
-            at += len(plan.servers)
+            level[row], first[row], number[row] = plan.level, entry, len(plan.servers)
+            entry += len(plan.servers)
         plans = self.plans.values()
         columns = (
             np.concatenate([plan.servers for plan in plans]),
             np.concatenate([plan.workers for plan in plans]),
             np.concatenate([plan.ps for plan in plans]),
         )
-        return Stood(first, number, *columns), least
+        return Stood(first, number, *columns), level
 
     def barred(self, now: int) -> Flags:
-        """Return to which levels jobs may not rise in the coming slot; empty where to all.
+        """Return the levels that jobs may not scale up to in the next slot; empty without limits.
 
-        A job that rises for a slot has to come back to its plan, and be done by when it ends.
+        A job that scales up for a slot must return to its plan and complete by the plan's end.
         """
         if not self.plans:
             return np.zeros((0, 0), np.bool_)
@@ -294,35 +286,35 @@ class Stays:
         rows = np.fromiter(self.plans, np.int64, len(self.plans))
         level = np.array([plan.level for plan in self.plans.values()])
         end = np.array([plan.end for plan in self.plans.values()])
-        made = jobs.sure[rows]
-        standing = np.flatnonzero(book.standing[rows] >= 0)
-        at = rows[standing], book.standing[rows[standing]]
-        made[standing, at[1]] = jobs.gains[at]
-        back, gain = jobs.sure[rows, level], jobs.gains[rows, level]
-        left = jobs.left[rows, None] - made
-        barred[rows] = ~_ends(now, left, back[:, None], gain[:, None], end[:, None])
+        progress = jobs.sure[rows]
+        running = np.flatnonzero(book.standing[rows] >= 0)
+        current = rows[running], book.standing[rows[running]]
+        progress[running, current[1]] = jobs.gains[current]
+        resumed, gain = jobs.sure[rows, level], jobs.gains[rows, level]
+        remaining = jobs.left[rows, None] - progress
+        barred[rows] = ~_ends(now, remaining, resumed[:, None], gain[:, None], end[:, None])
         return barred
 
     def cannot_move(self, now: int, row: int, level: int) -> bool:
-        """Whether a job would not be done by when its plan ends if it moved to a level now."""
+        """Return whether a job that moved to a level now would miss its plan's end."""
         plan = self.plans.get(row)
         if plan is None or level == plan.level:
             return False
         jobs = self._book.jobs
-        left = jobs.left[row] - jobs.sure[row, level]
-        back, gain = jobs.sure[row, plan.level], jobs.gains[row, plan.level]
-        return not bool(_ends(now, left, back, gain, plan.end))
+        remaining = jobs.left[row] - jobs.sure[row, level]
+        resumed, gain = jobs.sure[row, plan.level], jobs.gains[row, plan.level]
+        return not bool(_ends(now, remaining, resumed, gain, plan.end))
 
 
 def _ends(now: int, left: Integers, back: Integers, gain: Integers, end: Integers | int) -> Flags:
-    """Return which plans, resumed with a restart after the coming slot, still end in time.
+    """Return which plans, resumed with a restart after the next slot, still end in time.
 
     Parameters
     ----------
     now : int
-        The coming slot.
+        The next slot.
     left : ndarray of int64
-        What remains after it.
+        Progress units that remain after it.
     back, gain : ndarray of int64
         Progress units of the slot in which a plan is resumed, and of those after it.
     end : ndarray of int64
@@ -333,20 +325,20 @@ def _ends(now: int, left: Integers, back: Integers, gain: Integers, end: Integer
 
 
 def slots_of(left: int, first: int, gain: int) -> int:
-    """Return the slots that work takes whose first slot yields another amount."""
+    """Return the number of slots that work takes if the first one yields another amount."""
     return 1 + max(0, -(-(left - first) // gain))
 
 
 def cut(numbers: Integers, wanted: int) -> Integers:
-    """Cut numbers down to a sum, the smallest first."""
+    """Reduce numbers to a sum, the smallest first."""
     kept = numbers.copy()
     total = int(kept.sum())
     while total > wanted:
-        some = np.flatnonzero(kept)
-        at = int(some[np.argmin(kept[some])])
-        gone = min(int(kept[at]), total - wanted)
-        kept[at] -= gone
-        total -= gone
+        nonzero = np.flatnonzero(kept)
+        smallest = int(nonzero[np.argmin(kept[nonzero])])
+        removed = min(int(kept[smallest]), total - wanted)
+        kept[smallest] -= removed
+        total -= removed
     return kept
 
 

@@ -1,4 +1,4 @@
-"""How a job can stand: spread over servers, or all of it on one, where it may be faster."""
+"""Co-location: with which worker counts all of a job fits on one server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ _NONE = np.zeros(0, np.int64)
 
 
 class Ways:
-    """What fits on one server of a cluster.
+    """Computes the worker counts with which a job fits on one server of a cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers, whether they are up or not: who plans looks at what room there is.
+    Lost servers count too, because planning checks the free capacity.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -28,12 +25,12 @@ class Ways:
         self._both = np.unique(cluster.capacity[both], axis=0)
 
     def whole(self, job: Job) -> Integers:
-        """Return the choices with which all of a job fits on one server, if it is faster there.
+        """Return the choices with which a job fits on one server, if it is faster there.
 
         Returns
         -------
         ndarray of int64
-            Positions in ``job.worker_counts``, ascending; none where co-location changes nothing.
+            Positions in ``job.worker_counts``, ascending; empty if co-location changes nothing.
         """
         if not job.two_rates:
             return _NONE
@@ -42,11 +39,11 @@ class Ways:
         if job.ps is not None:
             demand = demand + job.ps_counts[:, None] * job.ps
             servers = self._both
-        short = (demand[:, None, :] > servers).any(axis=2)
-        return np.flatnonzero(~np.all(short, axis=1))
+        too_large = (demand[:, None, :] > servers).any(axis=2)
+        return np.flatnonzero(~np.all(too_large, axis=1))
 
 
 def useful(gains: Integers) -> Integers:
-    """Return the positions of gains that are larger than all before them, the first among them."""
+    """Return the positions of gains that exceed all before them, the first included."""
     best = np.maximum.accumulate(gains)
     return np.flatnonzero(np.diff(best, prepend=-1) > 0)
