@@ -1,1 +1,1 @@
-"""What the policies that place the next slot have in common: room, and open jobs as rows."""
+"""Base of policies that place the next slot: event dispatch, free capacity, job table."""

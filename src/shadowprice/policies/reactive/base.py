@@ -1,4 +1,4 @@
-"""What the policies that place the next slot have in common: one dispatch of events to steps."""
+"""Base of policies that place the next slot: dispatches events to steps."""
 
 from __future__ import annotations
 
@@ -37,14 +37,9 @@ P = TypeVar("P", bound=Parameters)
 
 
 class Reactive(ABC, Generic[P]):
-    """A policy that places the next slot; a subclass says what each event means to it.
+    """A policy that places the next slot; a subclass handles each event.
 
-    Parameters
-    ----------
-    context : PolicyContext
-        The cluster and the seed; the job set is not kept.
-    parameters : Parameters
-        What was set.
+    The job set of the context is not kept.
     """
 
     capabilities: ClassVar[Capabilities]
@@ -60,14 +55,14 @@ class Reactive(ABC, Generic[P]):
         return self._parameters.model_dump()
 
     def resume(self, view: View) -> None:
-        """Begin anew on the servers that there are, with the open jobs where they stand."""
+        """Resync with the view: rebuild the state from its servers and open jobs."""
         before = copy(self)
         context = replace(self._context, cluster=view.cluster, until=view.until)
         type(self).__init__(self, context, self._parameters)
         for server in servers_out(view):
             self._lose(server)
         for state in view.open_jobs.values():
-            if state.status is not Status.ARRIVED:  # those are about to be answered
+            if state.status is not Status.ARRIVED:  # their arrival is still to be answered
                 self._take_up(view, state, before)
         self._recall(before)
         self._changed = True
@@ -92,54 +87,54 @@ class Reactive(ABC, Generic[P]):
             case ServerBack(_, _, server):
                 self._restore(server)
             case CapacityChanged() | JobRevised() | TimespanChanged():
-                pass  # it has resumed
+                pass  # the engine has called `resume`
         yield from self._settle(view, event)
 
     # ------------------------------------------------------------ steps
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        """Decide on the slot that begins; only where the policy wakes in every slot."""
+        """Decide on the slot that begins, if the policy wakes in every slot."""
         del view
         yield from ()
 
     @abstractmethod
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        """Answer jobs."""
+        """Answer arriving jobs."""
 
     @abstractmethod
     def _leave(self, name: str) -> None:
-        """Forget a job that finished or was cancelled, if the policy knows it.
+        """Remove a job that finished or was cancelled, if the policy knows it.
 
-        It does not where it began anew on a state in which the job had ended.
+        After a resync it doesn't know jobs that had ended.
         """
 
     @abstractmethod
     def _displace(self, view: View, names: Sequence[str]) -> None:
-        """Take note of jobs that stand nowhere any more."""
+        """Record that jobs have lost their placements."""
 
     @abstractmethod
     def _lose(self, server: int) -> None:
-        """Take a server out."""
+        """Mark a server as lost."""
 
     @abstractmethod
     def _restore(self, server: int) -> None:
-        """Bring a server back."""
+        """Mark a lost server as up."""
 
     @abstractmethod
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Take in an open job as it stands; ``before`` is the policy as it was.
+        """Add an open job at a resync; ``before`` is the policy's previous state.
 
-        A policy that was not there before knows nothing of the job.
+        That state may lack the job: the policy may be new.
         """
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
-        """Do what follows an event; by default, note that the next slot has to be looked at."""
+        """Finish an event; by default, record that the next slot must be decided."""
         del view, event
         self._changed = True
         yield from ()
 
     def _recall(self, before: Self) -> None:
-        """Take over what outlives a new beginning, once the open jobs are there."""
+        """Keep the learnt state that outlives a resync; the open jobs are added already."""
 
 
 class Tabled(Reactive[P]):
@@ -158,14 +153,14 @@ class Tabled(Reactive[P]):
 
     @abstractmethod
     def _wanted(self, job: Job) -> int:
-        """Return the number of workers that a job should have, if the empty cluster carries it."""
+        """Return the worker count that a job should have, if the empty cluster carries it."""
 
     @abstractmethod
     def _enter(self, job: Job, workers: int) -> int:
-        """Take a job in, with the number of workers that can be carried; return its row."""
+        """Add a job with a worker count that the empty cluster carries; return its row."""
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # what the empty cluster carries decides
+        del view  # jobs are refused only if the empty cluster can't carry them
         for job in jobs:
             workers = self._empty.workers(job, self._wanted(job))
             if workers:

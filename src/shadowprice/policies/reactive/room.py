@@ -1,8 +1,7 @@
-"""What is free on every server, kept by a policy from its own decisions.
+"""Free capacity of every server, which a policy tracks by its own decisions.
 
-A policy that asked the ledger on every event would pay for copies of arrays over all servers; one
-that knows what it placed and what was released needs none. The engine checks every placement
-against the ledger all the same.
+Reading the ledger at every event would copy arrays over all servers. The engine still checks every
+placement against the ledger.
 """
 
 from __future__ import annotations
@@ -27,23 +26,18 @@ NO_PLACEMENT: Final = Refusal(
 
 
 class Room:
-    """Free amounts on every server, and where jobs stand.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers, all up and empty.
+    """Free capacity of every server, and placements of jobs.
 
     Attributes
     ----------
     free : ndarray of int64, shape (servers, resources)
-        Room on each server, lost ones included.
+        Free capacity of each server, lost ones included.
     hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        What each server may carry now; nothing where it is lost.
+        Whether each server may host workers, and parameter servers; False for lost ones.
     cursors : ndarray of int64, shape (2,)
-        Where the next worker and the next parameter server go first.
+        Servers at which the round robin of workers and of parameter servers continues.
     standing : dict of str to (Job, Placement)
-        Jobs and where they stand.
+        Jobs with a placement.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -60,16 +54,13 @@ class Room:
 
     @property
     def pristine(self) -> bool:
-        """Whether every server is up and nothing stands anywhere."""
+        """Whether every server is up and no job is placed."""
         return not self.standing and not self._down
 
     def place(self, job: Job, workers: int) -> Placement | None:
-        """Place a job round robin with so many workers and the parameter servers they need.
+        """Place a job round robin, with the parameter servers that its workers need.
 
-        Returns
-        -------
-        Placement or None
-            Where it stands now; None where there is no room, and nothing changes.
+        Returns the placement. If the job doesn't fit, nothing changes, and the result is None.
         """
         filled = place(
             self.free,
@@ -90,12 +81,12 @@ class Room:
         return placement
 
     def stand(self, job: Job, placement: Placement) -> None:
-        """Take the room of a placement that was found otherwise."""
+        """Allocate a given placement."""
         self.standing[job.name] = (job, placement)
         self._add(job, placement, -1)
 
     def release(self, name: str) -> bool:
-        """Give back what a job holds; return whether it held anything."""
+        """Release a job's placement; return whether it had one."""
         held = self.standing.pop(name, None)
         if held is None:
             return False
@@ -103,18 +94,18 @@ class Room:
         return True
 
     def lose(self, server: int) -> None:
-        """Take a server out; what stands there is released job by job."""
+        """Mark a server as lost; its jobs are released one by one."""
         self._down.add(server)
         self.hosts_workers[server] = self.hosts_ps[server] = False
 
     def restore(self, server: int) -> None:
-        """Bring a lost server back."""
+        """Mark a lost server as up."""
         self._down.discard(server)
         self.hosts_workers[server] = self._cluster.hosts_workers[server]
         self.hosts_ps[server] = self._cluster.hosts_ps[server]
 
     def ps_demand(self, job: Job) -> NDArray[np.int64]:
-        """Return the demand of a job's parameter server, zeros where it has none."""
+        """Return the demand of a job's parameter server, zeros for all-reduce jobs."""
         return self._none if job.ps is None else job.ps
 
     def _add(self, job: Job, placement: Placement, sign: int) -> None:
@@ -129,26 +120,14 @@ class Room:
 
 
 class EmptyCluster:
-    """What round-robin placement can carry at all, asked once a shape of job.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
-    """
+    """What round-robin placement fits on the empty cluster, computed once for equal jobs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._room = Room(cluster)
         self._known: dict[tuple[bytes, bytes, int, int], bool] = {}
 
     def workers(self, job: Job, wanted: int) -> int:
-        """Return the largest allowed number up to ``wanted`` that an empty cluster can carry.
-
-        Returns
-        -------
-        int
-            0 where it can carry none.
-        """
+        """Return the largest allowed worker count up to ``wanted`` that fits, 0 for none."""
         if self._carries(job, wanted):
             return wanted
         fitting = (
@@ -159,19 +138,19 @@ class EmptyCluster:
         return next(fitting, 0)
 
     def quote(self, job: Job, wanted: int, slot: int) -> Quote:
-        """Return the quote of a policy that queues whatever an empty cluster can carry."""
-        carried = self.workers(job, wanted)
-        answer = Queue(job.name) if carried else Reject(job.name, NO_PLACEMENT)
+        """Return the quote of a policy that queues every job that fits."""
+        count = self.workers(job, wanted)
+        answer = Queue(job.name) if count else Reject(job.name, NO_PLACEMENT)
         return Quote.of(answer, slot)
 
     def _carries(self, job: Job, workers: int) -> bool:
         servers = job.ps_needed(workers)
         demand = self._room.ps_demand(job)
         key = (job.worker.tobytes(), demand.tobytes(), workers, servers)
-        known = self._known.get(key)
-        if known is None:
+        cached = self._known.get(key)
+        if cached is None:
             self._room.cursors[:] = 0
-            known = self._room.place(job, workers) is not None
+            cached = self._room.place(job, workers) is not None
             self._room.release(job.name)
-            self._known[key] = known
-        return known
+            self._known[key] = cached
+        return cached

@@ -1,4 +1,4 @@
-"""Open jobs as the rows of arrays, for policies that weigh them all against each other."""
+"""Open jobs as rows of arrays, for policies that compare all jobs with each other."""
 
 from __future__ import annotations
 
@@ -23,14 +23,9 @@ _MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
 
 
 class Rows(ABC):
-    """Open jobs in order of arrival, as rows; a subclass knows where they stand.
+    """Open jobs in order of arrival, as rows; a subclass has their placements.
 
-    Rows are reused, so that the table is as large as the most jobs that were open at once.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
+    Rows are reused, so the table is as large as the maximum number of jobs open at once.
 
     Attributes
     ----------
@@ -39,7 +34,7 @@ class Rows(ABC):
     jobs : list of Job or None
         Job of each row.
     hosts_workers, hosts_ps : ndarray of bool, shape (servers,)
-        What each server may carry now.
+        Whether each server may host workers, and parameter servers; False for lost ones.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -51,7 +46,7 @@ class Rows(ABC):
         self.hosts_ps = cluster.hosts_ps.copy()
 
     def add(self, job: Job) -> int:
-        """Take a job in; return its row."""
+        """Add a job; return its row."""
         if not self._vacant:
             size = max(64, 2 * len(self.jobs))
             self._grow(size)
@@ -63,7 +58,7 @@ class Rows(ABC):
         return row
 
     def remove(self, name: str) -> int:
-        """Forget a job and where it stands; return the row it had."""
+        """Remove a job and its placement; return its former row."""
         row = self.rows.pop(name)
         self.clear(row)
         self.jobs[row] = None
@@ -72,22 +67,22 @@ class Rows(ABC):
 
     @abstractmethod
     def clear(self, row: int) -> None:
-        """Take note that a job stands nowhere."""
+        """Record that a job has no placement."""
 
     @abstractmethod
     def _grow(self, size: int) -> None:
-        """Make room for so many rows."""
+        """Allocate space for so many rows."""
 
     @abstractmethod
     def _placement(self, row: int) -> Placement:
-        """Return where a row is to stand."""
+        """Return the next placement of a row."""
 
     def lose(self, server: int) -> None:
-        """Take a server out; the jobs that stood there are displaced one by one."""
+        """Mark a server as lost; its jobs are displaced one by one."""
         self.hosts_workers[server] = self.hosts_ps[server] = False
 
     def restore(self, server: int) -> None:
-        """Bring a lost server back."""
+        """Mark a lost server as up."""
         self.hosts_workers[server] = self._cluster.hosts_workers[server]
         self.hosts_ps[server] = self._cluster.hosts_ps[server]
 
@@ -96,24 +91,19 @@ class Rows(ABC):
         return np.fromiter(self.rows.values(), dtype=np.int64, count=len(self.rows))
 
     def _move(self, rows: Integers, change: Integers) -> Iterator[Decision]:
-        """Move jobs to their new places, in an order in which nothing is ever overbooked.
+        """Yield the moves of jobs to their next placements, in an order that never overbooks.
 
-        All that shrinks shrinks first; what leaves one server for another is paused in between.
+        Jobs that shrink go first. Jobs that leave servers for others are paused in between.
 
         Parameters
         ----------
         rows : ndarray of int64, shape (jobs,)
-            Rows whose new places were decided.
+            Rows with a new placement.
         change : ndarray of int64, shape (jobs,)
-            How they compare with the old ones; see `shadowprice.kernels.reactive.places`.
-
-        Yields
-        ------
-        Decision
-            `Pause` and `Place`.
+            Comparison with the current placement; see `shadowprice.kernels.reactive.places`.
         """
         later: list[tuple[str, Placement]] = []
-        between: list[str] = []
+        to_pause: list[str] = []
         moved = change != 0
         for row, kind in zip(rows[moved].tolist(), change[moved].tolist(), strict=True):
             job = self.jobs[row]
@@ -124,37 +114,32 @@ class Rows(ABC):
             else:
                 later.append((job.name, placement))
                 if kind == MOVED:
-                    between.append(job.name)
-        for name in between:
+                    to_pause.append(job.name)
+        for name in to_pause:
             yield Pause(name)
         for name, placement in later:
             yield Place(name, placement)
 
 
 class JobTable(Rows):
-    """Open jobs in order of arrival, and where they stand, as arrays over all servers.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The servers.
+    """Open jobs in order of arrival, with placements as arrays over all servers.
 
     Attributes
     ----------
     worker, ps : ndarray of int64, shape (rows, resources)
         Demands; zeros for the parameter server of all-reduce jobs.
     first, choices : ndarray of int64, shape (rows,)
-        Where the row's useful numbers of workers begin in ``counts``, and how many there are.
+        Position of a row's first useful worker count in ``counts``, and the number of them.
     counts, ps_counts : ndarray of int64
-        Numbers of workers, ascending, and the parameter servers they need.
+        Worker counts, ascending for each job, and the parameter servers that they need.
     on_workers, on_ps : ndarray of int64, shape (rows, servers)
-        Where jobs stand.
+        Current placements.
     new_workers, new_ps : ndarray of int64, shape (rows, servers)
-        Where they are to stand.
+        Next placements.
     standing : ndarray of bool, shape (rows,)
-        Which jobs stand anywhere.
+        Whether each job has a placement.
     alike : ndarray of int64, shape (rows,)
-        A number that jobs of equal demands and useful numbers of workers share.
+        Equal for jobs with equal demands and useful worker counts.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -178,7 +163,7 @@ class JobTable(Rows):
         self._total: NDArray[np.float64] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the table as it is kept: most jobs stand on few servers, or nowhere."""
+        """Return the state with sparse placements: most jobs are on few servers."""
         state = dict(self.__dict__)
         for name in _MOSTLY_ZERO:
             array: Integers = state[name]
@@ -196,7 +181,7 @@ class JobTable(Rows):
 
     @property
     def places(self) -> Places:
-        """Demands, and where jobs stand and are to stand, for kernels."""
+        """Demands, and current and next placements, for kernels."""
         return Places(
             self.worker,
             self.ps,
@@ -211,11 +196,11 @@ class JobTable(Rows):
 
     @property
     def widths(self) -> Widths:
-        """Useful numbers of workers, for kernels."""
+        """Useful worker counts, for kernels."""
         return Widths(self.first, self.choices, self.counts, self.ps_counts, self.alike)
 
     def add(self, job: Job) -> int:
-        """Take a job in; return its row."""
+        """Add a job; return its row."""
         row = super().add(job)
         self.worker[row] = job.worker
         self.ps[row] = 0 if job.ps is None else job.ps
@@ -225,12 +210,12 @@ class JobTable(Rows):
         return row
 
     def clear(self, row: int) -> None:
-        """Take note that a job stands nowhere."""
+        """Record that a job has no placement."""
         self.on_workers[row] = self.on_ps[row] = 0
         self.standing[row] = False
 
     def stand(self, row: int, placement: Placement) -> None:
-        """Take note of where a job stands."""
+        """Record the placement of a job."""
         servers = list(placement.servers)
         self.clear(row)
         self.on_workers[row, servers] = placement.workers
@@ -238,25 +223,25 @@ class JobTable(Rows):
         self.standing[row] = True
 
     def lose(self, server: int) -> None:
-        """Take a server out; the jobs that stood there are displaced one by one."""
+        """Mark a server as lost; its jobs are displaced one by one."""
         super().lose(server)
         self._total = None
 
     def restore(self, server: int) -> None:
-        """Bring a lost server back."""
+        """Mark a lost server as up."""
         super().restore(server)
         self._total = None
 
     def total(self) -> NDArray[np.float64]:
-        """Return what the servers that are up hold of each resource; 0 where it is unlimited."""
+        """Return the total capacity of servers that are up by resource; 0 if it is unlimited."""
         if self._total is None:
             rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]
-            whole = rows.astype(np.float64).sum(axis=0)
-            self._total = np.where((rows >= UNLIMITED).any(axis=0), 0.0, whole)
+            total = rows.astype(np.float64).sum(axis=0)
+            self._total = np.where((rows >= UNLIMITED).any(axis=0), 0.0, total)
         return self._total
 
     def rearrange(self, rows: Integers, change: Integers) -> Iterator[Decision]:
-        """Move jobs to their new places; see `_move`."""
+        """Yield the moves of jobs to their next placements; see `_move`."""
         yield from self._move(rows, change)
         moved = rows[change != 0]
         self.on_workers[moved] = self.new_workers[moved]
@@ -264,7 +249,7 @@ class JobTable(Rows):
         self.standing[moved] = self.on_workers[moved].any(axis=1)
 
     def compare(self, rows: Integers) -> Integers:
-        """Return how the new places of rows compare with those they have."""
+        """Compare the next placements of rows with the current ones."""
         workers = self.new_workers[rows] - self.on_workers[rows]
         ps = self.new_ps[rows] - self.on_ps[rows]
         less = ((workers < 0) | (ps < 0)).any(axis=1)
@@ -277,8 +262,8 @@ class JobTable(Rows):
         return Placement(tuple(at.tolist()), tuple(workers[at].tolist()), tuple(ps[at].tolist()))
 
     def _shape(self, job: Job) -> tuple[int, int]:
-        """Return where a job's useful numbers of workers are: those that gain more than fewer."""
-        # The running maximum rises exactly where a number gains more than every smaller one.
+        """Return the position and number of a job's useful worker counts."""
+        # A count is useful if it gains more than every smaller one.
         best = np.maximum.accumulate(job.gains)
         useful = np.concatenate(([True], best[1:] > best[:-1]))
         counts, ps_counts = job.worker_counts[useful], job.ps_counts[useful]

@@ -1,4 +1,4 @@
-"""Utilities of open jobs as the rows that kernels read, of whatever family."""
+"""Utilities of open jobs as rows for kernels, for any family of functions."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 LAST_KNOT: Final = 1 << 40
-"""Duration, in slots, up to which values are told; the value there holds for ever."""
+"""Maximum tabulated duration in slots; longer durations have its utility."""
 
 MOST_KNOTS: Final = 256
-"""Knots of a utility at most; where it needs more, those are chosen that miss it least."""
+"""Maximum number of knots of a utility; if it needs more, the worst intervals get them."""
 
 _AS_GOOD: Final = 1e-9
-"""Difference, as a share of the largest value, from which on a line counts as the utility."""
+"""Maximum error of an interpolation, as a share of the largest value."""
 
 
 _PROBES: Final = np.arange(1, 16) * 0.6180339887498949 % 1.0
-"""Where a line is held against a utility: at no regular distances, in which steps may come."""
+"""Relative positions of test points: irregular, because steps may be regular."""
 
 
 class WorthTable:
@@ -50,7 +50,7 @@ class WorthTable:
     Attributes
     ----------
     columns : Worths
-        What the kernels read; another one after the table grew.
+        The kernels' input; a new object after the table grew.
     """
 
     def __init__(self) -> None:
@@ -59,28 +59,28 @@ class WorthTable:
         )
 
     def enter(self, row: int, utility: Utility) -> None:
-        """Set the utility of a row, of which there may be no others yet."""
+        """Set the utility of a row; the table grows if needed."""
         family, parameters = _known(utility)
-        told: tuple[Integers, Floats] | None = None
+        table: tuple[Integers, Floats] | None = None
         if family == TOLD:
-            told = knots(utility)
-            parameters = (float(len(told[0])),)
-        self._reserve(row + 1, 0 if told is None else len(told[0]))
+            table = knots(utility)
+            parameters = (float(len(table[0])),)
+        self._reserve(row + 1, 0 if table is None else len(table[0]))
         columns = self.columns
         columns.family[row] = family
         columns.parameters[row] = 0.0
         columns.parameters[row, : len(parameters)] = parameters
-        if told is not None:
-            columns.knots[row, : len(told[0])], columns.values[row, : len(told[0])] = told
+        if table is not None:
+            columns.knots[row, : len(table[0])], columns.values[row, : len(table[0])] = table
 
     def _reserve(self, rows: int, width: int) -> None:
         old = self.columns
-        there, wide = old.knots.shape
-        if rows <= there and width <= wide:
+        old_rows, old_width = old.knots.shape
+        if rows <= old_rows and width <= old_width:
             return
-        rows = there if rows <= there else max(rows, 2 * there)
-        # Only jobs of told families have knots: no others take room.
-        width = wide if width <= wide else max(width, 2 * wide)
+        rows = old_rows if rows <= old_rows else max(rows, 2 * old_rows)
+        # Only tabulated utilities have knots.
+        width = old_width if width <= old_width else max(width, 2 * old_width)
         self.columns = Worths(
             np.zeros(rows, np.int64),
             np.zeros((rows, 3)),
@@ -92,8 +92,8 @@ class WorthTable:
 
 
 def _known(utility: Utility) -> tuple[int, tuple[float, ...]]:
-    """Return the family of a utility for kernels, and its parameters."""
-    # By type: a family built on one of these has values of its own.
+    """Return the kernels' family of a utility, and its parameters."""
+    # By exact type, because subclasses may compute other values.
     match utility:
         case Constant(value) if type(utility) is Constant:
             return CONSTANT, (value,)
@@ -111,11 +111,10 @@ def _known(utility: Utility) -> tuple[int, tuple[float, ...]]:
 
 
 def knots(utility: Utility) -> tuple[Integers, Floats]:
-    """Return durations, and values there, between which straight lines are the utility.
+    """Return durations and values between which linear interpolation gives the utility.
 
-    Stretches are halved until a line fits them: a step is found in as many halvings as the
-    duration has binary digits, a line needs two knots. A utility never rises, so a stretch that
-    ends with the value with which it begins is flat.
+    Intervals are halved until a line fits them: a step takes as many halvings as the duration has
+    binary digits, a line takes none. Utilities never rise, so an interval with equal ends is flat.
 
     Returns
     -------
@@ -136,18 +135,18 @@ def knots(utility: Utility) -> tuple[Integers, Floats]:
         probes = left + (_PROBES[:, None] * (right - left)).astype(np.int64)
         share = (probes - left) / (right - left)
         line = worth[:-1] + share * (worth[1:] - worth[:-1])
-        missed = np.abs(values(probes.ravel()).reshape(probes.shape) - line).max(axis=0)
+        error = np.abs(values(probes.ravel()).reshape(probes.shape) - line).max(axis=0)
         falls = worth[:-1] - worth[1:] > tolerance
-        settled |= ~falls | (right - left <= 1) | (missed <= tolerance)
-        wanted = np.flatnonzero(~settled)
-        if not len(wanted):
+        settled |= ~falls | (right - left <= 1) | (error <= tolerance)
+        to_split = np.flatnonzero(~settled)
+        if not len(to_split):
             break
         room = MOST_KNOTS - len(at)
-        if len(wanted) > room:
-            worst = np.argsort(-missed[wanted], kind="stable")[:room]
-            wanted = np.sort(wanted[worst])
-        new = middle[wanted]
-        at = np.insert(at, wanted + 1, new)
-        worth = np.insert(worth, wanted + 1, values(new))
-        settled = np.insert(settled, wanted + 1, False)
+        if len(to_split) > room:
+            worst = np.argsort(-error[to_split], kind="stable")[:room]
+            to_split = np.sort(to_split[worst])
+        new = middle[to_split]
+        at = np.insert(at, to_split + 1, new)
+        worth = np.insert(worth, to_split + 1, values(new))
+        settled = np.insert(settled, to_split + 1, False)
     return at, worth
