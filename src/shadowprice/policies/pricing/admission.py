@@ -1,4 +1,4 @@
-"""Algorithm 1 of OASiS and of PD-ORS: admit a job when its payoff is positive, post new prices."""
+"""Algorithm 1 of OASiS and PD-ORS: admit jobs with a positive payoff, update the prices."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ _NO_REASON: Final = Refusal(Reason.PRICE, "nobody asked why")
 
 
 class PricedAdmission(ABC):
-    """Decides every job once, on arrival, by the best schedule at the prices of the moment.
+    """Decides every job once, on arrival, by the best schedule at current prices.
 
     Parameters
     ----------
     planner : PricedPlanner
         Finds schedules on its boards.
     learners : sequence of ConstantsLearner
-        What each board's constants come from.
+        Source of each board's constants.
     parameters : PriceParameters
         How prices are formed.
-    cluster : Cluster
-        The servers.
+    itemised : bool
+        Whether commitments list the cost of each slot.
     """
 
     _explained: bool = True
@@ -95,7 +95,7 @@ class PricedAdmission(ABC):
             self.capabilities,
             foresees=parameters.prices == "offline",
             charges_restarts=parameters.restarts == "counted",
-            forgets_refused=parameters.prices != "online",  # what is learnt of it is a trace
+            forgets_refused=parameters.prices != "online",  # learners count refused jobs too
         )
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
@@ -129,13 +129,13 @@ class PricedAdmission(ABC):
                 return
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """Take note of which jobs arrive together, before the first of them is decided."""
+        """Prepare for jobs that arrive together, before the first one is decided."""
         del jobs
 
     def learn(
         self, job: Job, ledger: LedgerView, again: tuple[int, Measures] | None = None
     ) -> bool:
-        """Post the prices that an arriving job meets, which it may change where they are learnt.
+        """Update the prices for an arriving job, if they are learnt; return whether they changed.
 
         Parameters
         ----------
@@ -144,12 +144,8 @@ class PricedAdmission(ABC):
         ledger : LedgerView
             The reservations that it meets.
         again : (int, dict), optional
-            Its position in a job set that is gone through again and again, and what its jobs add.
-
-        Returns
-        -------
-        bool
-            Whether it does.
+            Position in a job set that is processed repeatedly, and the cache of its jobs'
+            contributions.
         """
         if self._parameters.prices != "online":
             return False
@@ -163,13 +159,12 @@ class PricedAdmission(ABC):
     def weigh(
         self, view: View, job: Job, *, measured: bool = False
     ) -> tuple[Decision, Shortfall | None]:
-        """Decide an arriving job at the prices that are posted.
+        """Decide an arriving job at current prices.
 
         Returns
         -------
         (Decision, Shortfall or None)
-            Where it is to be ``measured``, and a bound proves it, how far a refusal was from an
-            admission.
+            With ``measured``, how far a refusal was from an admission, if a bound proves it.
         """
         self._planner.follow(view.ledger)
         quote = self._planner.quote(view, job, job.required)
@@ -181,7 +176,7 @@ class PricedAdmission(ABC):
             ) if measured else None
         quote, offer = self._offered(view, job, quote)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
-            # That no plan was found which its restarts leave long enough proves nothing.
+            # A restart-aware search that finds no plan proves nothing.
             proved = offer is not None or not isinstance(quote, Charged)
             short = self._shortfall(view, job, offer) if measured and proved else None
             if not self._explained:
@@ -192,26 +187,28 @@ class PricedAdmission(ABC):
 
     @property
     def terms(self) -> Terms:
-        """What decisions depend on beside reservations."""
+        """The inputs of decisions besides reservations."""
         return Terms([board.constants for board in self._planner.boards])
 
     def _shortfall(self, view: View, job: Job, offer: Offer | None) -> Shortfall | None:
-        """Return how far a refusal was from an admission, None where no bound is proved."""
+        """Return how far a refusal was from an admission, None without a proven bound."""
         del view, job, offer
         return None
 
     def resume(self, view: View) -> None:
-        """Price the servers and the timespan of now; what was learnt and planned stays."""
+        """Resync with the servers and the timespan; learnt constants and plans stay."""
         moved = view.until != self._learners[0].until
         if moved:
-            self._learners = tuple(one.within(view.until, view.slot) for one in self._learners)
+            self._learners = tuple(
+                learner.within(view.until, view.slot) for learner in self._learners
+            )
         if moved or view.cluster is not self._cluster:
             self._cluster = view.cluster
             self._follow(view.cluster)
 
     @abstractmethod
     def _follow(self, cluster: Cluster) -> None:
-        """Build the boards and the planner for a cluster, at the constants in force."""
+        """Build the boards and the planner for a cluster, with the constants in force."""
 
     @abstractmethod
     def parameters_in_force(self) -> Mapping[str, object]:
@@ -219,7 +216,7 @@ class PricedAdmission(ABC):
 
     @abstractmethod
     def _alone(self) -> Alone:
-        """Return what a job can earn by itself on the cluster of the moment."""
+        """Return the calculator of what a job can earn alone on the current cluster."""
 
     def _ratio_over_alpha(self) -> float:
         """Return the competitive ratio over alpha: 2 in OASiS's Theorem 4."""
@@ -228,8 +225,8 @@ class PricedAdmission(ABC):
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
         """Return the competitive ratio at the constants in force, and whether D0 <= OPT / 2.
 
-        The ratio is that of constants known beforehand, of a cluster that does not change, and of
-        demands that are small beside a server, as the theorem assumes.
+        As the theorem assumes, the ratio is for constants known in advance, a cluster that doesn't
+        change, and demands that are small compared with a server.
         """
         constants = [board.constants for board in self._planner.boards]
         return guarantee(
@@ -242,14 +239,14 @@ class PricedAdmission(ABC):
         )
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
-        """Return the price of all of each server's resources in the coming slot."""
+        """Return the price of all of each server's resources in the next slot."""
         prices = np.zeros(self._cluster.capacity.shape)
         for board in self._planner.boards:
             prices[board.servers] += board.whole_prices(view.ledger)
         return prices
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Answered:
-        """Return the best offer that the job would be decided by, at the prices it would meet."""
+        """Return the decision on the job if it arrived now, with its best offer."""
         with self._as_if_learnt(job, view.ledger):
             self._planner.follow(view.ledger)
             quote = self._planner.quote(view, job, job.required)
@@ -263,17 +260,17 @@ class PricedAdmission(ABC):
                 refusal = explain(quote, view, job, offer, job.required) if explained else None
         if offer is None:
             return Answered(job.name, view.slot, answer, refusal=refusal)
-        best = offer.completion, offer.utility, offer.cost
-        return Answered(job.name, view.slot, answer, *best, refusal=refusal)
+        numbers = offer.completion, offer.utility, offer.cost
+        return Answered(job.name, view.slot, answer, *numbers, refusal=refusal)
 
     @contextmanager
     def _as_if_learnt(self, job: Job, ledger: LedgerView) -> Iterator[None]:
-        """Post the prices that a job would meet on arrival, which it changes where they are learnt.
+        """Post the prices that a job would meet on arrival within the block.
 
-        Afterwards the boards show the prices of before, and nothing was learnt.
+        Afterwards the boards have their former prices, and nothing was learnt.
         """
         boards = self._planner.boards
-        before = [board.constants for board in boards]
+        former = [board.constants for board in boards]
         if self._parameters.prices == "online":
             for learner, board in zip(self._learners, boards, strict=True):
                 constants = learner.if_shown(job)
@@ -282,15 +279,14 @@ class PricedAdmission(ABC):
         try:
             yield
         finally:
-            for board, constants in zip(boards, before, strict=True):
+            for board, constants in zip(boards, former, strict=True):
                 if board.constants is not constants:
                     board.reprice(constants, ledger)
 
     def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
-        """Return displaced jobs by what each would still earn, the most first.
+        """Return admitted jobs in order of the payoff that each could have, the largest first.
 
-        All of them were admitted, but there may be room for some only: those that lose most by
-        waiting choose first.
+        If there is capacity for some only, the jobs that lose most are planned first.
         """
         self._planner.follow(view.ledger)
         payoffs: dict[str, float] = {}
@@ -300,30 +296,32 @@ class PricedAdmission(ABC):
         return sorted(names, key=lambda name: -payoffs[name])
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
-        """Extend a plan that fell short in place, or move its job if that displaces less."""
+        """Extend a plan that fell short in place, or replan its job if that displaces less."""
         name = state.job.name
         charged = self.capabilities.charges_restarts
-        longer = None if state.job.bag is not None else extension_of(view, state, charged=charged)
-        if longer is None or not self._is_worth(view, state, longer):
+        extension = (
+            None if state.job.bag is not None else extension_of(view, state, charged=charged)
+        )
+        if extension is None or not self._is_worth(view, state, extension):
             yield Displace(name, SHORT)
             yield self._keep(view, state, SHORT)
             return
-        for other in longer.displaced:
+        for other in extension.displaced:
             yield Displace(other, OVERRUN)
-        job, plan = state.job, longer.plan
+        job, plan = state.job, extension.plan
         self._planner.follow(view.ledger)
         quote = self._planner.quote(view, job, state.remaining)
         cost = float(quote.slot_costs(plan).sum())
         value = utility_value(job.utility, plan.completion - job.arrival)
         yield Commit(name, plan, value - cost, value, cost, message=SHORT)
-        for other in filter(view.pinned, longer.displaced):
+        for other in filter(view.pinned, extension.displaced):
             yield from self._extend(view, view.open_jobs[other])
-        moved = [other for other in longer.displaced if not view.pinned(other)]
-        for other in self._dearest_first(view, moved):
+        to_replan = [other for other in extension.displaced if not view.pinned(other)]
+        for other in self._dearest_first(view, to_replan):
             yield self._keep(view, view.open_jobs[other], OVERRUN)
 
     def _is_worth(self, view: View, state: JobState, longer: Extension) -> bool:
-        """Return whether an extension displaces no more than stopping the job would lose."""
+        """Return whether an extension loses no more utility than stopping the job would."""
         if not longer.displaced or view.pinned(state.job.name):
             return True
         self._planner.follow(view.ledger)
@@ -332,7 +330,7 @@ class PricedAdmission(ABC):
         return longer.loss <= in_place - (0.0 if offer is None else offer.utility)
 
     def _keep(self, view: View, state: JobState, reason: str, *, lost: bool = False) -> Decision:
-        """Plan the work that remains of an admitted job: kept whatever it costs, if it fits."""
+        """Plan an admitted job's remaining work at any price; drop or queue it if none fits."""
         self._planner.follow(view.ledger)
         job = state.job
         quote = self._again(view, state)
@@ -358,10 +356,10 @@ class PricedAdmission(ABC):
         )
 
     def _offered(self, view: View, job: Job, quote: Quote) -> tuple[Quote, Offer | None]:
-        """Return the best offer to a job that was never planned, and by which quote.
+        """Return the best offer to a job that was never planned, and its quote.
 
-        As the papers plan, or with restarts: by those where that much decides, as what is not worth
-        its price without them is not with them.
+        A restart-aware quote is only made if the paper's plan has a positive payoff, because
+        restarts can only lower it.
         """
         offer = quote.best()
         if job.resumable is False and job.bag is None and offer is not None and offer.payoff > 0:
@@ -380,10 +378,10 @@ class PricedAdmission(ABC):
         return FixedPlacement(quote, boards, view, job, remaining, begun=begun)
 
     def _again(self, view: View, state: JobState) -> Quote:
-        """Return the quote of a job whose plan is made anew.
+        """Return the quote of a job that is replanned.
 
-        Restarts are counted then in any case: a plan as the papers make it, that is just long
-        enough and moves in every slot, would fall short by them again, for ever.
+        It always counts restarts. The paper's plan is just long enough and may move in every slot,
+        so it would fall short again and again.
         """
         quote = self._planner.quote(view, state.job, state.remaining)
         if state.job.resumable is False and state.job.bag is None:
@@ -396,12 +394,12 @@ class PricedAdmission(ABC):
 
 
 def _short_by(view: View, job: Job, bound: float) -> Shortfall:
-    """Return how far a job is from an admission that no schedule pays more than a bound."""
+    """Return the shortfall of a job for which no schedule pays more than a bound."""
     return Shortfall(float(job.utility.values(np.array([view.slot - job.arrival]))[0]), bound)
 
 
 def _short(offer: Offer | None) -> Refusal:
-    """Return a refusal that tells how far an offer fell short, and nothing else."""
+    """Return a refusal with the numbers of an offer, without an explanation."""
     if offer is None:
         return _NO_REASON
     return replace(_NO_REASON, value=offer.utility, cost=offer.cost)
@@ -436,7 +434,7 @@ def first_constants(
     learners: Sequence[ConstantsLearner],
     given: Sequence[GivenPrices | None],
 ) -> list[PriceConstants]:
-    """Return the constants that a policy starts with, one for each learner.
+    """Return the initial constants of a policy, one for each learner.
 
     Parameters
     ----------
@@ -445,17 +443,17 @@ def first_constants(
     context : PolicyContext
         The cluster, and the job set for offline constants.
     parameters : PriceParameters
-        Where constants come from.
+        Source of the constants.
     learners : sequence of ConstantsLearner
-        Taught the whole job set where it is known and asked for.
+        With offline constants, they learn the whole job set.
     given : sequence of GivenPrices or None
         The user's constants for each pool; None makes a pool free.
 
     Raises
     ------
     InputError
-        If offline constants are asked for without a job set, or a given price names a resource
-        that no server has.
+        If offline constants are requested without a job set, or a given price names an unknown
+        resource.
     """
     if parameters.prices == "given":
         constants = [_given(name, prices, context.cluster) for prices in given]

@@ -1,8 +1,8 @@
-"""What one job could earn alone: a value that no offline optimum is below.
+"""Utility of one job on an otherwise empty cluster, which bounds the optimum from below.
 
-Whatever else arrives, an offline schedule may run one job as soon as it arrives, at its greatest
-speed, on an empty cluster. The best that any job can earn so bounds the optimum from below, and
-that is what `lower=guaranteed` builds on (`design/0019-settings-of-the-papers.md`).
+An offline schedule may always run one job from its arrival on, at its greatest speed. So the best
+job alone bounds the optimum from below. `lower=guaranteed` builds on that
+(`design/0019-settings-of-the-papers.md`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from shadowprice.core.job import Job
 Integers = NDArray[np.int64]
 
 _MOST: Final = 2**31
-"""Places of a server that count as any number of them."""
+"""Unit count of a server that stands for any number."""
 
 
 class Alone:
-    """The best that a job can earn on an otherwise empty cluster.
+    """Computes the maximum utility of a job on an otherwise empty cluster.
 
     Parameters
     ----------
-    cluster : Cluster
-        The servers.
     workers, servers : ndarray of bool, shape (servers,)
-        Which of them carry workers and which parameter servers. Disjoint for OASiS; for PD-ORS a
-        server may do both.
+        Whether each server hosts workers, and parameter servers. Disjoint for OASiS; for PD-ORS a
+        server may host both.
     colocated : bool
-        Whether a job may run at its internal rate, with all it needs on one server that does both.
+        Whether a job may run at its internal rate, with all its processes on one server.
     """
 
     def __init__(
@@ -50,20 +48,10 @@ class Alone:
         self._places: dict[tuple[bytes, bytes], tuple[int, int, int]] = {}
 
     def ln_utility(self, job: Job, window: int) -> float:
-        """Return the logarithm of what a job earns if it runs alone from its arrival on.
+        """Return the logarithm of a job's utility if it runs alone from its arrival on.
 
-        Parameters
-        ----------
-        job : Job
-            The job.
-        window : int
-            Slots from its arrival in which it may run.
-
-        Returns
-        -------
-        float
-            ``-inf`` where the cluster cannot complete it, or where it is a bag of tasks: with how
-            many copies a bag meets its deadline is not asked here.
+        ``window`` is the number of slots in which it may run. ``-inf`` if it can't complete in
+        them, or if it is a bag of tasks, for which this is not computed.
         """
         slots = self.slots(job)
         if job.bag is not None or slots is None or slots > window:
@@ -71,15 +59,15 @@ class Alone:
         return float(job.utility.log_values(np.array([slots - 1]))[0])
 
     def slots(self, job: Job) -> int | None:
-        """Return the slots that a job takes alone, None where the cluster cannot run it."""
+        """Return the slots that a job takes alone, None if it doesn't fit on the cluster."""
         gain = self.gain(job)
         return -(-job.required // gain) if gain > 0 else None
 
     def gain(self, job: Job) -> int:
-        """Return the most that a job gains in a slot alone, 0 where the cluster cannot run it.
+        """Return the maximum progress of a job in a slot alone, 0 if it doesn't fit at all.
 
-        Where servers carry both kinds, a worker is counted with a parameter server of its own,
-        more than (6) asks for: the true number may be less.
+        If servers host both roles, each worker counts with a parameter server of its own. That is
+        more than (6) requires, so the true maximum may be larger.
         """
         workers, servers, largest = self._room(job)
         fits = job.worker_counts <= workers
@@ -92,7 +80,7 @@ class Alone:
         return gain
 
     def _room(self, job: Job) -> tuple[int, int, int]:
-        """Return how many workers and parameter servers stand, and workers on one server."""
+        """Return the workers and parameter servers that fit, and the workers on one server."""
         key = job.worker.tobytes(), b"" if job.ps is None else job.ps.tobytes()
         if key not in self._places:
             together = job.worker if job.ps is None else job.worker + job.ps
@@ -107,9 +95,9 @@ class Alone:
 
 
 def _places(capacity: Amounts, demand: Amounts) -> Integers:
-    """Return how many items of a demand each empty server holds."""
-    asked = demand > 0
-    if not asked.any():
+    """Return how many times a demand fits on each empty server."""
+    needed = demand > 0
+    if not needed.any():
         return np.full(len(capacity), _MOST, dtype=np.int64)
-    held = (capacity[:, asked] // demand[asked]).min(axis=1, initial=_MOST)
-    return np.asarray(held, dtype=np.int64)
+    counts = (capacity[:, needed] // demand[needed]).min(axis=1, initial=_MOST)
+    return np.asarray(counts, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The price board of one pool: the ledger seen as groups of equal servers with prices."""
+"""The price board of one pool: the ledger as groups of equal servers with prices."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _SHAPES = 4096
-"""Demands whose shares are kept."""
+"""Maximum number of demands whose shares are cached."""
 
 
 class PriceBoard:
-    """Prices and free room of a pool over the ledger's window, refreshed where it changed.
+    """Prices and free capacity of a pool over the ledger's window, updated where it changed.
 
     Parameters
     ----------
     cluster : Cluster
         The servers.
     pool : Pool
-        Which of them, and what shares refer to.
+        The pool's servers, and the scale of shares.
     constants : PriceConstants
         L and U.
     slots : int
@@ -57,21 +57,21 @@ class PriceBoard:
 
     @cached_property
     def _groups(self) -> SlotGroups:
-        """Made with the first price: many a board is built for what its constants are alone."""
+        """Groups of servers, built at first use: many boards only serve for their constants."""
         constants = self.constants
         return SlotGroups(
             self._capacity, self._slots, _lower(constants), constants.ln_upper, self.servers
         )
 
     def reprice(self, constants: PriceConstants, ledger: LedgerView) -> None:
-        """Take new constants; every slot is priced anew."""
+        """Set new constants, and compute the prices of all slots again."""
         self.constants = constants
         self._roll(ledger)
         self._groups.set_prices(_lower(constants), constants.ln_upper)
         self._groups.follow(ledger.used, ledger.versions, priced_before=False)
 
     def follow(self, ledger: LedgerView) -> None:
-        """Catch up with the ledger: only slots that changed since are grouped anew."""
+        """Update the board from the ledger; only slots that changed are grouped again."""
         self._roll(ledger)
         self._groups.follow(ledger.used, ledger.versions)
 
@@ -85,7 +85,7 @@ class PriceBoard:
             self._capacity_version = ledger.capacity_version
 
     def shares(self, demand: Amounts) -> Floats:
-        """Return a demand as shares of the pool's scale; jobs of one shape ask for the same."""
+        """Return a demand as shares of the pool's scale; equal demands share one array."""
         key = demand.tobytes()
         if key not in self._shares:
             if len(self._shares) >= _SHAPES:
@@ -94,7 +94,7 @@ class PriceBoard:
         return self._shares[key]
 
     def window(self, slots: int) -> Groups:
-        """Return the groups of the first ``slots`` slots, as kernels read them."""
+        """Return the groups of the first ``slots`` slots, for kernels."""
         groups = self._groups.groups
         return groups._replace(row_of=groups.row_of[:slots])
 
@@ -106,7 +106,7 @@ class PriceBoard:
         ledger : LedgerView
             The ledger.
         slot : int
-            Slot of the window, 0 being its first.
+            Slot of the window, starting at 0.
 
         Returns
         -------
@@ -125,17 +125,17 @@ class PriceBoard:
         """
         prices = self.server_prices(ledger, 0)
         whole = np.where(self._out[:, None], 0.0, self._whole)
-        # An infinite price of what a server lacks is none.
+        # A resource that a server lacks costs nothing, although its price is infinite.
         return np.where(whole > 0, prices, 0.0) * whole
 
     def scarcest(self, job: Job, *, ps: bool, ledger: LedgerView, slots: int) -> tuple[int, float]:
-        """Return the resource that leaves the least room for a job, and that room.
+        """Return the resource that limits a job most, and how much of the job it allows.
 
         Returns
         -------
         (int, float)
             Column of the resource, and the mean number of workers (or parameter servers) per slot
-            that it alone would allow; the first one, and any number, where nothing is asked for.
+            that it alone would allow; ``(0, inf)`` without a demand.
         """
         demand = job.ps if ps else job.worker
         assert demand is not None
@@ -144,32 +144,33 @@ class PriceBoard:
             return 0, math.inf
         groups = self._groups.groups
         self._row(ledger, 0)
-        # Slots that share a row have the same room.
+        # Slots with the same row have equal free capacity.
         rows, times = np.unique(groups.row_of[:slots], return_counts=True)
         free = (groups.free[rows][:, columns] // demand[columns, None]).astype(np.float64)
-        there = np.arange(groups.members.shape[1]) < groups.groups[rows, None]
-        each = (
-            np.where(there[:, None], free, 0.0) * np.where(there, groups.members[rows], 0)[:, None]
+        exists = np.arange(groups.members.shape[1]) < groups.groups[rows, None]
+        by_group = (
+            np.where(exists[:, None], free, 0.0)
+            * np.where(exists, groups.members[rows], 0)[:, None]
         )
-        room = (each.sum(axis=2) * times[:, None]).sum(axis=0) / slots
-        least = int(np.argmin(room))
-        return int(columns[least]), float(room[least])
+        room = (by_group.sum(axis=2) * times[:, None]).sum(axis=0) / slots
+        bottleneck = int(np.argmin(room))
+        return int(columns[bottleneck]), float(room[bottleneck])
 
     def spent(
         self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
     ) -> Floats:
-        """Return what a schedule costs by resource.
+        """Return the cost of a schedule by resource.
 
         Parameters
         ----------
         ledger : LedgerView
-            The ledger, at whose prices it is paid.
+            The ledger, which sets the prices.
         schedule : Schedule
             Entries within the window.
         counts : ndarray of int64, shape (entries,)
-            How many of ``demand`` each entry takes; entries outside the pool take none.
+            Number of ``demand`` that each entry takes; entries outside the pool count 0.
         demand : ndarray of int64, shape (resources,)
-            Amounts of one worker or parameter server.
+            Demand of one worker or parameter server.
 
         Returns
         -------
@@ -181,39 +182,39 @@ class PriceBoard:
     def spent_by_slot(
         self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
     ) -> Floats:
-        """Return what a schedule costs in each of its slots; parameters as of `spent`.
+        """Return the cost of a schedule in each of its slots; parameters as in `spent`.
 
         Returns
         -------
         ndarray of float64, shape (active slots,)
         """
-        mine, paid = self._paid(ledger, schedule, counts, demand)
+        entries, paid = self._paid(ledger, schedule, counts, demand)
         active = schedule.active_slots
-        at = np.searchsorted(active, schedule.slots[mine])
-        found = np.bincount(at, weights=paid.sum(axis=1), minlength=len(active))
-        return np.asarray(found, dtype=np.float64)
+        index = np.searchsorted(active, schedule.slots[entries])
+        costs = np.bincount(index, weights=paid.sum(axis=1), minlength=len(active))
+        return np.asarray(costs, dtype=np.float64)
 
     def _paid(
         self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
     ) -> tuple[Integers, Floats]:
-        """Return the entries of a schedule in this pool, and what each costs by resource."""
+        """Return the entries of a schedule in this pool, and the cost of each by resource."""
         share = self.shares(demand)
         self._row(ledger, 0)
-        mine = np.flatnonzero((counts > 0) & (self._position[schedule.servers] >= 0))
+        entries = np.flatnonzero((counts > 0) & (self._position[schedule.servers] >= 0))
         groups = self._groups.groups
-        rows = groups.row_of[schedule.slots[mine] - ledger.start]
-        group = groups.group_of[rows, self._position[schedule.servers[mine]]]
+        rows = groups.row_of[schedule.slots[entries] - ledger.start]
+        group = groups.group_of[rows, self._position[schedule.servers[entries]]]
         prices = groups.price[rows, :, group]
-        # An infinite price of what is not asked for costs nothing.
+        # A resource without a demand costs nothing, although its price may be infinite.
         paid = np.where(share > 0, prices, 0.0) * share
-        return mine, np.asarray(counts[mine, None] * paid, dtype=np.float64)
+        return entries, np.asarray(counts[entries, None] * paid, dtype=np.float64)
 
     def _row(self, ledger: LedgerView, slot: int) -> int:
-        """Return the row of a slot, once the board has caught up with the ledger."""
+        """Update the board, and return the row of a slot."""
         self.follow(ledger)
         return int(self._groups.groups.row_of[slot])
 
 
 def _lower(constants: PriceConstants) -> Floats:
-    """Return ln L by resource; a resource that no job asks for (U = 0) is free at every load."""
+    """Return ln L by resource; a resource without demand (U = 0) is free at every load."""
     return np.where(np.isneginf(constants.ln_upper), -np.inf, constants.ln_lower)

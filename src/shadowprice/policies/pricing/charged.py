@@ -1,8 +1,8 @@
-"""Offers of plans that are long enough for what restarts take from them.
+"""Offers of plans that complete the work with restarts counted.
 
-The papers plan as if moving cost nothing. A plan that is just long enough then falls short by its
-restarts, and what it promised is broken. Here more and more work is planned, until what a plan does
-with every restart of its own counted is the work that there is.
+The papers plan as if a move cost nothing. A plan that is just long enough then falls short by its
+restarts, and its promise breaks. Here more and more work is planned, until the plan's progress less
+its restarts covers the work.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.offers import Offer, Outpriced, Quote, Scarcity
 
 _TRIES: Final = 4
-"""Plans that are tried for what the one before fell short by; most need one."""
+"""Maximum number of plans that are tried; most jobs need one."""
 
 _LOSS: Final = 1e-3
-"""Part of the payoff without restarts from which on staying is tried as well."""
+"""Share of the payoff without restarts from whose loss on a fixed placement is tried too."""
 
 _STAYS: Final = 8
-"""Placements of a plan in which staying is tried; on a large cluster a plan may have hundreds."""
+"""Maximum number of placements that are tried as fixed; a plan may have hundreds."""
 
 
 class Charged:
@@ -39,15 +39,15 @@ class Charged:
     Parameters
     ----------
     quote : Quote
-        The job at the prices of the moment, as if moving cost nothing.
+        The job at current prices, without restarts.
     view : View
         The state it was made on.
     job : Job
-        The job; no bag, as copies do not move.
+        The job; not a bag, because copies don't move.
     remaining : int
-        Progress units to make.
+        Remaining progress units.
     begun : bool
-        Whether the first slot of a plan loses a restart as well.
+        Whether the first slot of a plan counts a restart too.
     """
 
     def __init__(self, quote: Quote, view: View, job: Job, remaining: int, *, begun: bool) -> None:
@@ -58,27 +58,22 @@ class Charged:
         self._begun = begun
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return an offer that restarts leave long enough, None where none was found."""
+        """Return an offer that completes the work with restarts, None if none was found."""
         plain = self._quote.best(factor, more=more)
         return None if plain is None else self.lengthened(plain, factor, more=more)
 
     def lengthened(self, plain: Offer, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return an offer that restarts leave long enough in place of the best without them.
+        """Return an offer that completes the work with restarts, None if none was found.
 
-        Its payoff need not be the largest: restarts depend on the whole plan, and the search looks
-        at a slot at a time. That of the best without them is a bound of it.
+        Restarts depend on the whole plan, while the search plans slot by slot. So the payoff isn't
+        necessarily the maximum; that of ``plain`` bounds it.
 
         Parameters
         ----------
         plain : Offer
-            What the quote without restarts offers.
+            The best offer without restarts.
         factor, more
-            As `best` takes them, and as the offer was made with.
-
-        Returns
-        -------
-        Offer or None
-            None where none was found.
+            As in `best`, with the values that ``plain`` was made with.
         """
         found = next(self._longer(plain, factor, more), None)
         if found is None or found.payoff < plain.payoff - _LOSS * abs(plain.payoff):
@@ -86,25 +81,25 @@ class Charged:
             found = max(offers, key=lambda offer: offer.payoff, default=None)
         if found is None or plain.bound is None:
             return found
-        # Work that is planned in whole chunks takes longer than where it stays.
+        # A fixed placement may beat the bound of a planner that rounds work up to chunks.
         return replace(found, bound=max(plain.bound, found.payoff))
 
     def _longer(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
-        """Return the first plan that is long enough, of those for more and more work."""
-        remaining, offer, asked = self._remaining + more, plain, more
+        """Yield the first plan that is long enough, of plans for more and more work."""
+        remaining, offer, planned_extra = self._remaining + more, plain, more
         for _ in range(_TRIES):
             done = self._done(offer)
             if done >= remaining:
                 yield offer
                 return
-            asked += remaining - done
-            longer = self._quote.best(factor, more=asked)
+            planned_extra += remaining - done
+            longer = self._quote.best(factor, more=planned_extra)
             if longer is None:
                 return
             offer = longer
         kept = 1 - self._job.restart
         if kept:
-            # Whatever moves, this is enough: of each slot's units so many are kept, rounded down.
+            # Enough for a restart in every slot: each keeps that share of its units, rounded down.
             slots = self._view.end - self._view.slot
             enough = -(-(remaining + slots) * kept.denominator // kept.numerator)
             longer = self._quote.best(factor, more=enough - self._remaining)
@@ -112,12 +107,12 @@ class Charged:
                 yield longer
 
     def _done(self, offer: Offer) -> int:
-        """Return the progress units of an offer's plan, less what its restarts take."""
+        """Return the progress units of an offer's plan after its restarts."""
         plan = self._quote.schedule(offer)
         return potential(self._job, plan, None, charged=True, ran=self._begun)
 
     def _staying(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
-        """Return offers of one placement of the plan each, for as long as the work takes there."""
+        """Yield offers that keep one placement of the plan until the work is done."""
         arrival, remaining = self._job.arrival, self._remaining + more
         first: dict[Placement, int] = {}
         for slot, placement in self._quote.schedule(plain).placements():
@@ -125,12 +120,12 @@ class Charged:
         for placement, slot in islice(first.items(), _STAYS):
             plan = self._stay(slot, placement, remaining)
             if plan is not None:
-                worth = factor * utility_value(self._job.utility, plan.completion - arrival)
+                utility = factor * utility_value(self._job.utility, plan.completion - arrival)
                 cost = float(self._quote.slot_costs(plan).sum())
-                yield Offer(plan.completion, worth, cost, worth - cost, plain.choice, plan=plan)
+                yield Offer(plan.completion, utility, cost, utility - cost, plain.choice, plan=plan)
 
     def _stay(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
-        """Return a plan of one placement from a slot on, None where there is no room for it."""
+        """Return a plan with one placement from a slot on, None if it doesn't fit."""
         job, colocated = self._job, placement.colocated
         workers = placement.total_workers
         left = remaining - job.gain(workers, colocated=colocated, moved=self._begun)
@@ -149,39 +144,39 @@ class Charged:
         return Schedule.of((at, *entry) for at in range(slot, end) for entry in entries)
 
     def outpriced(self) -> Outpriced | None:
-        """Return a bound where even a plan without restarts costs more than it is worth."""
+        """Return a bound if even a plan without restarts costs more than its utility."""
         return self._quote.outpriced()
 
     def schedule(self, offer: Offer) -> Schedule:
-        """Return where the workers and parameter servers of an offer stand."""
+        """Return the schedule of an offer."""
         return self._quote.schedule(offer) if offer.plan is None else offer.plan
 
     def fastest(self) -> int:
-        """Return the most progress units that one slot can add, in an empty cluster."""
+        """Return the maximum progress units of one slot in an empty cluster."""
         return self._quote.fastest()
 
     def hopeless(self) -> Refusal | None:
-        """Return why nothing completes the work: restarts, where all else would do."""
+        """Return why no plan completes the work; restarts, if a plan without them does."""
         plain = self._quote.best()
         if plain is None:
             return self._quote.hopeless()
-        takes = float(self._job.restart)
+        loss = float(self._job.restart)
         return Refusal(
             Reason.NO_ROOM,
-            f"a restart takes {takes:.2g} of a slot, and no plan that is longer by that has "
+            f"a restart takes {loss:.2g} of a slot, and no plan that is longer by that has "
             f"room; without them it would be done in slot {plain.completion}",
             completion=plain.completion,
-            numbers={"restart_slots": takes},
+            numbers={"restart_slots": loss},
         )
 
     def scarcest(self) -> Scarcity:
-        """Return what leaves the least room over the slots in which the job could run."""
+        """Return the resource that limits the job most in the slots in which it could run."""
         return self._quote.scarcest()
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource that makes up most of a schedule's cost, and that cost."""
+        """Return the resource with the largest part of a schedule's cost, and that part."""
         return self._quote.dearest(schedule)
 
     def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return what a schedule costs in each of its active slots."""
+        """Return the cost of a schedule in each of its active slots."""
         return self._quote.slot_costs(schedule)

@@ -1,11 +1,12 @@
-"""The price at which a pool would just clear: which L the demand itself suggests.
+"""The price at which a pool would just clear: the L that the demand itself suggests.
 
-The papers' L, (25), (26) and (3.14), guards a worst case: it lies below the utility density of
-every job, even one that ends at T with nothing left to gain, and prices then stay near 0 until a
-server is nearly full. The clearing price is the dual of the pool seen as one big machine over one
-planning window: the jobs of the window are taken by utility density until the scarcest resource is
-used up, and the density of the last one is the price below which there is more demand than room.
-It is 0 where there is room for all. Demand is bursty, so the busiest window counts.
+The papers' L, (25), (26) and (3.14), guards a worst case. It lies below the utility density of
+every job, even one that ends at T with no utility left. Prices then stay near 0 until a server is
+nearly full.
+
+The clearing price is the dual of the pool as one big machine over one planning window. Jobs of the
+window are accepted by utility density until the scarcest resource is used up. The density of the
+last one is the price; it is 0 if all jobs fit. Demand is bursty, so the busiest window counts.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ Floats = NDArray[np.float64]
 _GUESSED_AHEAD: Final = 20
 _RENEWALS: Final = 50
 _ARRIVAL, _DENSITY, _BEST, _USES = range(4)
-"""Columns of what is kept of a job."""
+"""Columns of the array of jobs."""
 _FEWEST: Final = 16
-"""Jobs that there is room for at first."""
+"""Initial number of rows."""
 
 
 class ClearingPrice:
@@ -33,21 +34,21 @@ class ClearingPrice:
     Parameters
     ----------
     capacity : ndarray of float64, shape (resources,)
-        Capacity of the pool in shares: the number of largest servers it amounts to.
+        Capacity of the pool in shares: its equivalent in largest servers.
     window : int
         Slots that a planner looks ahead.
     known : bool
-        Whether the jobs taken in are all there will be: the busiest window of them counts.
-        Otherwise the latest window does, its demand so far, less what chance alone may have added
-        to it, set against its slots so far and a twentieth of a window.
+        Whether all jobs are known: then the busiest window counts. Otherwise the latest one does:
+        its demand so far, less a standard deviation, over its slots so far and a twentieth of a
+        window.
     """
 
     def __init__(self, capacity: Floats, window: int, *, known: bool) -> None:
         self._capacity = capacity
         self._window = max(window, 1)
         self._known = known
-        # A row a job: arrival, ln of its density and of its utility, what it uses of each resource
-        # in shares, and the same in amounts.
+        # One row a job: arrival, ln of its density and of its utility, use of each resource in
+        # shares, and the same in amounts.
         self._jobs = np.empty((0, _USES + 2 * len(capacity)))
         self._count = 0
         self._ln_price = -math.inf
@@ -56,7 +57,7 @@ class ClearingPrice:
         self._first: int | None = None
 
     _next: float | None = None
-    """What `ln_price` is going to return, once somebody looked ahead; no part of the memory."""
+    """Cached result of `ln_price_to_come`; not part of the policy state."""
 
     def __getstate__(self) -> dict[str, object]:
         state = {name: value for name, value in vars(self).items() if name != "_next"}
@@ -70,14 +71,14 @@ class ClearingPrice:
         vars(self).update(state)
 
     def resize(self, capacity: Floats, scale: Floats | None = None) -> None:
-        """Take note of another capacity of the pool; the price is worked out anew.
+        """Set another capacity of the pool; the price is computed again.
 
         Parameters
         ----------
         capacity : ndarray of float64, shape (resources,)
-            That of the pool, in shares.
+            Capacity in shares.
         scale : ndarray of float64, shape (resources,), optional
-            What a share of 1 is from now on, 0 for resources that do not count; as before without.
+            New amount of a share of 1, 0 for resources that don't count; unchanged if omitted.
         """
         self._capacity, self._next = capacity, None
         self._due = min(self._due, self._seen)
@@ -91,33 +92,33 @@ class ClearingPrice:
         self._jobs[:, _DENSITY] = self._jobs[:, _BEST] - ln_total
 
     def copy(self) -> ClearingPrice:
-        """Return a price over the same jobs, to which others may be added."""
-        twin = copy(self)
-        twin._jobs = self._jobs[: self._count].copy()
-        return twin
+        """Return an independent copy."""
+        clone = copy(self)
+        clone._jobs = self._jobs[: self._count].copy()
+        return clone
 
     @property
     def seen(self) -> int:
-        """How many jobs were taken in."""
+        """Number of jobs added."""
         return self._seen
 
     def add(
         self, arrival: int, ln_best: float, ln_density: float, use: Floats, amounts: Floats
     ) -> None:
-        """Take a job in.
+        """Add a job.
 
         Parameters
         ----------
         arrival : int
-            The slot in which it arrives.
+            Arrival slot.
         ln_best : float
-            Logarithm of its largest utility.
+            Logarithm of its maximum utility; the job is ignored if that isn't finite.
         ln_density : float
-            The same per slot and share of 1 of all it asks for.
+            Logarithm of that utility per slot and share of 1.
         use : ndarray of float64, shape (resources,)
-            Shares times slots that it takes of each resource.
+            Shares times slots of each resource.
         amounts : ndarray of float64, shape (resources,)
-            Amounts times slots.
+            Amounts times slots of each resource.
         """
         if math.isfinite(ln_best):
             self._next = None
@@ -131,13 +132,13 @@ class ClearingPrice:
 
     def _make_room(self, jobs: int) -> None:
         if self._count + jobs > len(self._jobs):
-            room = max(_FEWEST, 2 * (self._count + jobs))
-            wider = np.empty((room, self._jobs.shape[1]))
-            wider[: self._count] = self._jobs[: self._count]
-            self._jobs = wider
+            size = max(_FEWEST, 2 * (self._count + jobs))
+            larger = np.empty((size, self._jobs.shape[1]))
+            larger[: self._count] = self._jobs[: self._count]
+            self._jobs = larger
 
     def join(self, other: ClearingPrice) -> None:
-        """Take in the jobs of another price, as if they had come behind."""
+        """Add the jobs of another price, as if they had come later."""
         self._next = None
         self._seen += other._seen
         if other._first is not None:
@@ -147,7 +148,7 @@ class ClearingPrice:
         self._count += other._count
 
     def ln_price_to_come(self) -> float:
-        """Return what `ln_price` would, without working it out for good."""
+        """Return the result that `ln_price` would have, without changing state."""
         if self._next is None:
             self._next = self.copy().ln_price()
         return self._next
@@ -155,8 +156,8 @@ class ClearingPrice:
     def ln_price(self) -> float:
         """Return the logarithm of the clearing price.
 
-        It is worked out anew whenever a fiftieth of the jobs that count is new: prices that
-        changed with every job would mean pricing every slot with every job.
+        It is computed again when a fiftieth of the jobs that count is new. Otherwise every slot
+        would have to be priced again for every job.
         """
         seen = self._seen
         if self._count and seen >= self._due:
@@ -181,7 +182,7 @@ class ClearingPrice:
         return self._ln_price
 
     def _forget(self) -> None:
-        """Drop the jobs that arrived before the latest window: they never count again."""
+        """Remove the jobs that arrived before the latest window: they never count again."""
         arrivals = self._jobs[: self._count, _ARRIVAL]
         kept = arrivals > arrivals.max() - self._window
         if not kept.all():
@@ -189,14 +190,14 @@ class ClearingPrice:
             self._count = len(self._jobs)
 
     def _settle(self, jobs: Floats, slots: int) -> float:
-        """Return the price at which some jobs would clear in so many slots."""
+        """Return the logarithm of the price at which some jobs clear in so many slots."""
         limited = self._capacity > 0
         jobs = jobs[np.argsort(-jobs[:, _DENSITY], kind="stable")]
         uses = jobs[:, _USES : _USES + len(limited)][:, limited]
         taken = np.cumsum(uses, axis=0)
         if not self._known:
-            # A few jobs say little of those to come: less a standard deviation of their sum (of a
-            # compound Poisson law), so that one job alone never makes a price.
+            # A few jobs predict little: subtract the standard deviation of their sum (compound
+            # Poisson distribution), so that one job alone never sets a price.
             taken -= np.sqrt(np.cumsum(uses * uses, axis=0))
         full = (taken >= slots * self._capacity[limited]).any(axis=1)
         return float(jobs[int(np.argmax(full)), _DENSITY]) if full.any() else -math.inf

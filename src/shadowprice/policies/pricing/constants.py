@@ -1,6 +1,6 @@
-"""The constants L and U of the exponential price functions: OASiS (23)-(26), PD-ORS (3.13)-(3.14).
+"""Constants L and U of exponential prices: OASiS (23)-(26), PD-ORS (3.13)-(3.14).
 
-All of it happens on logarithms: with a sigmoid of decay 5, the smallest utility underflows and U/L
+All computation is on logarithms. With a sigmoid of decay 5, the smallest utility underflows and U/L
 reaches e^1400 (papers' README, reading 3). Amounts are shares of the largest capacity in the pool,
 so that prices do not depend on units (reading 4).
 """
@@ -32,16 +32,16 @@ Absorbs = Literal["U", "L"]
 
 
 class Floor(NamedTuple):
-    """What L is, and what it takes to know it.
+    """Definition of L, and the data that it needs.
 
     Attributes
     ----------
     kind : {"theory", "guaranteed", "clearing"}
         theory: (25), (26), (3.14). clearing: that, raised to the price at which the demand would
-        clear (`ClearingPrice`). guaranteed: the L at which prices of empty servers come to half of
-        what one job earns alone.
+        clear (`ClearingPrice`). guaranteed: the L at which the prices of empty servers add up to
+        half of what one job earns alone.
     alone : Alone or None
-        What a job earns alone, for ``guaranteed``.
+        Utility of a job alone, for ``guaranteed``.
     """
 
     kind: Lower = "theory"
@@ -55,12 +55,12 @@ class Pool:
     Parameters
     ----------
     members : ndarray of bool, shape (servers,)
-        Which servers belong to it.
+        Whether each server belongs to the pool.
     scale : ndarray of float64, shape (resources,)
-        Largest capacity in the pool; 0 where the pool has none of a resource or does not limit it.
+        Largest capacity in the pool; 0 if the pool lacks a resource or doesn't limit it.
     total_shares : ndarray of float64, shape (resources,)
-        Sum of the capacities that have a price, as shares of the resource's scale: a server that
-        does not limit a resource asks nothing for it.
+        Sum of the priced capacities, as shares of the scale. A resource is free on servers that
+        don't limit it.
     unlimited : ndarray of bool, shape (resources,)
         Resources that some server does not limit.
     """
@@ -72,12 +72,12 @@ class Pool:
 
     @property
     def room(self) -> Floats:
-        """What the pool holds of each resource, in shares; infinite where a server limits none."""
+        """Capacity of the pool by resource, in shares; infinite if a server doesn't limit it."""
         return np.where(self.unlimited, np.inf, self.total_shares)
 
     @classmethod
     def of(cls, cluster: Cluster, members: NDArray[np.bool_]) -> Pool:
-        """Measure a pool of a cluster's servers."""
+        """Build the pool of some servers of a cluster."""
         scale = cluster.pool_scale(members)
         unlimited = cluster.capacity[members] >= UNLIMITED
         amounts = np.where(unlimited, 0, cluster.capacity[members]).sum(axis=0)
@@ -85,7 +85,7 @@ class Pool:
         return cls(members, scale, total, np.asarray(unlimited.any(axis=0), dtype=np.bool_))
 
     def shares(self, demand: Amounts) -> Floats:
-        """Return a demand as shares of the pool's scale, 0 for what the pool does not limit."""
+        """Return a demand as shares of the pool's scale, 0 for resources without a limit."""
         return np.divide(
             demand,
             self.scale,
@@ -102,16 +102,16 @@ class PriceConstants:
     Parameters
     ----------
     ln_lower : float
-        ln L, utility per slot for a share of 1; one for all resources.
+        ln L, utility per slot for a share of 1; the same for all resources.
     ln_upper : ndarray of float64, shape (resources,)
-        ln U by resource; ``-inf`` where no job asks for it, and the resource is then free.
+        ln U by resource; ``-inf`` for resources that no job needs, which are free.
     """
 
     ln_lower: float
     ln_upper: Floats
 
     def scaled(self, factor: float, absorbs: Absorbs = "U") -> PriceConstants:
-        """Return constants whose every ratio U/L is ``factor`` times this one's.
+        """Return constants with each ratio U/L multiplied by ``factor``.
 
         OASiS's Fig. 6 estimates the ratios, and does not say which constant is then wrong. A ratio
         never falls below 1.
@@ -121,15 +121,15 @@ class PriceConstants:
         factor : float
             The estimated ratio over the true one.
         absorbs : {"U", "L"}
-            U: L stays, and U is estimated wrongly. L: U stays, and L is.
+            The constant that changes; the other one stays.
         """
-        asked = np.isfinite(self.ln_upper)
+        priced = np.isfinite(self.ln_upper)
         lower = self.ln_lower - math.log(factor) if absorbs == "L" else self.ln_lower
         upper = self.ln_upper + (math.log(factor) if absorbs == "U" else 0.0)
-        return PriceConstants(lower, np.where(asked, np.maximum(upper, lower), -np.inf))
+        return PriceConstants(lower, np.where(priced, np.maximum(upper, lower), -np.inf))
 
     def record(self, resources: Sequence[str]) -> dict[str, object]:
-        """Return the constants as ``run.json`` writes them."""
+        """Return the constants in the form of ``run.json``."""
         upper = {
             name: float(value)
             for name, value in zip(resources, self.ln_upper, strict=True)
@@ -143,25 +143,26 @@ _AS_PRINTED: Final = Floor()
 
 @dataclass
 class ConstantsLearner:
-    """The constants over the jobs seen so far; (23)-(26), or (3.13)-(3.14), over exactly those.
+    """Learns the constants over the jobs seen so far: (23)-(26), or (3.13)-(3.14).
 
     Parameters
     ----------
     pool : Pool
         The servers priced.
     carries : {"workers", "ps", "both"}
-        What the pool carries: workers (23), (25); parameter servers (24), (26); or both, where a
-        job asks for the sum of the two demands and may run at its internal rate (3.13), (3.14).
+        Processes that the pool hosts: workers (23), (25); parameter servers (24), (26); or both. In
+        the last case a job needs the sum of the two demands, and may run at its internal rate
+        (3.13), (3.14).
     horizon : int
-        Slots a planner looks ahead.
+        Slots that a planner looks ahead.
     until : int or None
         End of the timespan T.
     floor : Floor
-        What L is.
+        Definition of L.
     known : bool
-        Whether the jobs taken in are all there will be (`ClearingPrice`).
+        Whether all jobs are known (`ClearingPrice`).
     since : int
-        Slot in which the timespan began: a live service has one only once it is set.
+        First slot of the timespan; in a live service, the slot in which it was set.
     """
 
     pool: Pool
@@ -183,7 +184,7 @@ class ConstantsLearner:
     _worked_out: tuple[object, PriceConstants] | None = field(
         init=False, default=None, repr=False, compare=False
     )
-    """What `constants` gave last, and all that it depends on: no part of the memory."""
+    """Cached result of `constants` with its inputs; not part of the policy state."""
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_worked_out"}
@@ -200,92 +201,92 @@ class ConstantsLearner:
         self._elsewhere = _Elsewhere.of(len(self.pool.scale))
 
     def copy(self) -> ConstantsLearner:
-        """Return a learner that has seen the same jobs, and may be shown others."""
-        twin = copy(self)
-        twin._ln_upper = self._ln_upper.copy()
-        twin._market = self._market.copy()
-        twin._elsewhere = self._elsewhere.copy()
-        return twin
+        """Return an independent copy."""
+        clone = copy(self)
+        clone._ln_upper = self._ln_upper.copy()
+        clone._market = self._market.copy()
+        clone._elsewhere = self._elsewhere.copy()
+        return clone
 
     def moved(self, pool: Pool, alone: Alone | None = None) -> ConstantsLearner:
-        """Return a learner that has seen the same jobs, for other servers.
+        """Return a learner with the same jobs for other servers.
 
-        What was learnt is in shares of the pool's largest capacities. Where those are others, it is
-        what the same jobs would have taught in shares of these. What jobs seen so far earn alone
-        stays as it was, and so does what was known of all jobs beforehand.
+        Learnt values are in shares of the pool's largest capacities. If these differ, the values
+        are computed again from the jobs' amounts. Utilities of jobs alone stay, and so do constants
+        of a job set that was known in advance.
         """
-        twin = self.copy()
-        twin.pool = pool
-        twin.floor = self.floor._replace(alone=alone)
-        twin._worked_out = None
+        clone = self.copy()
+        clone.pool = pool
+        clone.floor = self.floor._replace(alone=alone)
+        clone._worked_out = None
         resized = not np.array_equal(pool.scale, self.pool.scale)
-        twin._market.resize(pool.room, pool.scale if resized else None)
+        clone._market.resize(pool.room, pool.scale if resized else None)
         if resized and not self.known:
-            twin._ln_upper = self._elsewhere.ln_upper(pool.scale)
-            twin._ln_least_rate = -self._elsewhere.rates.ln_sum(pool.scale)
-            twin._ln_least_use = self._elsewhere.uses.ln_sum(pool.scale)
-            twin._ln_clearing = twin._market.ln_price()
-        return twin
+            clone._ln_upper = self._elsewhere.ln_upper(pool.scale)
+            clone._ln_least_rate = -self._elsewhere.rates.ln_sum(pool.scale)
+            clone._ln_least_use = self._elsewhere.uses.ln_sum(pool.scale)
+            clone._ln_clearing = clone._market.ln_price()
+        return clone
 
     def within(self, until: int | None, since: int) -> ConstantsLearner:
-        """Return a learner that has seen the same jobs, for a timespan [since, until)."""
-        twin = self.copy()
-        twin.until, twin.since, twin._worked_out = until, since, None
-        return twin
+        """Return a learner with the same jobs for a timespan [since, until)."""
+        clone = self.copy()
+        clone.until, clone.since, clone._worked_out = until, since, None
+        return clone
 
     def learn(self, jobs: Iterable[Job]) -> bool:
-        """Take jobs in; return whether the constants changed."""
+        """Add jobs; return whether the constants changed."""
         before = self.constants()
         for job in jobs:
             self._learn(job)
         return _differ(before, self.constants())
 
     def learn_again(self, job: Job, position: int, measures: Measures) -> bool:
-        """Take a job of a set in that is gone through again and again, as `learn` does."""
+        """Add a job of a set that is processed repeatedly; return as `learn`."""
         before = self.constants()
         self._take_in(job, self._measured(job, position, measures))
         return _differ(before, self.constants())
 
     def _measured(self, job: Job, position: int, measures: Measures) -> Measure | None:
-        """Return what a job of a set adds, worked out once."""
+        """Return the contribution of a job of a set, computed once."""
         scale = self.pool.scale.tobytes()
-        known = measures.setdefault((*self._kind, scale), {})
-        if position not in known:
-            known[position] = self._measure(job)
-        return known[position]
+        cached = measures.setdefault((*self._kind, scale), {})
+        if position not in cached:
+            cached[position] = self._measure(job)
+        return cached[position]
 
     @property
     def _kind(self) -> tuple[object, ...]:
-        """What makes a difference to what a job adds, the pool apart."""
+        """Everything besides the pool that affects a job's contribution."""
         return self.carries, self.floor.kind, self.horizon, self.until, self.known
 
     def learn_all(self, jobs: Sequence[Job]) -> None:
-        """Take the whole job set in.
+        """Add the whole job set.
 
-        Where job sets that differ in one job are taken in one after the other (`remembered`), all
-        but that one is worked out once.
+        If job sets that differ in one job follow each other (`remembered`), the other jobs are
+        processed once.
         """
         memory = what_is_remembered()
         if memory is None:
             self.learn(jobs)
             return
-        at = memory.position
+        changed = memory.position
         key = (*self._kind, self.pool.scale.tobytes())
         if key not in memory.around:
-            before, behind = self.copy(), self.copy()
+            earlier, later = self.copy(), self.copy()
             for position, job in enumerate(jobs):
-                if position != at:
-                    learner = before if position < at else behind
+                if position != changed:
+                    learner = earlier if position < changed else later
                     learner._take_in(job, self._measured(job, position, memory.measures))
-            memory.around[key] = before, behind
-        before, behind = memory.around[key]
-        whole = before.copy()
-        whole._learn(jobs[at])
-        whole._join(behind)
-        vars(self).update(vars(whole))
+            memory.around[key] = earlier, later
+        earlier, later = memory.around[key]
+        merged = earlier.copy()
+        merged._learn(jobs[changed])
+        merged._join(later)
+        vars(self).update(vars(merged))
 
     def _join(self, other: ConstantsLearner) -> None:
-        """Take in what another learner has seen, as if it had come behind."""
+        """Add the jobs of another learner, as if they had come later."""
         np.maximum(self._ln_upper, other._ln_upper, out=self._ln_upper)
         self._ln_least_rate = min(self._ln_least_rate, other._ln_least_rate)
         self._ln_least_use = min(self._ln_least_use, other._ln_least_use)
@@ -298,19 +299,19 @@ class ConstantsLearner:
         self._elsewhere.join(other._elsewhere)
 
     def if_shown(self, job: Job) -> PriceConstants | None:
-        """Return the constants if a job were taken in, None if they stayed as they are.
+        """Return the constants with one more job, None if they stayed the same; learns nothing.
 
-        Nothing is learnt, and nothing is copied that grows with the jobs seen so far: the clearing
-        price that a job meets is that of those before it.
+        The copy doesn't depend on the number of jobs seen: a job's clearing price is that of the
+        jobs before it.
         """
         if self.known and self.floor.kind == "clearing":
-            twin = self.copy()
-            return twin.constants() if twin.learn((job,)) else None
-        twin = copy(self)
-        twin._ln_upper = self._ln_upper.copy()
+            clone = self.copy()
+            return clone.constants() if clone.learn((job,)) else None
+        clone = copy(self)
+        clone._ln_upper = self._ln_upper.copy()
         before = self.constants()
-        twin._learn(job, for_good=False)
-        after = twin.constants()
+        clone._learn(job, for_good=False)
+        after = clone.constants()
         return after if _differ(before, after) else None
 
     def _learn(self, job: Job, *, for_good: bool = True) -> None:
@@ -319,7 +320,7 @@ class ConstantsLearner:
     def _take_in(self, job: Job, measure: Measure | None, *, for_good: bool = True) -> None:
         window = self._window(job)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
-            # D0 and the optimum are those of all pools and jobs, whoever asks for what.
+            # D0 and the optimum are over all pools and jobs, whatever this job needs.
             self._ln_alone = max(self._ln_alone, self.floor.alone.ln_utility(job, window))
             first, last = self._arrivals or (job.arrival, job.arrival)
             self._arrivals = min(first, job.arrival), max(last, job.arrival)
@@ -335,7 +336,7 @@ class ConstantsLearner:
         if self.floor.kind == "clearing":
             market = self._market
             if not self.known:
-                # What those before it suggest: no job raises the price that it is asked itself.
+                # The price of earlier jobs: a job doesn't raise its own price.
                 self._ln_clearing = market.ln_price() if for_good else market.ln_price_to_come()
             if for_good:
                 rate = measure.ln_best - measure.ln_use
@@ -344,22 +345,22 @@ class ConstantsLearner:
                 market.add(job.arrival, measure.ln_best, rate, uses, amounts)
 
     def _measure(self, job: Job) -> Measure | None:
-        """Return what a job adds, None where it asks for nothing or has no time to run."""
+        """Return a job's contribution, None if it has no demand or no time to run."""
         demand = self._demand(job)
         window = self._window(job)
         if demand is None or not demand.any() or window <= 0:
             return None
         shares = self.pool.shares(demand)
-        asked = shares > 0
+        priced = shares > 0
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
         # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
         duration = self._shortest(job) - (self.floor.kind == "guaranteed")
         ln_best = float(job.utility.log_values(np.array([duration]))[0])
         ln_upper = np.full(len(shares), -np.inf)
-        ln_upper[asked] = ln_best - np.log(shares[asked])
+        ln_upper[priced] = ln_best - np.log(shares[priced])
         slots = worker_slots(job)
-        # Of what no server of the pool has, nothing is used.
-        ln_use = math.log(slots) + _ln(float(shares.sum())) if asked.any() else math.inf
+        # Infinite if no server of the pool has the resources: the job then doesn't count.
+        ln_use = math.log(slots) + _ln(float(shares.sum())) if priced.any() else math.inf
         useful = window if job.bag is None else min(window, job.bag.slots)
         ln_worst = _ln_smallest_utility(job, useful)
         return Measure(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
@@ -380,18 +381,18 @@ class ConstantsLearner:
         return np.asarray(job.worker + job.ps, dtype=np.int64)
 
     def _shortest(self, job: Job) -> int:
-        """Return the fewest slots in which the job could complete on this pool."""
+        """Return the minimum slots in which the job could complete on this pool."""
         return job.fastest_slots if self.carries == "both" else job.shortest_slots
 
     def _window(self, job: Job) -> int:
-        """Return the slots in which the job could run."""
+        """Return the number of slots in which the job could run."""
         if self.until is None:
             return self.horizon
         return min(self.horizon, self.until - job.arrival)
 
     def constants(self) -> PriceConstants:
-        """Return the constants over the jobs taken in so far, the same object until they change."""
-        # Most jobs add nothing new, and every one of them has it asked for twice.
+        """Return the constants over the jobs so far, the same object until they change."""
+        # Cached, because most jobs change nothing and each needs the constants twice.
         market = self._market.seen if self.known and self.floor.kind == "clearing" else 0
         state = (
             self._ln_upper.tobytes(),
@@ -421,10 +422,10 @@ class ConstantsLearner:
         return PriceConstants(ln_lower, upper)
 
     def _ln_guaranteed(self) -> float:
-        """Return ln L with which this pool's part of D0 is its part of half the best job's worth.
+        """Return ln L at which this pool's part of D0 is its part of half the best job's utility.
 
-        D0 = T * L * sum of the capacities that have a price, all pools together at most OPT / 2.
-        Where no job is known to complete alone, nothing but L = 0 is known to keep that.
+        D0 = T * L * sum of the priced capacities; over all pools it must be at most OPT / 2. If no
+        job is known to complete alone, only L = 0 ensures that.
         """
         priced = float(self.pool.total_shares[np.isfinite(self._ln_upper)].sum())
         if self._arrivals is None or not priced:
@@ -435,24 +436,23 @@ class ConstantsLearner:
         else:
             timespan = last - first + self.horizon
             if not self.known:
-                # It grows with every arrival, and prices would change with it: to a power of two.
+                # Rounded up to a power of two, so that not every arrival changes the prices.
                 timespan = self.horizon << (-(-timespan // self.horizon) - 1).bit_length()
         return self._ln_alone - math.log(2.0 * self._pools * timespan * priced)
 
 
 @dataclass
 class _Elsewhere:
-    """What the jobs seen so far come to on servers of whatever size.
+    """Amounts of the jobs seen so far, independent of the servers' capacities.
 
     Attributes
     ----------
     ln_worth : ndarray of float64, shape (resources,)
-        ln of the largest utility for an amount of 1 of each resource; ``-inf`` where none was
-        asked for.
+        ln of the maximum utility for an amount of 1 of each resource; ``-inf`` without a demand.
     rates : Extreme
-        Of amounts over all worker-slots, over the smallest utility: one over the least density.
+        Amounts over all worker-slots, divided by the smallest utility: 1 over the least density.
     uses : Extreme
-        Of amounts over all worker-slots.
+        Amounts over all worker-slots.
     """
 
     ln_worth: Floats
@@ -468,11 +468,11 @@ class _Elsewhere:
         return _Elsewhere(self.ln_worth, copy(self.rates), copy(self.uses))
 
     def add(self, measure: Measure) -> None:
-        asked = measure.demand > 0
-        ln_demand = np.log(measure.demand, out=np.full(len(asked), -np.inf), where=asked)
-        worth = np.where(asked, measure.ln_best, -np.inf)
-        np.subtract(worth, ln_demand, out=worth, where=asked)
-        self.ln_worth = np.maximum(self.ln_worth, worth)
+        needed = measure.demand > 0
+        ln_demand = np.log(measure.demand, out=np.full(len(needed), -np.inf), where=needed)
+        ln_worth = np.where(needed, measure.ln_best, -np.inf)
+        np.subtract(ln_worth, ln_demand, out=ln_worth, where=needed)
+        self.ln_worth = np.maximum(self.ln_worth, ln_worth)
         used = ln_demand + math.log(measure.slots)
         self.uses.add(used)
         if math.isfinite(measure.ln_worst):
@@ -484,16 +484,16 @@ class _Elsewhere:
         self.uses.join(other.uses)
 
     def ln_upper(self, scale: Floats) -> Floats:
-        """Return ln U of servers whose largest capacities are ``scale``."""
-        here = scale > 0
-        return np.where(here, self.ln_worth + np.log(np.where(here, scale, 1.0)), -np.inf)
+        """Return ln U for servers whose largest capacities are ``scale``."""
+        priced = scale > 0
+        return np.where(priced, self.ln_worth + np.log(np.where(priced, scale, 1.0)), -np.inf)
 
 
 def worker_slots(job: Job) -> int:
-    """Return the most worker-slots that a job takes, ``ceil(E N M (tau + 2 e / b))``.
+    """Return the maximum worker-slots that a job takes, ``ceil(E N M (tau + 2 e / b))``.
 
-    For a measured throughput curve the amount depends on the number of workers; the most wasteful
-    number counts, as L is a lower bound. A bag of tasks counts with one copy of each.
+    With a measured throughput curve, the amount depends on the worker count. The most wasteful
+    count applies, because L is a lower bound. A bag of tasks counts with one copy of each.
     """
     if job.bag is not None:
         return math.ceil(job.bag.worker_slots)
@@ -504,7 +504,7 @@ def worker_slots(job: Job) -> int:
 def given_constants(
     lower: float, upper: Mapping[str, float], resources: Sequence[str]
 ) -> PriceConstants:
-    """Return constants that a user gives, as utilities per slot for a share of 1."""
+    """Return constants given by a user, as utilities per slot for a share of 1."""
     ln_upper = np.array([_ln(upper.get(resource, 0.0)) for resource in resources])
     return PriceConstants(_ln(lower), ln_upper)
 
