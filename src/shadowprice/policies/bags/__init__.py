@@ -1,1 +1,1 @@
-"""Bags of tasks under prices: which start slot, how many copies, what to reserve for them."""
+"""Bags of tasks under prices: start slot, number of copies, and reservation."""

@@ -1,7 +1,7 @@
-"""The best plan of a bag at the prices of the moment: when to start, how many copies.
+"""The best plan of a bag at current prices: start slot and number of copies.
 
-A plan starts every remaining task at the beginning of one slot, in some number of copies, and
-promises to end by the end of another one. The model is in design note 0009.
+A plan starts every remaining task at the beginning of one slot, in some number of copies. It
+promises to end by the end of another one. Design note 0009 has the model.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 RESERVE_SHARE = 0.1
-"""Share of the miss probability that is kept for reserving fewer places than copies."""
+"""Share of the miss probability that is kept for reserving fewer units than copies."""
 
 MOST_COPIES = 64
-"""Copies of a task that are weighed; more only where the deadline needs them."""
+"""Maximum number of copies of a task, unless the deadline needs more."""
 
 _ROUNDS = 6
-"""Most times that copies are chosen anew at the average prices of the plan found."""
+"""Maximum number of times that copies are chosen again at the plan's average prices."""
 
 MOST_LISTED = 4000
-"""Ways to give a bag's tasks copies up to which all of them are looked at."""
+"""Maximum number of combinations of copies that are enumerated."""
 
 _LARGEST_DECAY = 700.0
 _SLACK = 1.0 + 1e-12
@@ -42,23 +42,25 @@ _SLACK = 1.0 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Copies of all remaining tasks, and what is reserved for them.
+    """Copies of all remaining tasks, and the units reserved for them.
+
+    A unit is the capacity of one copy.
 
     Attributes
     ----------
     start, promise : int
-        First slot, and the slot by whose end all tasks are done but for the miss probability;
-        counted from the first slot that can be used.
+        Start slot, and the slot by whose end all tasks are done, except with the miss probability.
+        Both count from the first usable slot.
     copies : tuple of TaskCopies
         Copies of every task.
     places : ndarray of int64
-        Places reserved from the first slot on, as long as any are.
+        Units reserved in each slot from the first on, while there are any.
     cost : float
-        What they cost; inf where they do not fit.
+        Their cost; inf if they don't fit.
     short : int
-        Places that do not fit, over all slots.
+        Units that don't fit, over all slots.
     loss_at_most : float
-        How much more the best plan there is may pay; 0 where this is proved to be it.
+        Maximum payoff that the best plan may have beyond this one; 0 if this is proved the best.
     """
 
     start: int
@@ -72,22 +74,22 @@ class Plan:
 
 @dataclass
 class BagPlanner:
-    """Finds the plan of largest payoff.
+    """Finds the plan with the largest payoff.
 
     Parameters
     ----------
     bag : Bag
         The tasks.
     left : sequence of int
-        Tasks that remain, by group.
+        Remaining tasks by group.
     passed : int
-        Slots from the arrival slot to the first that can be used.
-    cost : ndarray, shape (slots, places + 1)
-        Least cost of each number of places in each usable slot; inf where they do not fit.
+        Slots from the arrival slot to the first usable one.
+    cost : ndarray, shape (slots, units + 1)
+        Minimum cost of each number of units in each usable slot; inf if they don't fit.
     utility : ndarray, shape (slots,)
-        Worth of ending in each of these slots.
+        Utility of ending in each of these slots.
     miss_probability : float
-        How often the promise may be missed.
+        Probability with which the promise may be missed.
     """
 
     bag: Bag
@@ -120,62 +122,65 @@ class BagPlanner:
         self._needs: dict[float, tuple[Floats, Integers, int, int]] = {}
 
     def best(self, factor: float = 1.0) -> Plan | None:
-        """Return the plan of largest payoff, None where none keeps the deadline.
+        """Return the plan with the largest payoff, None if none meets the deadline.
 
-        Parameters
-        ----------
-        factor : float
-            What every utility is multiplied by.
+        ``factor`` multiplies every utility.
         """
         best: Plan | None = None
-        most = ceiling = -math.inf
-        # Best first, by a quick bound and then by a closer one: on ties the earlier start, then
-        # the later promise.
+        best_payoff = ceiling = -math.inf
+        # Best-first search by a quick bound, then by a close one. On ties, the earlier start and
+        # then the later promise go first.
         queue = [
             (-bound, start, -promise, False) for bound, start, promise in self._promises(factor)
         ]
         heapq.heapify(queue)
         while queue:
-            bound, start, late, close = heapq.heappop(queue)
-            if best is not None and -bound <= most:
+            bound, start, negative_promise, is_close = heapq.heappop(queue)
+            if best is not None and -bound <= best_payoff:
                 break
-            worth = factor * float(self.utility[-late])
-            if not close:
-                least, _ = self._least(start, -late)
-                heapq.heappush(queue, (max(bound, least - worth), start, late, True))
+            utility = factor * float(self.utility[-negative_promise])
+            if not is_close:
+                min_cost, _ = self._least(start, -negative_promise)
+                heapq.heappush(
+                    queue, (max(bound, min_cost - utility), start, negative_promise, True)
+                )
                 continue
-            plan, proved = self._plan(start, -late)
+            plan, proved = self._plan(start, -negative_promise)
             if not proved:
                 ceiling = max(ceiling, -bound)
-            if plan is not None and (best is None or worth - plan.cost > most):
-                best, most = plan, worth - plan.cost
-        return None if best is None else replace(best, loss_at_most=max(0.0, ceiling - most))
+            if plan is not None and (best is None or utility - plan.cost > best_payoff):
+                best, best_payoff = plan, utility - plan.cost
+        return None if best is None else replace(best, loss_at_most=max(0.0, ceiling - best_payoff))
 
     def least_places(self, promise: int) -> int | None:
-        """Return the fewest places that keep a promise when started at once, None if none do."""
+        """Return the minimum units that keep a promise if started at once, None if none do."""
         need = self._need(0, promise)
         return None if need is None else need[2]
 
     def room(self, start: int) -> int:
-        """Return how many places a slot has."""
+        """Return the number of units that fit in a slot."""
         return int(self._open[start])
 
     def _promises(self, factor: float) -> Iterator[tuple[float, int, int]]:
-        """Yield (bound on the payoff, start, promise) of what can be promised."""
+        """Yield (bound on the payoff, start, promise) of each feasible pair."""
         for promise in range(len(self.utility)):
-            worth = factor * float(self.utility[promise])
+            utility = factor * float(self.utility[promise])
             for start in range(promise, -1, -1):
                 if not self._open[start]:
                     break
                 need = self._need(start, promise)
                 if need is not None and need[2] <= self._open[start]:
-                    yield worth - float(self.cost[start, need[2]]), start, promise
+                    yield utility - float(self.cost[start, need[2]]), start, promise
 
     def _need(self, start: int, promise: int) -> tuple[Floats, Integers, int, int] | None:
-        """Return decay at the promise, and the copies and number of places that least do."""
+        """Return decays at the promise, and the minimum copies that keep it; None if none do.
+
+        The last two values are the number of copies, and the group in which some tasks have one
+        more, -1 for none; see `fewest_copies`.
+        """
         time = min(promise + 1.0, self.bag.deadline - self.passed) - start
-        known = self._needs.get(time)
-        if known is None:
+        cached = self._needs.get(time)
+        if cached is None:
             seconds = time * self.bag.slot_seconds
             decay = np.array([-float(law.log_survival(seconds)) for law in self._laws])
             decay = np.minimum(decay, _LARGEST_DECAY)
@@ -184,20 +189,20 @@ class BagPlanner:
             if decay.min() > 0.0:
                 places = self.cost.shape[1] - 1
                 budget = self._budget * _SLACK
-                late, used, extra = fewest_copies(self._count, decay, places, False, budget, copies)
-                used = int(used) if late <= budget and used <= places else 0
-            known = self._needs[time] = decay, copies, used, int(extra)
-        return known if known[2] else None
+                phi, used, extra = fewest_copies(self._count, decay, places, False, budget, copies)
+                used = int(used) if phi <= budget and used <= places else 0
+            cached = self._needs[time] = decay, copies, used, int(extra)
+        return cached if cached[2] else None
 
     # ---------------------------------------------------------------- one start and promise
 
     def _key(self, start: int, promise: int) -> tuple[float, ...]:
-        """Return what windows of equal length at equal prices share: they have equal plans."""
+        """Return a key that is equal for windows with equal plans: equal length and prices."""
         time = min(promise + 1.0, self.bag.deadline - self.passed) - start
         return (time, *self._alike[start : promise + 1])
 
     def _least(self, start: int, promise: int) -> tuple[float, tuple[TaskCopies, ...] | None]:
-        """Return a bound on the cost of a plan, and the copies of least expected cost."""
+        """Return a lower bound on a plan's cost, and the copies with the least expected cost."""
         key = self._key(start, promise)
         if key not in self._bounds:
             price = self.cost[start : promise + 1, 1]
@@ -205,51 +210,55 @@ class BagPlanner:
         return self._bounds[key]
 
     def _plan(self, start: int, promise: int) -> tuple[Plan | None, bool]:
-        """Return the cheapest plan found for a start and a promise, and whether none is cheaper.
+        """Return the cheapest plan found for a start and a promise, and whether that is proved.
 
-        The plan is None where none was found that fits.
+        The plan is None if none was found that fits.
         """
         key = self._key(start, promise)
         if key not in self._plans:
-            found = self._search(start, promise)
+            best = self._search(start, promise)
             proved = self._count_ways(start) <= MOST_LISTED
             if proved:
-                found = self._list(start, promise, found)
-            self._plans[key] = found, proved
+                best = self._list(start, promise, best)
+            self._plans[key] = best, proved
         plan, proved = self._plans[key]
         return None if plan is None else replace(plan, start=start, promise=promise), proved
 
     def _most_copies(self, start: int) -> int:
-        """Return the most copies that one task can have beside one of every other."""
+        """Return the maximum copies of one task beside one of every other task."""
         return int(self._open[start]) - self._tasks + 1
 
     def _count_ways(self, start: int) -> int:
-        most = self._most_copies(start)
-        return math.prod(math.comb(count + most - 1, count) for count in self._count.tolist())
+        max_copies = self._most_copies(start)
+        return math.prod(math.comb(count + max_copies - 1, count) for count in self._count.tolist())
 
     def _list(self, start: int, promise: int, found: Plan | None) -> Plan | None:
-        """Return the cheapest plan of all ways to give the tasks copies, best bounds first.
+        """Return the cheapest plan of all combinations of copies, by best-first enumeration.
 
-        At least the cost of all copies in the first slot, and in later ones that of the copies
-        expected to run, rounded down: no fewer places are ever reserved.
+        The bound of a combination is the cost of all copies in the first slot, and of the expected
+        running copies, rounded down, in later ones. A reservation never has fewer units.
         """
         need = self._need(start, promise)
         assert need is not None
         decay = need[0]
         window = slice(start, promise + 1)
         cost, survival = self.cost[window], self._log_survival[:, : promise + 1 - start]
-        most = self._most_copies(start)
-        ways: list[tuple[tuple[int, ...], ...]] = [()]
+        max_copies = self._most_copies(start)
+        combinations: list[tuple[tuple[int, ...], ...]] = [()]
         totals, misses, alive = np.zeros(1), np.zeros(1), np.zeros((1, len(cost)))
-        for at, count in enumerate(self._count.tolist()):
-            given = list(combinations_with_replacement(range(1, most + 1), count))
-            copies = np.array(given, dtype=np.float64)
+        for index, count in enumerate(self._count.tolist()):
+            choices = list(combinations_with_replacement(range(1, max_copies + 1), count))
+            copies = np.array(choices, dtype=np.float64)
             with np.errstate(divide="ignore"):
-                late = -np.log1p(-np.exp(-decay[at] * copies)).sum(axis=1)
-            running = (copies[:, :, None] * np.exp(copies[:, :, None] * survival[at])).sum(axis=1)
-            ways = [(*way, more) for way in ways for more in given]
+                phi = -np.log1p(-np.exp(-decay[index] * copies)).sum(axis=1)
+            running = (copies[:, :, None] * np.exp(copies[:, :, None] * survival[index])).sum(
+                axis=1
+            )
+            combinations = [
+                (*combination, choice) for combination in combinations for choice in choices
+            ]
             totals = (totals[:, None] + copies.sum(axis=1)).ravel()
-            misses = (misses[:, None] + late).ravel()
+            misses = (misses[:, None] + phi).ravel()
             alive = (alive[:, None] + running).reshape(-1, len(cost))
         places = np.floor(alive * (1 - 1e-12)).astype(np.int64)
         places[:, 0] = totals
@@ -257,13 +266,13 @@ class BagPlanner:
         rows = np.flatnonzero(fits)
         bounds = cost[np.arange(len(cost)), places[rows]].sum(axis=1)
         best = found
-        for at in np.argsort(bounds, kind="stable").tolist():
-            if best is not None and bounds[at] >= best.cost:
+        for index in np.argsort(bounds, kind="stable").tolist():
+            if best is not None and bounds[index] >= best.cost:
                 break
             entries = tuple(
                 TaskCopies(self._groups[group], tasks, copies)
-                for group, given in enumerate(ways[rows[at]])
-                for copies, tasks in sorted(Counter(given).items())
+                for group, choices in enumerate(combinations[rows[index]])
+                for copies, tasks in sorted(Counter(choices).items())
             )
             plan = self._reserved(start, promise, entries)
             if not plan.short and (best is None or plan.cost < best.cost):
@@ -275,65 +284,65 @@ class BagPlanner:
         window = slice(start, promise + 1)
         cost = self.cost[window]
         price = cost[:, 1]
-        tried = dict.fromkeys([self._fewest(start, promise)] + ([copies] if copies else []))
-        plans = {given: self._reserved(start, promise, given) for given in tried}
-        better = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
+        candidates = dict.fromkeys([self._fewest(start, promise)] + ([copies] if copies else []))
+        plans = {given: self._reserved(start, promise, given) for given in candidates}
+        best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
         for _ in range(_ROUNDS):
-            # What a place costs on average in the plan found: later places of a slot are dearer,
-            # and one that does not fit is worth avoiding at several times the price.
-            needed = np.maximum(_padded(better.places, len(price)), 1)
-            there = self._open[window]
-            fits = np.minimum(needed, there)
+            # Average price of a unit in the plan: further units of a slot cost more. A slot in
+            # which units don't fit counts several times the price.
+            needed = np.maximum(_padded(best.places, len(price)), 1)
+            available = self._open[window]
+            fits = np.minimum(needed, available)
             average = cost[np.arange(len(price)), fits] / fits
-            dear = 4.0 * np.maximum(np.maximum(price, average), 1e-6 * max(price.max(), 1.0))
-            wanted = np.where(needed > there, dear, average)
-            if np.allclose(wanted, price, rtol=1e-9, atol=0.0):
+            penalty = 4.0 * np.maximum(np.maximum(price, average), 1e-6 * max(price.max(), 1.0))
+            target = np.where(needed > available, penalty, average)
+            if np.allclose(target, price, rtol=1e-9, atol=0.0):
                 break
-            price = wanted
+            price = target
             _, copies = self._cheapest(start, promise, price)
             if copies is None or copies in plans:
                 break
             plans[copies] = self._reserved(start, promise, copies)
-            better = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
-        return None if better.short else better
+            best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
+        return None if best.short else best
 
     def _cheapest(
         self, start: int, promise: int, price: Floats
     ) -> tuple[float, tuple[TaskCopies, ...] | None]:
-        """Return a bound on the cost of a plan at these prices, and the cheapest copies."""
+        """Return a lower bound on a plan's cost at these prices, and the cheapest copies."""
         need = self._need(start, promise)
         assert need is not None
         decay, fewest, _, _ = need
         places = int(self._open[start])
         top = float(price.max())
-        # Free slots weigh next to nothing: of equally cheap copies, the fewest.
+        # Free slots get a tiny weight, so that the fewest of equally cheap copies win.
         weight = np.maximum(price, 1e-9 * top) / top if top > 0.0 else np.ones(len(price))
-        most = min(max(MOST_COPIES, 2 * int(fewest.max())), places - self._tasks + 1)
+        max_copies = min(max(MOST_COPIES, 2 * int(fewest.max())), places - self._tasks + 1)
         survival = np.ascontiguousarray(self._log_survival[:, : len(price)])
-        table = copy_costs(survival, weight, most)
+        table = copy_costs(survival, weight, max_copies)
         copies = np.empty(len(decay), dtype=np.int64)
         change = np.empty(4, dtype=np.int64)
         found, bound = cheapest_copies(
             self._count, table, decay, self._budget, places, copies, change
         )
-        least = 0.0
+        bound_cost = 0.0
         if top > 0.0 and (price >= 1e-9 * top).all():
-            # What is reserved is at least what is expected, but for rounding down.
-            least = max(top * float(bound) - float(price[1:].sum()), 0.0) * (1 - 1e-9)
-        return least, self._entries(copies, change) if found else None
+            # The reservation is at least the expected number, less rounding down.
+            bound_cost = max(top * float(bound) - float(price[1:].sum()), 0.0) * (1 - 1e-9)
+        return bound_cost, self._entries(copies, change) if found else None
 
     def _entries(self, copies: Integers, change: Integers) -> tuple[TaskCopies, ...]:
         group, number, high, last = change.tolist()
         entries = []
-        for at, base in enumerate(copies.tolist()):
-            parts = {base: int(self._count[at])}
-            if at == group:
+        for index, base in enumerate(copies.tolist()):
+            parts = {base: int(self._count[index])}
+            if index == group:
                 parts[base] -= number + 1
                 parts[high] = parts.get(high, 0) + number
                 parts[last] = parts.get(last, 0) + 1
             entries += [
-                TaskCopies(self._groups[at], tasks, given)
-                for given, tasks in sorted(parts.items())
+                TaskCopies(self._groups[index], tasks, copy_count)
+                for copy_count, tasks in sorted(parts.items())
                 if tasks
             ]
         return tuple(entries)

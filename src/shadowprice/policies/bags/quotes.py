@@ -1,4 +1,4 @@
-"""One bag of tasks at the prices of one moment, on the servers of a board that carry workers."""
+"""One bag of tasks at current prices, on the servers of a board that host workers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _PLACES = 4096
-"""Places of a slot that are weighed, at least; large bags weigh more."""
+"""Minimum limit of the units counted in a slot; large bags have a higher limit."""
 
 
 @dataclass(frozen=True)
 class BagQuote:
-    """See `policies.pricing.offers.Quote`.
+    """Implements `policies.pricing.offers.Quote` for a bag.
 
     Parameters
     ----------
     board : PriceBoard
-        The pool that carries workers, at the prices of the moment.
+        The pool that hosts workers, at current prices.
     view : View
         The state; the bag is among its open jobs, or was never submitted.
     job : Job
@@ -45,11 +45,10 @@ class BagQuote:
     job: Job
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return the offer of largest payoff, None where no plan keeps the deadline.
+        """Return the offer with the largest payoff, None if no plan meets the deadline.
 
-        A bag that was admitted before and has to be planned anew may have lost too much time for
-        its miss probability; it then gets the best plan for twice the probability, four times it,
-        and so on.
+        An admitted bag that is replanned may have lost too much time for its miss probability. It
+        then gets the best plan for twice the probability, four times, and so on.
         """
         del more
         planner = self._planner
@@ -61,13 +60,13 @@ class BagQuote:
         return None if plan is None else self._offer(plan, factor)
 
     def outpriced(self) -> None:
-        """Prove nothing: no bound is known that takes less time than the best offer."""
+        """Return None: no bound is known that is faster than the best offer."""
 
     def schedule(self, offer: Offer) -> Schedule:
-        """Return where the copies of an offer stand."""
+        """Return the schedule of an offer's copies."""
         pool = self.board.window(len(offer.choice))
         demand, share = self.job.worker, self.board.shares(self.job.worker)
-        each = np.arange(len(offer.choice))
+        choices = np.arange(len(offer.choice))
         entries = expand_choices(
             pool,
             demand,
@@ -79,7 +78,7 @@ class BagQuote:
             self.board.servers,
             offer.choice,
             np.zeros_like(offer.choice),
-            np.where(offer.choice > 0, each, -1),
+            np.where(offer.choice > 0, choices, -1),
         )
         return Schedule.from_arrays(
             entries[:, 0] + self.view.slot,
@@ -89,11 +88,11 @@ class BagQuote:
         )
 
     def fastest(self) -> int:
-        """Return the most tasks that can finish in one slot: all of them."""
+        """Return the maximum number of tasks that can finish in one slot: all of them."""
         return self._bag.tasks
 
     def scarcest(self) -> Scarcity:
-        """Return what leaves the least room until the deadline."""
+        """Return the resource that limits the bag most until the deadline."""
         column, room = self.board.scarcest(
             self.job, ps=False, ledger=self.view.ledger, slots=max(self._slots, 1)
         )
@@ -101,18 +100,18 @@ class BagQuote:
         return Scarcity(resource, "worker servers", "workers", room)
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource that makes up most of a schedule's cost."""
+        """Return the resource with the largest part of a schedule's cost, and that part."""
         total = self.board.spent(self.view.ledger, schedule, schedule.workers, self.job.worker)
         column = int(np.argmax(total))
         return f"{self.view.cluster.resources[column]} of worker servers", float(total[column])
 
     def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return what a schedule costs in each of its active slots."""
+        """Return the cost of a schedule in each of its active slots."""
         ledger, job = self.view.ledger, self.job
         return self.board.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
 
     def hopeless(self) -> Refusal:
-        """Return why no plan keeps the deadline."""
+        """Return why no plan meets the deadline."""
         view = self.view
         last = self.job.arrival + self._bag.slots - 1
         if view.slot > last:
@@ -123,18 +122,18 @@ class BagQuote:
         need = None if planner is None else planner.least_places(self._slots - 1)
         if planner is None or need is None:
             return self._hopeless(cut)
-        # Every later start needs more.
-        open_now = max(planner.room(start) for start in range(self._slots))
+        # Later starts need more units.
+        max_room = max(planner.room(start) for start in range(self._slots))
         scarce = self.scarcest()
         return Refusal(
             Reason.NO_ROOM,
             f"needs {need} places in one slot or more of them later, and places for what still "
-            f"runs after it{cut}; until its deadline no slot has room for more than {open_now}",
+            f"runs after it{cut}; until its deadline no slot has room for more than {max_room}",
             bottleneck=f"{scarce.resource} of {scarce.where}",
-            numbers={"places_needed": need, "most_room": open_now},
+            numbers={"places_needed": need, "most_room": max_room},
         )
 
-    # ---------------------------------------------------------------- the bag and its market
+    # ---------------------------------------------------------------- state
 
     @property
     def _bag(self) -> Bag:
@@ -143,7 +142,7 @@ class BagQuote:
 
     @property
     def _state(self) -> JobState | None:
-        """Its life so far, None where it is only asked about."""
+        """State of the bag, None if it was never submitted."""
         return self.view.open_jobs.get(self.job.name)
 
     @property
@@ -155,59 +154,59 @@ class BagQuote:
 
     @property
     def _kept(self) -> bool:
-        """Whether it was admitted before."""
+        """Whether the bag was admitted before."""
         return self._state is not None and self._state.status is not Status.ARRIVED
 
     @property
     def _slots(self) -> int:
-        """Slots that can be used: up to the deadline, and as far as plans may go."""
+        """Number of usable slots: to the deadline and the end of plans."""
         return min(self.job.arrival + self._bag.slots, self.view.end) - self.view.slot
 
     @cached_property
     def _costs(self) -> Floats:
-        """Least cost of every number of places in every usable slot."""
+        """Minimum cost of every number of units in every usable slot."""
         demand = self.job.worker
         capacity = self.view.ledger.capacity[self.board.servers]
-        asked = demand > 0
-        fits = (capacity[:, asked] // demand[asked]).min(axis=1)
-        most = min(int(fits.sum()), max(_PLACES, 16 * self._bag.tasks))
-        counts = np.arange(most + 1, dtype=np.int64)
+        needed = demand > 0
+        fits = (capacity[:, needed] // demand[needed]).min(axis=1)
+        limit = min(int(fits.sum()), max(_PLACES, 16 * self._bag.tasks))
+        counts = np.arange(limit + 1, dtype=np.int64)
         pool, share = self.board.window(self._slots), self.board.shares(demand)
-        nothing = np.zeros_like(counts)
-        return np.asarray(slot_costs(pool, demand, share, pool, demand, share, counts, nothing))
+        no_ps = np.zeros_like(counts)
+        return np.asarray(slot_costs(pool, demand, share, pool, demand, share, counts, no_ps))
 
     @cached_property
     def _planner(self) -> BagPlanner | None:
         return self._planner_for(self._bag.miss_probability) if self._slots > 0 else None
 
     def _planner_for(self, miss_probability: float) -> BagPlanner:
-        passed = self.view.slot - self.job.arrival
+        elapsed = self.view.slot - self.job.arrival
         return BagPlanner(
             bag=self._bag,
             left=self._left,
-            passed=passed,
+            passed=elapsed,
             cost=self._costs,
-            utility=self.job.utility.values(np.arange(passed, passed + self._slots)),
+            utility=self.job.utility.values(np.arange(elapsed, elapsed + self._slots)),
             miss_probability=miss_probability,
         )
 
     def _offer(self, plan: Plan, factor: float) -> Offer:
-        ends = plan.start + len(plan.places) - 1
-        completion = self.view.slot + ends
+        end = plan.start + len(plan.places) - 1
+        completion = self.view.slot + end
         duration = np.array([completion - self.job.arrival])
-        worth = factor * float(self.job.utility.values(duration)[0])
-        places = np.zeros(ends + 1, dtype=np.int64)
+        utility = factor * float(self.job.utility.values(duration)[0])
+        places = np.zeros(end + 1, dtype=np.int64)
         places[plan.start :] = plan.places
         return Offer(
             completion=completion,
-            utility=worth,
+            utility=utility,
             cost=plan.cost,
-            payoff=worth - plan.cost,
+            payoff=utility - plan.cost,
             choice=places,
             copies=plan.copies,
         )
 
     def _hopeless(self, cut: str) -> Refusal:
-        """Return the refusal of a bag that all places of the pool together could not save."""
+        """Return the refusal of a bag that all units of the pool couldn't save."""
         places = self._costs.shape[1] - 1 if self._slots > 0 else 0
         return out_of_reach(self.job, self._left, self.view.slot, self._slots, places, cut)

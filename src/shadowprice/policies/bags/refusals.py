@@ -1,4 +1,4 @@
-"""Why a bag of tasks is refused: its deadline passed, or no number of copies keeps it."""
+"""Refusals of bags of tasks: the deadline has passed, or can't be met with any copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shadowprice.policies.bags.planner import RESERVE_SHARE
 
 
 def past_deadline(job: Job, left: Sequence[int]) -> Refusal:
-    """Return the reason of a bag whose deadline passed with so many tasks left, by group."""
+    """Return the refusal of a bag whose deadline has passed; ``left`` is by group."""
     bag = job.bag
     assert bag is not None
     last = job.arrival + bag.slots - 1
@@ -30,22 +30,20 @@ def past_deadline(job: Job, left: Sequence[int]) -> Refusal:
 def out_of_reach(
     job: Job, left: Sequence[int], slot: int, slots: int, places: int, cut: str = ""
 ) -> Refusal:
-    """Return the reason of a bag that all places together could not save.
+    """Return the refusal of a bag that would miss its deadline even with all capacity.
 
     Parameters
     ----------
-    job : Job
-        The bag.
     left : sequence of int
         Unfinished tasks by group.
     slot : int
-        The first slot that can be used.
+        First usable slot.
     slots : int
-        How many can be.
+        Number of usable slots.
     places : int
-        Copies that fit at once.
+        Number of copies that fit at once.
     cut : str
-        What cuts its time short, besides its deadline; empty for nothing.
+        What limits its time besides the deadline; empty for nothing.
     """
     bag = job.bag
     assert bag is not None
@@ -67,7 +65,7 @@ def out_of_reach(
     if decays.min() > 0.0:
         late, _ = fewest_machines(problem, Constraint.EXACT, places, decays)
         best = -math.expm1(-late) / share
-    # On the clock a deadline runs from the submission.
+    # Reported deadlines count from the submission.
     since = passed + job.before_arrival
     soonest = smallest_deadline(problem) + since * bag.slot_seconds
     return Refusal(

@@ -1,7 +1,7 @@
-"""Offers of plans with one placement, for jobs that cannot continue from saved progress.
+"""Offers of plans with one placement, for jobs that can't continue from saved progress.
 
-The papers' plans change a job's placement from slot to slot. A job that loses its work whenever it
-is stopped needs one placement, without a pause, from its start to its end.
+The papers' plans change a job's placement from slot to slot. A job that loses its work when it is
+stopped needs one placement, without a pause, from its start to its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import Offer, Outpriced, Quote, Scarcity
 
 _MAX_COUNTS: Final = 12
-"""Numbers of workers that are tried; between the smallest and the largest they grow evenly."""
+"""Maximum number of worker counts that are tried, evenly spaced."""
 
 
 class FixedPlacement:
@@ -30,7 +30,7 @@ class FixedPlacement:
     Parameters
     ----------
     quote : Quote
-        The job at the prices of the moment, for prices and explanations.
+        The job at current prices, for costs and explanations.
     boards : sequence of PriceBoard
         The pool of workers and the pool of parameter servers, or one pool for both.
     view : View
@@ -38,9 +38,9 @@ class FixedPlacement:
     job : Job
         The job; not a bag.
     remaining : int
-        Progress units to make.
+        Remaining progress units.
     begun : bool
-        Whether the first slot of a plan loses a restart.
+        Whether the first slot of a plan counts a restart.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FixedPlacement:
         self._hosts[1][:] &= view.cluster.hosts_ps
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return the offer of largest payoff among the earliest of each number of workers."""
+        """Return the offer with the largest payoff among the earliest of each worker count."""
         offers = self._offers(factor, self._remaining + more)
         return max(offers, key=lambda offer: offer.payoff, default=None)
 
@@ -82,10 +82,10 @@ class FixedPlacement:
             yield Offer(plan.completion, value, cost, value - cost, none, plan=plan)
 
     def _earliest(self, choice: int, remaining: int) -> Schedule | None:
-        """Return the plan with a number of workers that ends first, None if nothing fits."""
+        """Return the plan with a worker count that completes first, None if none fits."""
         job, view = self._job, self._view
         workers = int(job.worker_counts[choice])
-        # A placement on one server may be faster: both lengths are tried, the faster one first.
+        # Co-location may be faster, so it is tried first, with its own duration.
         for colocated in (True, False):
             first = job.gain(workers, colocated=colocated, moved=self._begun)
             gain = job.gain(workers, colocated=colocated)
@@ -99,30 +99,30 @@ class FixedPlacement:
         return None
 
     def _fit(self, start: int, slots: int, choice: int, *, colocated: bool) -> Placement | None:
-        """Return a placement that is free in all of some slots, on one server if asked for."""
+        """Return a placement that is free in some slots, on one server if ``colocated``."""
         job, ledger = self._job, self._view.ledger
-        at = start - ledger.start
-        free = ledger.capacity - ledger.used[at : at + slots].max(axis=0)
+        offset = start - ledger.start
+        free = ledger.capacity - ledger.used[offset : offset + slots].max(axis=0)
         workers, ps = int(job.worker_counts[choice]), int(job.ps_counts[choice])
         room = np.where(self._hosts[0], _fit_count(free, job.worker), 0)
         if colocated:
             return self._on_one(free, room, workers, ps)
-        # The servers with the most room first: the fewer servers, the less traffic.
+        # Servers with the most capacity first: fewer servers mean less traffic.
         order = np.argsort(-room, kind="stable")
         on_workers = _fill(room, order, workers)
         if on_workers is None:
             return None
         on_ps = np.zeros_like(on_workers)
         if ps and job.ps is not None:
-            left = free - on_workers[:, None] * job.worker
-            ps_room = np.where(self._hosts[1], _fit_count(left, job.ps), 0)
+            remaining = free - on_workers[:, None] * job.worker
+            ps_room = np.where(self._hosts[1], _fit_count(remaining, job.ps), 0)
             filled = _fill(ps_room, np.argsort(-ps_room, kind="stable"), ps)
             if filled is None:
                 return None
             on_ps = filled
         used = np.flatnonzero(on_workers + on_ps)
         if len(used) == 1 and job.two_rates:
-            return None  # it was tried before, at the rate of one server
+            return None  # tried before, as a co-located placement
         return Placement.of(
             zip(used.tolist(), on_workers[used].tolist(), on_ps[used].tolist(), strict=True)
         )
@@ -130,29 +130,29 @@ class FixedPlacement:
     def _on_one(
         self, free: NDArray[np.int64], room: NDArray[np.int64], workers: int, ps: int
     ) -> Placement | None:
-        """Return a placement on the first single server that holds the whole job."""
+        """Return a placement on the first server that fits the whole job."""
         job = self._job
         fits = room >= workers
         if ps and job.ps is not None:
-            left = free - workers * job.worker
-            fits &= self._hosts[1] & (_fit_count(left, job.ps) >= ps)
+            remaining = free - workers * job.worker
+            fits &= self._hosts[1] & (_fit_count(remaining, job.ps) >= ps)
         servers = np.flatnonzero(fits)
         return Placement.of([(int(servers[0]), workers, ps)]) if len(servers) else None
 
     def outpriced(self) -> Outpriced | None:
-        """Return a bound that holds for any plan, and so for those of one placement."""
+        """Return a bound that holds for every plan, and so for one placement."""
         return self._quote.outpriced()
 
     def schedule(self, offer: Offer) -> Schedule:
-        """Return where the workers and parameter servers of an offer stand."""
+        """Return the schedule of an offer."""
         return self._quote.schedule(offer) if offer.plan is None else offer.plan
 
     def fastest(self) -> int:
-        """Return the most progress units that one slot can add, in an empty cluster."""
+        """Return the maximum progress units of one slot in an empty cluster."""
         return self._quote.fastest()
 
     def hopeless(self) -> Refusal | None:
-        """Return why no plan completes the work, where plans of many placements would."""
+        """Return why no plan with one placement completes the work."""
         if self._quote.best() is None:
             return self._quote.hopeless()
         return Refusal(
@@ -162,15 +162,15 @@ class FixedPlacement:
         )
 
     def scarcest(self) -> Scarcity:
-        """Return what leaves the least room over the slots in which the job could run."""
+        """Return the resource that limits the job most in the slots in which it could run."""
         return self._quote.scarcest()
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource that makes up most of a schedule's cost, and that cost."""
+        """Return the resource with the largest part of a schedule's cost, and that part."""
         return self._quote.dearest(schedule)
 
     def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return what a schedule costs in each of its active slots."""
+        """Return the cost of a schedule in each of its active slots."""
         return self._quote.slot_costs(schedule)
 
 
@@ -182,17 +182,17 @@ def _constant(placement: Placement, start: int, end: int) -> Schedule:
 
 def _fit_count(free: NDArray[np.int64], demand: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many times a demand fits on each server."""
-    asked = demand > 0
-    if not asked.any():
+    needed = demand > 0
+    if not needed.any():
         return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
-    counts = np.maximum(free[:, asked], 0) // demand[asked]
+    counts = np.maximum(free[:, needed], 0) // demand[needed]
     return np.asarray(counts.min(axis=1), dtype=np.int64)
 
 
 def _fill(
     room: NDArray[np.int64], order: NDArray[np.int64], count: int
 ) -> NDArray[np.int64] | None:
-    """Return how many of a count each server takes, in an order of servers; None if too few."""
+    """Distribute a count over servers in order; return None if their capacity is too small."""
     offered = np.minimum(room[order], count)
     before = np.cumsum(offered) - offered
     taken = np.clip(count - before, 0, offered)

@@ -1,10 +1,9 @@
-"""What Theorem 4 of OASiS, and Theorem 3 of PD-ORS, say of a run: alpha, D0, and whether it held.
+"""The premise and ratio of Theorem 4 of OASiS, and of Theorem 3 of PD-ORS, for a run.
 
-The theorem's ratio is 2 alpha, with alpha = max(1, ln U / L), if D0 <= OPT / 2: the dual value of
-the prices of empty servers, T * sum of L * capacity, is at most half of the offline optimum. OPT
-is not known. The best that one job earns alone, and what all admitted plans earn together, bound
-it from below; what jobs are worth at their best, each taking the least it can of what there is,
-from above.
+The theorem's ratio is 2 alpha, with alpha = max(1, ln U / L), if D0 <= OPT / 2. D0 is the dual
+value of the prices of empty servers, T * sum of L * capacity. OPT, the offline optimum, isn't
+known. The best job alone and the earnings of all admitted plans bound it from below. The utilities
+of all jobs at their best, as far as their minimum use fits, bound it from above.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConsta
 Fields = dict[str, object]
 
 _ROUNDING: Final = 1e-9
-"""Share by which D0, a product of exponentials, may exceed what it is to equal."""
+"""Relative rounding error of D0, a product of exponentials, that is tolerated."""
 
 
 def alpha_of(constants: Sequence[PriceConstants]) -> float:
@@ -38,7 +37,7 @@ def alpha_of(constants: Sequence[PriceConstants]) -> float:
 def initial_dual(
     learners: Sequence[ConstantsLearner], constants: Sequence[PriceConstants], timespan: int
 ) -> float:
-    """Return D0: the prices of all that the pools hold, empty, over the timespan."""
+    """Return D0: the prices of the empty pools over the timespan."""
     total = 0.0
     for learner, pool in zip(learners, constants, strict=True):
         priced = learner.pool.total_shares[np.isfinite(pool.ln_upper)].sum()
@@ -51,18 +50,18 @@ def optimum_at_most(
 ) -> float:
     """Return an upper bound of the offline optimum.
 
-    All jobs at their best, as far as they fit into each resource of each pool alone: a fractional
-    knapsack, in which a job takes its fewest worker-slots. The least over resources counts, those
-    apart that some server does not limit.
+    For each pool and resource, a fractional knapsack: jobs at their best utility, each with its
+    minimum worker-slots. The minimum over resources counts, without those that some server doesn't
+    limit.
     """
     best = np.array([_best(job) for job in jobs])
     bound = float(best.sum())
     for learner in learners:
         if learner.carries == "ps":
             continue
-        least = np.array([_least_worker_slots(job) for job in jobs])
+        min_worker_slots = np.array([_least_worker_slots(job) for job in jobs])
         shares = np.array([learner.pool.shares(job.worker) for job in jobs])
-        uses = shares * least[:, None]
+        uses = shares * min_worker_slots[:, None]
         for resource, total in enumerate(learner.pool.room):
             if 0 < total < math.inf:
                 bound = min(bound, _knapsack(best, uses[:, resource], timespan * float(total)))
@@ -78,28 +77,28 @@ def guarantee(
     *,
     factor: float = 2.0,
 ) -> Fields:
-    """Return what the theorem says of a run.
+    """Return the theorem's ratio for a run, and whether its premise held.
 
     Parameters
     ----------
     learners : sequence of ConstantsLearner
-        One a pool.
+        One for each pool.
     constants : sequence of PriceConstants
-        In force at the end.
+        Constants in force at the end.
     alone : Alone
-        What a job can earn by itself.
+        Computes the utility of a job alone.
     jobs : sequence of Job
         All that arrived.
     earned : float
-        What the plans of all admitted jobs earn together, by the model.
+        Total utility of the plans of all admitted jobs, by the model.
     factor : float
-        The ratio over alpha: 2 of OASiS's Theorem 4, 6 G / delta of PD-ORS's Theorem 3.
+        The ratio over alpha: 2 in OASiS's Theorem 4, 6 G / delta in PD-ORS's Theorem 3.
 
     Returns
     -------
     dict
-        ``alpha``, ``ratio``, ``D0``, bounds of the optimum and of D0 over it, and whether
-        ``D0_within_half_of_optimum``: true, false, or None where neither bound decides. Infinite
+        ``alpha``, ``ratio``, ``D0``, the bounds ``optimum_at_least`` and ``optimum_at_most``, and
+        ``D0_within_half_of_optimum``: true, false, or None if neither bound decides. Infinite
         numbers are None.
     """
     alpha = alpha_of(constants)
@@ -110,19 +109,19 @@ def guarantee(
     dual = initial_dual(learners, constants, timespan)
     windows = (horizon if until is None else min(horizon, until - job.arrival) for job in jobs)
     ln_alone = max(map(alone.ln_utility, jobs, windows), default=-math.inf)
-    least = max(math.exp(ln_alone), earned)
-    most = max(optimum_at_most(learners, jobs, timespan), least) if jobs else 0.0
+    lower_bound = max(math.exp(ln_alone), earned)
+    upper_bound = max(optimum_at_most(learners, jobs, timespan), lower_bound) if jobs else 0.0
     held = None
-    if 2 * dual <= least * (1 + _ROUNDING):
+    if 2 * dual <= lower_bound * (1 + _ROUNDING):
         held = True
-    elif 2 * dual > most:
+    elif 2 * dual > upper_bound:
         held = False
     return {
         "alpha": alpha if math.isfinite(alpha) else None,
         "ratio": factor * alpha if math.isfinite(factor * alpha) else None,
         "D0": dual,
-        "optimum_at_least": least,
-        "optimum_at_most": most,
+        "optimum_at_least": lower_bound,
+        "optimum_at_most": upper_bound,
         "D0_within_half_of_optimum": held,
     }
 
@@ -141,7 +140,7 @@ def _least_worker_slots(job: Job) -> float:
 
 
 def _knapsack(values: np.ndarray, uses: np.ndarray, room: float) -> float:
-    """Return the largest value of jobs taken in part whose uses sum to no more than the room."""
+    """Return the maximum value of the fractional knapsack with a capacity of ``room``."""
     free = uses <= 0
     total = float(values[free].sum())
     values, uses = values[~free], uses[~free]
@@ -150,6 +149,6 @@ def _knapsack(values: np.ndarray, uses: np.ndarray, room: float) -> float:
     whole = int(np.searchsorted(taken, room, side="right"))
     total += float(values[order][:whole].sum())
     if whole < len(order):
-        left = room - (float(taken[whole - 1]) if whole else 0.0)
-        total += float((values / uses)[order[whole]]) * left
+        remaining = room - (float(taken[whole - 1]) if whole else 0.0)
+        total += float((values / uses)[order[whole]]) * remaining
     return total

@@ -1,16 +1,16 @@
-"""What the servers of a pool can hold together, as linear limits on what stands on them.
+"""Total capacity of a pool as linear limits that every placement obeys.
 
-The plain limits are the resources: demands sum to no more than the capacities. But servers are
-whole machines: of workers that take 3 of a server's 4 GPUs, 50 servers carry 50, not 66. For a
-superadditive function u on [0, 1] and items that share a server of capacity c,
+The plain limits are the resources: demands add up to at most the capacities. But servers are
+integral: 50 servers of 4 GPUs host 50 workers of 3 GPUs, not 66. For a superadditive function u on
+[0, 1] and items on a server of capacity c, with C the largest capacity,
 
     sum of u(demand / C) <= u(sum of demands / C) <= u(c / C),
 
-so with u summed over the servers every such function is one more limit that all placements obey.
-The functions used are those of Fekete and Schepers (*New classes of fast lower bounds for bin
-packing problems*, Mathematical Programming 91, 2001): for k = 1, 2, ...,
+so each function u, summed over the servers, gives one more limit. The functions are those of Fekete
+and Schepers (*New classes of fast lower bounds for bin packing problems*, Mathematical Programming
+91, 2001): for k = 1, 2, ...,
 
-    u_k(x) = x if (k + 1) x is whole, else floor((k + 1) x) / k.
+    u_k(x) = x if (k + 1) x is an integer, else floor((k + 1) x) / k.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FINEST: Final = 4
-"""Largest k."""
+"""Maximum k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Limit:
     parts : int
         The function's k; 0 for the resource itself.
     reference : int
-        C: the largest capacity of a server of the pool.
+        C, the largest capacity of a server of the pool.
     total : Fraction
-        What all servers hold together.
+        Sum of u(capacity / C) over all servers.
     """
 
     resource: int
@@ -59,7 +59,7 @@ class Limit:
         return _weight(demand, self.reference, self.parts)
 
     def share(self, demands: NDArray[np.int64]) -> float:
-        """Return which share of the limit one item of a demand takes."""
+        """Return the share of the limit that one item with these demands takes."""
         return float(self.weight(int(demands[self.resource])) / self.total)
 
 
@@ -74,9 +74,9 @@ def _weight(demand: int, reference: int, parts: int) -> Fraction:
 
 
 def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[Limit]:
-    """Return the limits of the servers that are members of a pool.
+    """Return the limits of the servers of a pool.
 
-    A resource of which a server has any number, or none has any, limits nothing.
+    Resources that a server doesn't limit, or that no server has, give no limit.
     """
     limits = []
     for resource in range(len(cluster.resources)):
@@ -98,7 +98,7 @@ def limits_of(cluster: Cluster, members: NDArray[np.bool_]) -> list[Limit]:
 
 
 def shares(limits: Sequence[Limit], demand: Integers | None) -> Floats:
-    """Return which share of each limit one item of a demand takes, shape (limits,)."""
+    """Return the share of each limit that one item of a demand takes, shape (limits,)."""
     if demand is None:
         return np.zeros(len(limits))
     return np.array([limit.share(demand) for limit in limits])

@@ -1,4 +1,4 @@
-"""What one job adds to the constants of prices, remembered where many learners are taught it."""
+"""Contributions of single jobs to price constants, cached for similar job sets."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Floats = NDArray[np.float64]
 
 
 class Measure(NamedTuple):
-    """What one job adds to the constants of a pool.
+    """Contribution of one job to the constants of a pool.
 
     Attributes
     ----------
     ln_upper : ndarray of float64, shape (resources,)
-        ln of its utility at best for a share of each resource; -inf for what it asks nothing of.
+        ln of its best utility for a share of each resource; -inf for resources it doesn't need.
     ln_best, ln_worst : float
         ln of its largest, and of its smallest positive utility.
     ln_use : float
-        ln of the shares that it uses over all of its worker-slots; ``inf`` where no server of the
-        pool has anything that it asks for, and it adds nothing.
+        ln of the shares that it uses over all of its worker-slots. ``inf`` if no server of the pool
+        has the resources; the job then contributes nothing.
     slots : int
         Those worker-slots.
     window : int
         Slots in which it could run.
     demand : ndarray of int64, shape (resources,)
-        What one worker (or parameter server) asks for.
+        Demand of one worker (or parameter server).
     shares : ndarray of float64, shape (resources,)
-        The same in shares.
+        That demand in shares.
     """
 
     ln_upper: Floats
@@ -48,24 +48,24 @@ class Measure(NamedTuple):
 
 
 Measures = dict[tuple[object, ...], dict[int, Measure | None]]
-"""What each job of a set adds, by what a learner prices and position."""
+"""Contributions of the jobs of a set, by kind of learner and position of the job."""
 
 
 class Remembered:
-    """What learners of constants remember that are taught the same jobs again, but for one.
+    """Cache for learners that process the same job set repeatedly with one job changed.
 
     Parameters
     ----------
     position : int
         Position of the job that changes.
     measures : dict, optional
-        What each job as it is adds, by what a learner prices and position: shared by memories of
-        one job set that differ in which job changes.
+        Contributions of the unchanged jobs, by kind of learner and position. Caches of one job set
+        can share it.
 
     Attributes
     ----------
     around : dict
-        What the jobs before and behind it taught, by what a learner prices.
+        Learners of the jobs before and after the position, by kind of learner.
     """
 
     def __init__(self, position: int, measures: Measures | None = None) -> None:
@@ -78,19 +78,13 @@ _REMEMBERED: Final[ContextVar[Remembered | None]] = ContextVar("remembered", def
 
 
 def what_is_remembered() -> Remembered | None:
-    """Return what is remembered now, None where nothing is."""
+    """Return the cache in use, None if there is none."""
     return _REMEMBERED.get()
 
 
 @contextmanager
 def remembered(others: Remembered) -> Iterator[None]:
-    """Let learners that are taught a whole job set take what does not change from a memory.
-
-    Parameters
-    ----------
-    others : Remembered
-        The memory: of job sets that differ in the job at its position only.
-    """
+    """Use a cache within the block; job sets may differ at the cache's position only."""
     token = _REMEMBERED.set(others)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a priced planner can offer a job, and the questions that every such planner answers."""
+"""Offers of a priced planner to a job, and the protocol of such planners."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """The best that the cluster can offer a job.
+    """The best plan that the cluster can offer a job.
 
     Parameters
     ----------
     completion : int
-        Slot in which it would complete.
+        Completion slot.
     utility, cost, payoff : float
-        What that is worth, what it costs, and the difference: OASiS's mu of (20), PD-ORS's lambda.
+        Utility of completing then, cost, and their difference: OASiS's mu of (20), PD-ORS's lambda.
     choice : ndarray of int64, shape (slots,)
-        The choice made in each slot of the window, -1 for none; what a choice is, the planner that
-        made the offer knows.
+        Choice in each slot of the window, -1 for none; its meaning depends on the planner.
     copies : tuple of TaskCopies
         Copies of the tasks of a bag.
     bound : float or None
-        No offer has a larger payoff; None where the planner does not prove one.
+        Upper bound of the payoff of every offer; None if the planner doesn't prove one.
     plan : Schedule or None
-        Where it stands, if that is not what the planner makes of the choice.
+        The schedule, if it isn't the one that the planner builds from the choice.
     """
 
     completion: int
@@ -52,18 +51,18 @@ class Offer:
 
 
 class Scarcity(NamedTuple):
-    """What leaves a job the least room.
+    """The resource that limits a job most.
 
     Attributes
     ----------
     resource : str
         Name of the resource.
     where : str
-        The servers it is short on, such as ``worker servers``.
+        The servers that lack it, such as ``worker servers``.
     kind : str
-        What it leaves room for: ``workers`` or ``parameter servers``.
+        Processes that it limits: ``workers`` or ``parameter servers``.
     room : float
-        How many of them a slot has room for on average.
+        How many of them fit in a slot on average.
     """
 
     resource: str
@@ -78,10 +77,10 @@ class Outpriced(NamedTuple):
     Attributes
     ----------
     bound : float
-        No schedule pays more; ``-inf`` where none completes the work.
+        Upper bound of the payoff of every schedule; ``-inf`` if none completes the work.
     utility, cost : float or None
-        Of the schedule that the bound is of, which need not be one that can be had: roughly what
-        the job is worth and would pay. None without one.
+        Of the schedule behind the bound, which may not be feasible: approximations of the job's
+        utility and cost. None without a schedule.
     """
 
     bound: float
@@ -93,62 +92,62 @@ class Quote(Protocol):
     """One job at the prices of one moment."""
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> Offer | None:
-        """Return the offer of largest payoff, None where nothing completes the work.
+        """Return the offer with the largest payoff, None if no plan completes the work.
 
         Parameters
         ----------
         factor : float
-            What every utility is multiplied by.
+            Factor on every utility.
         more : int
-            Progress units to make beyond those that remain. A bag of tasks has none.
+            Progress units beyond those that remain. Ignored for a bag of tasks.
         """
         ...
 
     def outpriced(self) -> Outpriced | None:
-        """Return a bound that proves at once that no offer has a positive payoff.
+        """Return a quick proof that no offer has a positive payoff.
 
-        It is for where nobody asks for the best of the offers that are refused. None where there
-        is no such proof that takes less time than `best`.
+        For callers that don't need the best offer of a refused job. None if there is no proof that
+        is faster than `best`.
         """
         ...
 
     def schedule(self, offer: Offer) -> Schedule:
-        """Return where the workers and parameter servers of an offer stand."""
+        """Return the schedule of an offer."""
         ...
 
     def fastest(self) -> int:
-        """Return the most progress units that one slot can add, in an empty cluster."""
+        """Return the maximum progress units of one slot in an empty cluster."""
         ...
 
     def hopeless(self) -> Refusal | None:
-        """Return why nothing completes the work; None where the other questions tell it."""
+        """Return why no plan completes the work; None if the other methods explain it."""
         ...
 
     def scarcest(self) -> Scarcity:
-        """Return what leaves the least room over the slots in which the job could run."""
+        """Return the resource that limits the job most in the slots in which it could run."""
         ...
 
     def dearest(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource that makes up most of a schedule's cost, and that cost."""
+        """Return the resource with the largest part of a schedule's cost, and that part."""
         ...
 
     def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
-        """Return what a schedule costs in each of its active slots."""
+        """Return the cost of a schedule in each of its active slots."""
         ...
 
 
 class PricedPlanner(Protocol):
-    """Finds the schedule of largest payoff at posted prices."""
+    """Finds the schedule with the largest payoff at posted prices."""
 
     @property
     def boards(self) -> Sequence[PriceBoard]:
-        """The pools it prices."""
+        """Boards of the priced pools."""
         ...
 
     def follow(self, ledger: LedgerView) -> None:
-        """Catch up with the ledger."""
+        """Update the boards from the ledger."""
         ...
 
     def quote(self, view: View, job: Job, remaining: int) -> Quote:
-        """Return a job's quote for the progress units that remain."""
+        """Return a job's quote for its remaining progress units."""
         ...

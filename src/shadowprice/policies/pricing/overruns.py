@@ -1,9 +1,9 @@
-"""Extensions of plans that fell short, with what they displace.
+"""Extensions of plans that fell short, and the jobs that they displace.
 
 A job may take longer than stated. Its plan is then extended in place, because a stopped job loses
-start-up time and, without checkpoints, all its work. If other jobs have reserved the place, the
-extension displaces those that lose least by running later. They are planned again: shifted, not
-swapped, since a job that has not started loses nothing but time.
+start-up time and, without checkpoints, all its work. If other jobs have reserved the capacity, the
+extension displaces those that lose least by running later. They are replanned: they shift, because
+a job that hasn't started only loses time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Extension:
     Parameters
     ----------
     plan : Schedule
-        The whole future of the job: what is left of its plan, then its last placement again.
+        All future slots of the job: the rest of its plan, then its last placement again.
     displaced : tuple of str
-        Jobs that hold capacity which the plan needs.
+        Jobs that have reserved capacity which the plan needs.
     loss : float
-        Utility that these lose if each completes as many slots later as the extension has.
+        Utility that these lose if each completes later by the length of the extension.
     """
 
     plan: Schedule
@@ -47,16 +47,16 @@ class Extension:
 
 
 def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | None:
-    """Return the extension of a job's plan, None if its servers or the slots are not available.
+    """Return the extension of a job's plan, None if its servers or slots aren't available.
 
     Parameters
     ----------
     view : View
-        The state; the job still holds what is left of its plan.
+        The state; the job still has the reservations of its plan.
     state : JobState
         The job; not a bag.
     charged : bool
-        Whether plans are checked with restarts taken off.
+        Whether plans count restarts.
     """
     job, running = state.job, view.running(state.job.name)
     ahead = state.plan.from_slot(view.slot)
@@ -78,14 +78,14 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
     if end > view.end:
         return None
     plan = _appended(kept, placement, start, end)
-    # What the job itself holds is exchanged for the new plan.
+    # The job's own reservations are replaced by the new plan.
     excess = _excess(view, job, placement, start, end, own=ahead)
     displaced, loss = _displaced(view, job, placement, start, end, excess)
     return None if (excess > 0).any() else Extension(plan, displaced, loss)
 
 
 def _are_allowed(job: Job, kept: Schedule, placement: Placement) -> bool:
-    """Return whether the job may still run with these numbers of workers; it may be revised."""
+    """Return whether the worker counts are still allowed; a revision may change them."""
     counts = (*kept.totals()[0].tolist(), placement.total_workers)
     return all(job.choice_of(count) is not None for count in counts)
 
@@ -95,7 +95,7 @@ def _last_placement(plan: Schedule) -> Placement | None:
 
 
 def _slots_for(job: Job, placement: Placement, missing: int, *, moved: bool) -> int:
-    """Return the slots that a placement needs for the missing work, at least one."""
+    """Return the number of slots that a placement needs for the missing work, at least 1."""
     workers, colocated = placement.total_workers, placement.colocated
     gain = job.gain(workers, colocated=colocated)
     first = job.gain(workers, colocated=colocated, moved=moved)
@@ -118,7 +118,7 @@ def _appended(kept: Schedule, placement: Placement, start: int, end: int) -> Sch
 def _excess(
     view: View, job: Job, placement: Placement, start: int, end: int, *, own: Schedule
 ) -> Integers:
-    """Return what is missing on the servers of a placement, shape (slots, servers, resources)."""
+    """Return the missing capacity of a placement's servers, shape (slots, servers, resources)."""
     servers, ledger = list(placement.servers), view.ledger
     used = ledger.used[start - ledger.start : end - ledger.start][:, servers].copy()
     used -= _taken(job, own, servers, start, end)
@@ -130,10 +130,10 @@ def _excess(
 def _displaced(
     view: View, job: Job, placement: Placement, start: int, end: int, excess: Integers
 ) -> tuple[tuple[str, ...], float]:
-    """Choose the jobs to displace, and take what they hold off the excess.
+    """Choose the jobs to displace, and subtract their reservations from the excess.
 
-    Jobs that do not run come first, because they can be shifted without a stop; among equals, those
-    that lose least. Of a pinned job only those slots count in which its plan would move it.
+    Jobs that don't run come first, because they can shift without a stop; then those that lose
+    least. Of a pinned job, only slots count in which its plan would move it.
     """
     if not (excess > 0).any():
         return (), 0.0
@@ -144,10 +144,10 @@ def _displaced(
     )
     chosen: list[str] = []
     loss = 0.0
-    for _, lost, other, held in candidates:
-        if not ((excess > 0) & (held > 0)).any():
+    for _, lost, other, reserved in candidates:
+        if not ((excess > 0) & (reserved > 0)).any():
             continue
-        excess -= held
+        excess -= reserved
         chosen.append(other.job.name)
         loss += lost
         if not (excess > 0).any():
@@ -158,7 +158,10 @@ def _displaced(
 def _candidates(
     view: View, name: str, servers: list[int], start: int, end: int
 ) -> Iterator[tuple[bool, float, JobState, Integers]]:
-    """Yield who holds something there: whether it runs, its loss by a shift, and what it holds."""
+    """Yield the jobs with reservations there.
+
+    Each with whether it runs, its loss by a shift, its state, and its reservations.
+    """
     for other in view.open_jobs.values():
         job = other.job
         if job.name == name or not len(other.plan) or job.bag is not None:
@@ -169,31 +172,31 @@ def _candidates(
         pinned = view.pinned(job.name)
         if pinned and running is not None:
             plan = plan.without(running)
-        held = _taken(job, plan, servers, start, end)
-        if not held.any():
+        reserved = _taken(job, plan, servers, start, end)
+        if not reserved.any():
             continue
         if pinned:
-            yield False, 0.0, other, held
+            yield False, 0.0, other, reserved
             continue
         due = other.plan.completion - job.arrival
-        later = utility_value(job.utility, due + end - start)
-        loss = utility_value(job.utility, due) - later
-        yield running is not None, loss, other, held
+        shifted_utility = utility_value(job.utility, due + end - start)
+        loss = utility_value(job.utility, due) - shifted_utility
+        yield running is not None, loss, other, reserved
 
 
 def _taken(job: Job, plan: Schedule, servers: list[int], start: int, end: int) -> Integers:
-    """Return what a plan holds, shape (slots, servers, resources)."""
-    held = np.zeros((end - start, len(servers), len(job.worker)), dtype=np.int64)
+    """Return the reservations of a plan, shape (slots, servers, resources)."""
+    reserved = np.zeros((end - start, len(servers), len(job.worker)), dtype=np.int64)
     if not len(plan):
-        return held
-    column = {server: at for at, server in enumerate(servers)}
+        return reserved
+    positions = {server: at for at, server in enumerate(servers)}
     first, last = np.searchsorted(plan.slots, (start, end)).tolist()
     for at in range(first, last):
-        where = column.get(int(plan.servers[at]))
-        if where is not None:
+        position = positions.get(int(plan.servers[at]))
+        if position is not None:
             amounts = _amounts(job, int(plan.workers[at]), int(plan.ps[at]))
-            held[int(plan.slots[at]) - start, where] += amounts
-    return held
+            reserved[int(plan.slots[at]) - start, position] += amounts
+    return reserved
 
 
 def _amounts(job: Job, workers: int, ps: int) -> Integers:

@@ -32,13 +32,7 @@ class GivenPrices(Spec):
 
 
 def ordered(lower: float, upper: Mapping[str, float]) -> None:
-    """Check that no U is below L.
-
-    Raises
-    ------
-    ValueError
-        With the resources whose prices would fall as they are used.
-    """
+    """Raise `ValueError` if a U is below L: prices would fall as capacity is used."""
     low = [name for name, price in upper.items() if price < lower]
     if low:
         raise ValueError(f"U of {', '.join(low)} is below L = {lower:g}; prices never fall")
@@ -86,15 +80,15 @@ class PriceParameters(Parameters):
 
     @property
     def fixed(self) -> Path | None:
-        """The file of posted prices, None where prices follow the load."""
+        """The file of posted prices, None if prices follow the load."""
         return Path(self.prices[len("fixed:") :]) if self.prices.startswith("fixed:") else None
 
     def scaled(self, constants: PriceConstants) -> PriceConstants:
-        """Return constants with the wrong estimate of U/L that is asked for."""
+        """Return constants with the configured wrong estimate of U/L."""
         return constants.scaled(self.price_scale, self.price_scale_absorbs)
 
     def for_jobs(self, known: Sequence[Job] | None) -> Self:
-        """Return the parameters with ``prices=auto`` settled by whether the job set is known."""
+        """Return the parameters with ``prices=auto`` resolved: online if ``known`` is None."""
         if self.prices != "auto":
             return self
         return self.model_copy(update={"prices": "online" if known is None else "offline"})

@@ -72,14 +72,9 @@ class PostedPrices:
     limits: Sequence[Sequence[Limit]]
 
     def costs(self, job: Job, first: int, slots: int) -> Floats:
-        """Return what each number of workers, with its parameter servers, costs in each slot.
+        """Return the cost of each worker count, with its parameter servers, in each slot.
 
-        Parameters
-        ----------
-        job : Job
-            The job.
-        first, slots : int
-            Slots ``[first, first + slots)``.
+        The slots are ``[first, first + slots)``.
 
         Returns
         -------
@@ -90,30 +85,32 @@ class PostedPrices:
             (0, job.worker_counts, job.worker),
             (-1, job.ps_counts, job.ps),
         ):
-            mine = shares(self.limits[pool], demand)
-            use[:, pool, : len(mine)] += counts[:, None] * mine
-        here = np.zeros((slots, *self.prices.shape[1:]))
-        begin, end = max(first, self.first), min(first + slots, self.first + len(self.prices))
-        if begin < end:
-            here[begin - first : end - first] = self.prices[begin - self.first : end - self.first]
-        return np.asarray(here.reshape(slots, -1) @ use.reshape(len(use), -1).T, dtype=np.float64)
+            share = shares(self.limits[pool], demand)
+            use[:, pool, : len(share)] += counts[:, None] * share
+        prices = np.zeros((slots, *self.prices.shape[1:]))
+        start, end = max(first, self.first), min(first + slots, self.first + len(self.prices))
+        if start < end:
+            prices[start - first : end - first] = self.prices[start - self.first : end - self.first]
+        return np.asarray(prices.reshape(slots, -1) @ use.reshape(len(use), -1).T, dtype=np.float64)
 
     def dearest(self, job: Job, schedule: Schedule) -> tuple[int, float]:
-        """Return the resource that makes up most of what a schedule costs, and how much."""
+        """Return the resource with the largest part of a schedule's cost, and that part."""
         workers, ps, _ = schedule.totals()
         paid: dict[int, float] = {}
         for pool, counts, demand in ((0, workers, job.worker), (-1, ps, job.ps)):
-            mine = shares(self.limits[pool], demand)
+            share = shares(self.limits[pool], demand)
             for slot, count in zip(schedule.active_slots.tolist(), counts.tolist(), strict=True):
                 if self.first <= slot < self.first + len(self.prices):
-                    prices = self.prices[slot - self.first, pool, : len(mine)]
-                    for limit, amount in zip(self.limits[pool], count * mine * prices, strict=True):
+                    prices = self.prices[slot - self.first, pool, : len(share)]
+                    for limit, amount in zip(
+                        self.limits[pool], count * share * prices, strict=True
+                    ):
                         paid[limit.resource] = paid.get(limit.resource, 0.0) + float(amount)
-        column = max(paid, key=lambda at: paid[at], default=0)
+        column = max(paid, key=lambda resource: paid[resource], default=0)
         return column, paid.get(column, 0.0)
 
     def document(self, cluster: Cluster) -> Mapping[str, object]:
-        """Return the file's content, for the cluster that the prices are for."""
+        """Return the file's content; ``cluster`` is the one that the prices are for."""
         rows = np.argwhere(self.prices > 0)
         return {
             "format": FORMAT,
@@ -144,7 +141,8 @@ class PostedPrices:
 def pool_limits(cluster: Cluster) -> list[list[Limit]]:
     """Return the limits of a cluster's pools.
 
-    Workers and parameter servers have a pool each where no server carries both, else one.
+    If no server hosts both, workers and parameter servers have one pool each; otherwise there is
+    one.
     """
     if bool((cluster.hosts_workers & cluster.hosts_ps).any()):
         return [limits_of(cluster, cluster.hosts_workers | cluster.hosts_ps)]
@@ -157,34 +155,39 @@ def read_posted(path: Path, cluster: Cluster) -> PostedPrices:
     Raises
     ------
     InputError
-        If there is no such file, it is damaged, or its prices are for another cluster.
+        If the file can't be read, is damaged, or has prices of another cluster.
     """
     try:
         document = _Document.model_validate_json(path.read_bytes())
     except OSError as error:
         raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
     except ValidationError as error:
-        mend = "write it with `shadowprice bound --prices FILE`"
-        raise InputError(Fault(str(path), "is no file of prices, or damaged", mend)) from error
-    mine = pool_limits(cluster)
-    theirs = [
+        hint = "write it with `shadowprice bound --prices FILE`"
+        raise InputError(Fault(str(path), "is no file of prices, or damaged", hint)) from error
+    expected = pool_limits(cluster)
+    limits = [
         [
-            Limit(cluster.column.get(one.resource, -1), one.parts, one.reference, _ratio(one.total))
-            for one in pool
+            Limit(
+                cluster.column.get(record.resource, -1),
+                record.parts,
+                record.reference,
+                _ratio(record.total),
+            )
+            for record in pool
         ]
         for pool in document.pools
     ]
-    if theirs != mine or document.slot_seconds != str(cluster.slot_seconds):
-        mend = "write prices for this cluster with `shadowprice bound --prices FILE`"
-        raise InputError(Fault(str(path), "its prices are for another cluster", mend))
-    prices = np.zeros((document.slots, len(mine), max(map(len, mine))))
+    if limits != expected or document.slot_seconds != str(cluster.slot_seconds):
+        hint = "write prices for this cluster with `shadowprice bound --prices FILE`"
+        raise InputError(Fault(str(path), "its prices are for another cluster", hint))
+    prices = np.zeros((document.slots, len(expected), max(map(len, expected))))
     for slot, pool, limit, price in document.prices:
-        if not (0 <= slot - document.first < document.slots and pool < len(mine)) or limit >= len(
-            mine[pool]
-        ):
+        if not (
+            0 <= slot - document.first < document.slots and pool < len(expected)
+        ) or limit >= len(expected[pool]):
             raise InputError(Fault(str(path), f"the price of slot {slot} is out of its range"))
         prices[slot - document.first, pool, limit] = price
-    return PostedPrices(document.first, prices, mine)
+    return PostedPrices(document.first, prices, expected)
 
 
 def _ratio(text: str) -> Fraction:

@@ -1,4 +1,4 @@
-"""Why a priced planner refused a job."""
+"""Reasons for which a priced planner refuses a job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shadowprice.policies.pricing.offers import Offer, Quote
 
 _STEPS = 20
 _DISTANT = 1e9
-"""Factor at which the schedule of largest utility has the largest payoff, in units of its cost."""
+"""Factor at which the plan of maximum utility has the maximum payoff, per unit of cost."""
 _LARGEST = 1e200
-"""Largest factor: beyond it, a utility that has all but vanished times it is no number any more."""
+"""Maximum factor: more would overflow if the utility is nearly 0."""
 
 
 def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: int) -> Refusal:
@@ -25,15 +25,15 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
     Parameters
     ----------
     quote : Quote
-        The job at the prices it met.
+        The job at the prices that it met.
     view : View
-        The state it was decided on.
+        The state of the decision.
     job : Job
         The job.
     offer : Offer or None
-        The best schedule, of payoff 0 or less; None if there is none.
+        The best plan, with a payoff of at most 0; None if there is none.
     remaining : int
-        Progress units to make.
+        Remaining progress units.
     """
     if offer is None:
         return quote.hopeless() or _no_schedule(quote, view, remaining)
@@ -53,7 +53,7 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
 
 
 def _no_value(quote: Quote, view: View, job: Job, offer: Offer, work: int) -> Refusal:
-    """Return the refusal of a job that could only complete when nothing is left of its utility."""
+    """Return the refusal of a job that could only complete after its utility is gone."""
     durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
     useful = int(np.count_nonzero(job.utility.values(durations) > 0))
     shortest = -(-work // max(quote.fastest(), 1))
@@ -103,7 +103,7 @@ def _no_schedule(quote: Quote, view: View, work: int) -> Refusal:
 
 
 def _dearest(quote: Quote, offer: Offer) -> str:
-    """Return the resource that makes up most of the cost, and from when to when it is paid."""
+    """Return the most expensive resource of a plan, its part of the cost, and its slots."""
     schedule = quote.schedule(offer)
     label, amount = quote.dearest(schedule)
     span = f"slots {schedule.start} to {schedule.completion}"
@@ -111,16 +111,16 @@ def _dearest(quote: Quote, offer: Offer) -> str:
 
 
 def least_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | None]:
-    """Return the least factor on the utility at which some schedule has a payoff of 0.
+    """Return the minimum factor on the utility at which some plan has a payoff of 0.
 
     It is the minimum of cost / utility over completion slots. Newton's method on the largest payoff
-    as a function of the factor (Dinkelbach) takes a few steps, each one exact search; it starts
-    from the offer, or from the schedule of largest utility where the offer has none.
+    as a function of the factor (Dinkelbach) takes a few steps, each one exact search. It starts
+    from the offer, or from the plan of maximum utility if the offer has no utility.
 
     Returns
     -------
     (float, Offer or None)
-        The factor, and the schedule that attains it; None if no schedule has any utility.
+        The factor, and the plan that attains it; None if no plan has a utility.
     """
     nearest: Offer | None = None
     if offer.utility > 0 and offer.cost / offer.utility < _DISTANT:

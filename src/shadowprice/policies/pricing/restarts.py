@@ -1,4 +1,4 @@
-"""Whether a job that is planned anew loses something by it."""
+"""Check whether a replanned job loses progress by a restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from shadowprice.core.policy import JobState, View
 
 
 def restarts(view: View, state: JobState) -> bool:
-    """Whether a job that begins again loses something by it; copies of a bag do not move."""
+    """Return whether a restart costs a job progress; copies of a bag never restart."""
     job = state.job
-    begun = view.cluster.restart_first or state.started is not None
-    return begun and bool(job.restart) and job.bag is None
+    counts_restart = view.cluster.restart_first or state.started is not None
+    return counts_restart and bool(job.restart) and job.bag is None

@@ -1,4 +1,4 @@
-"""The terms on which arriving jobs are decided, and by how much prices differ between two."""
+"""Inputs of decisions besides reservations, and bounds on the differences of prices."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ import numpy as np
 from shadowprice.policies.pricing.constants import PriceConstants
 
 SURE: Final = 1e-7
-"""Part of a job's worth by which a refusal must not be close: far above what rounding does to costs
-and what the search over slots tolerates."""
+"""Minimum distance of a refusal from an admission, as a share of the job's utility.
+
+Far above rounding errors of costs and the tolerance of the search over slots.
+"""
 _TINY: Final = 1e-280
-"""Worth below which numbers lose their digits."""
+"""Utility below which numbers lose their precision."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What, beside the reservations, an arriving job's decision depends on.
+    """Inputs of an arriving job's decision besides reservations.
 
     Parameters
     ----------
     constants : sequence of PriceConstants
         L and U of each pool.
     divided : bool
-        Whether servers for both kinds are divided between the pools.
+        Whether servers for both roles are divided between the pools.
     """
 
     constants: Sequence[PriceConstants]
@@ -35,68 +37,67 @@ class Terms:
 
     @property
     def key(self) -> bytes:
-        """The same for equal terms only."""
-        lower = np.array([one.ln_lower for one in self.constants] + [float(self.divided)])
-        return b"".join([lower.tobytes(), *(one.ln_upper.tobytes() for one in self.constants)])
+        """A key that is equal for equal terms only."""
+        lower = np.array([pool.ln_lower for pool in self.constants] + [float(self.divided)])
+        return b"".join([lower.tobytes(), *(pool.ln_upper.tobytes() for pool in self.constants)])
 
     def ln_cheapest(self, other: Terms) -> float:
-        """Return ln of a factor below which no price of these terms is of the other's, 0 at most.
+        """Return ln of a lower bound on the ratio of each price to that of other terms, at most 0.
 
-        A price is L (U / L)^y with y from 0 to 1 the load, so between two terms its logarithm
-        moves by no less than the lesser of what ln L and ln U move by. What was free stays as
-        cheap whatever it costs now.
+        A price is L (U / L)^y at load y between 0 and 1. So its logarithm changes by no less than
+        the smaller change of ln L and ln U. Prices that were 0 can't fall.
 
         Parameters
         ----------
         other : Terms
-            Of the same job set but for a job.
+            Of a job set that differs in one job.
 
         Returns
         -------
         float
-            ``-inf`` where nothing is known of it.
+            ``-inf`` without a bound.
         """
         if self.divided is not other.divided:
             return -math.inf
-        least = 0.0
-        for now, then in zip(self.constants, other.constants, strict=True):
-            priced = ~np.isneginf(then.ln_upper)
+        bound = 0.0
+        for pool, other_pool in zip(self.constants, other.constants, strict=True):
+            priced = ~np.isneginf(other_pool.ln_upper)
             if not priced.any():
                 continue
-            if not (math.isfinite(now.ln_lower) and math.isfinite(then.ln_lower)):
+            if not (math.isfinite(pool.ln_lower) and math.isfinite(other_pool.ln_lower)):
                 return -math.inf
-            moved = float((now.ln_upper[priced] - then.ln_upper[priced]).min())
-            least = min(least, now.ln_lower - then.ln_lower, moved)
-        return least
+            change = float((pool.ln_upper[priced] - other_pool.ln_upper[priced]).min())
+            bound = min(bound, pool.ln_lower - other_pool.ln_lower, change)
+        return bound
 
 
 class Shortfall(NamedTuple):
-    """How far a refused job was from an admission.
+    """Distance of a refused job from an admission.
 
     Attributes
     ----------
     worth : float
-        The most that it could have been worth.
+        Maximum utility of the job.
     bound : float
-        No schedule pays more; ``-inf`` where none completes the work.
+        Upper bound of the payoff of every schedule; ``-inf`` if none completes the work.
     """
 
     worth: float
     bound: float
 
     def remains(self, ln_cheapest: float) -> bool:
-        """Whether the job is refused for certain, with the same reservations, at other prices.
+        """Return whether the job is surely refused at other prices, with equal reservations.
 
-        Let no schedule pay more than P, and no price fall below r times what it was, r <= 1. Then a
-        schedule that is worth u and cost c pays u - r c = r (u - c) + (1 - r) u <= r P + (1 - r) u
-        at most.
+        Assume that no schedule's payoff exceeds P, and that each price is at least r times what it
+        was, r <= 1. A schedule with utility u and cost c then has a payoff of at most u - r c = r
+        (u - c) + (1 - r) u <= r P + (1 - r) u.
 
         Parameters
         ----------
         ln_cheapest : float
-            ln r, of `Terms.ln_cheapest`.
+            ln r, from `Terms.ln_cheapest`.
         """
-        if math.isinf(self.bound):  # no room; but what is too dear for numbers counts as none
+        if math.isinf(self.bound):  # doesn't fit, or the price overflows
             return ln_cheapest == 0.0
         if self.worth < _TINY:
             return False
