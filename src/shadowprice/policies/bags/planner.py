@@ -322,14 +322,14 @@ class BagPlanner:
         table = copy_costs(survival, weight, max_copies)
         copies = np.empty(len(decay), dtype=np.int64)
         change = np.empty(4, dtype=np.int64)
-        found, bound = cheapest_copies(
+        feasible, bound = cheapest_copies(
             self._count, table, decay, self._budget, places, copies, change
         )
         bound_cost = 0.0
         if top > 0.0 and (price >= 1e-9 * top).all():
             # The reservation is at least the expected number, less rounding down.
             bound_cost = max(top * float(bound) - float(price[1:].sum()), 0.0) * (1 - 1e-9)
-        return bound_cost, self._entries(copies, change) if found else None
+        return bound_cost, self._entries(copies, change) if feasible else None
 
     def _entries(self, copies: Integers, change: Integers) -> tuple[TaskCopies, ...]:
         group, number, high, last = change.tolist()

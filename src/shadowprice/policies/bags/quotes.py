@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _PLACES = 4096
-"""Minimum limit of the units counted in a slot; large bags have a higher limit."""
+"""Limit of the copies counted in a slot, unless 16 per task are more."""
 
 
 @dataclass(frozen=True)

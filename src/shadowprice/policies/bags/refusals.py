@@ -49,8 +49,8 @@ def out_of_reach(
     assert bag is not None
     if slots <= 0:
         return Refusal(Reason.TOO_LATE, f"no slot is left for it{cut}")
-    passed = slot - job.arrival
-    time = min(float(slots), bag.deadline - passed) * bag.slot_seconds
+    elapsed = slot - job.arrival
+    time = min(float(slots), bag.deadline - elapsed) * bag.slot_seconds
     groups = [
         TaskGroup(count, law_of(group.law))
         for count, group in zip(left, bag.groups, strict=True)
@@ -63,10 +63,10 @@ def out_of_reach(
     decays = problem.decays(time)
     best = 1.0
     if decays.min() > 0.0:
-        late, _ = fewest_machines(problem, Constraint.EXACT, places, decays)
-        best = -math.expm1(-late) / share
+        phi, _ = fewest_machines(problem, Constraint.EXACT, places, decays)
+        best = -math.expm1(-phi) / share
     # Reported deadlines count from the submission.
-    since = passed + job.before_arrival
+    since = elapsed + job.before_arrival
     soonest = smallest_deadline(problem) + since * bag.slot_seconds
     return Refusal(
         Reason.TOO_LATE if cut else Reason.DEADLINE,

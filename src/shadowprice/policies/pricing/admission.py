@@ -216,7 +216,7 @@ class PricedAdmission(ABC):
 
     @abstractmethod
     def _alone(self) -> Alone:
-        """Return the calculator of what a job can earn alone on the current cluster."""
+        """Return the object that computes a job's utility alone on the current cluster."""
 
     def _ratio_over_alpha(self) -> float:
         """Return the competitive ratio over alpha: 2 in OASiS's Theorem 4."""
@@ -476,8 +476,8 @@ def _given(name: str, prices: GivenPrices | None, cluster: Cluster) -> PriceCons
     if prices is None:
         return given_constants(0.0, {}, cluster.resources)
     for resource in prices.U.keys() - set(cluster.resources):
-        known = ", ".join(cluster.resources)
+        names = ", ".join(cluster.resources)
         raise InputError(
-            Fault(f"policy {name}: U.{resource}", "no server has it", f"known: {known}")
+            Fault(f"policy {name}: U.{resource}", "no server has it", f"known: {names}")
         )
     return given_constants(prices.L, prices.U, cluster.resources)

@@ -23,7 +23,7 @@ _SHAPES = 4096
 
 
 class PriceBoard:
-    """Prices and free capacity of a pool over the ledger's window, updated where it changed.
+    """Prices and free capacity of a pool in the ledger's window; follows the ledger.
 
     Parameters
     ----------

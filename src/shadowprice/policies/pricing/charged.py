@@ -24,10 +24,10 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.pricing.offers import Offer, Outpriced, Quote, Scarcity
 
 _TRIES: Final = 4
-"""Maximum number of plans that are tried; most jobs need one."""
+"""Maximum number of plans, each longer by the last shortfall; most jobs need one."""
 
 _LOSS: Final = 1e-3
-"""Share of the payoff without restarts from whose loss on a fixed placement is tried too."""
+"""Relative loss of payoff by restarts from which fixed placements are tried too."""
 
 _STAYS: Final = 8
 """Maximum number of placements that are tried as fixed; a plan may have hundreds."""
@@ -75,14 +75,14 @@ class Charged:
         factor, more
             As in `best`, with the values that ``plain`` was made with.
         """
-        found = next(self._longer(plain, factor, more), None)
-        if found is None or found.payoff < plain.payoff - _LOSS * abs(plain.payoff):
-            offers = [*self._staying(plain, factor, more), *([] if found is None else [found])]
-            found = max(offers, key=lambda offer: offer.payoff, default=None)
-        if found is None or plain.bound is None:
-            return found
+        best = next(self._longer(plain, factor, more), None)
+        if best is None or best.payoff < plain.payoff - _LOSS * abs(plain.payoff):
+            offers = [*self._staying(plain, factor, more), *([] if best is None else [best])]
+            best = max(offers, key=lambda offer: offer.payoff, default=None)
+        if best is None or plain.bound is None:
+            return best
         # A fixed placement may beat the bound of a planner that rounds work up to chunks.
-        return replace(found, bound=max(plain.bound, found.payoff))
+        return replace(best, bound=max(plain.bound, best.payoff))
 
     def _longer(self, plain: Offer, factor: float, more: int) -> Iterator[Offer]:
         """Yield the first plan that is long enough, of plans for more and more work."""
@@ -97,11 +97,11 @@ class Charged:
             if longer is None:
                 return
             offer = longer
-        kept = 1 - self._job.restart
-        if kept:
+        kept_share = 1 - self._job.restart
+        if kept_share:
             # Enough for a restart in every slot: each keeps that share of its units, rounded down.
             slots = self._view.end - self._view.slot
-            enough = -(-(remaining + slots) * kept.denominator // kept.numerator)
+            enough = -(-(remaining + slots) * kept_share.denominator // kept_share.numerator)
             longer = self._quote.best(factor, more=enough - self._remaining)
             if longer is not None and self._done(longer) >= remaining:
                 yield longer
@@ -128,20 +128,20 @@ class Charged:
         """Return a plan with one placement from a slot on, None if it doesn't fit."""
         job, colocated = self._job, placement.colocated
         workers = placement.total_workers
-        left = remaining - job.gain(workers, colocated=colocated, moved=self._begun)
-        end = slot + 1 + max(0, -(-left // job.gain(workers, colocated=colocated)))
+        remaining_after = remaining - job.gain(workers, colocated=colocated, moved=self._begun)
+        end = slot + 1 + max(0, -(-remaining_after // job.gain(workers, colocated=colocated)))
         if end > self._view.end:
             return None
         ledger = self._view.ledger
         used = ledger.used[slot - ledger.start : end - ledger.start]
         entries = list(zip(placement.servers, placement.workers, placement.ps, strict=True))
         for server, count, servers in entries:
-            wanted = count * job.worker
+            demand = count * job.worker
             if job.ps is not None:
-                wanted = wanted + servers * job.ps
-            if (used[:, server] + wanted > ledger.capacity[server]).any():
+                demand = demand + servers * job.ps
+            if (used[:, server] + demand > ledger.capacity[server]).any():
                 return None
-        return Schedule.of((at, *entry) for at in range(slot, end) for entry in entries)
+        return Schedule.of((t, *entry) for t in range(slot, end) for entry in entries)
 
     def outpriced(self) -> Outpriced | None:
         """Return a bound if even a plan without restarts costs more than its utility."""

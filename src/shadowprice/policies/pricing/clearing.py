@@ -168,7 +168,8 @@ class ClearingPrice:
             if self._known:
                 windows = (arrivals - arrivals.min()) // self._window
                 prices = [
-                    self._settle(jobs[windows == at], self._window) for at in np.unique(windows)
+                    self._settle(jobs[windows == index], self._window)
+                    for index in np.unique(windows)
                 ]
                 counted = seen
             else:
@@ -190,7 +191,7 @@ class ClearingPrice:
             self._count = len(self._jobs)
 
     def _settle(self, jobs: Floats, slots: int) -> float:
-        """Return the logarithm of the price at which some jobs clear in so many slots."""
+        """Return the logarithm of the price at which jobs clear in ``slots`` slots."""
         limited = self._capacity > 0
         jobs = jobs[np.argsort(-jobs[:, _DENSITY], kind="stable")]
         uses = jobs[:, _USES : _USES + len(limited)][:, limited]

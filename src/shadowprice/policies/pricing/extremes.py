@@ -24,7 +24,7 @@ class Extreme:
 
     def __init__(self, resources: int, *, largest: bool) -> None:
         self._largest = largest
-        # One row for each amounts that may be extreme; never changed in place.
+        # Amounts that may be extreme, one row each; never changed in place.
         self._rows: Floats = np.empty((0, resources))
 
     def add(self, ln_amounts: Floats) -> None:

@@ -25,7 +25,7 @@ _ROUNDING: Final = 1e-9
 
 
 def alpha_of(constants: Sequence[PriceConstants]) -> float:
-    """Return alpha = max(1, ln U^r / L) over pools and resources; infinite where L is 0."""
+    """Return alpha = max(1, ln U^r / L) over pools and resources; infinite if L is 0."""
     alpha = 1.0
     for pool in constants:
         upper = pool.ln_upper[np.isfinite(pool.ln_upper)]
@@ -111,18 +111,18 @@ def guarantee(
     ln_alone = max(map(alone.ln_utility, jobs, windows), default=-math.inf)
     lower_bound = max(math.exp(ln_alone), earned)
     upper_bound = max(optimum_at_most(learners, jobs, timespan), lower_bound) if jobs else 0.0
-    held = None
+    premise_held = None
     if 2 * dual <= lower_bound * (1 + _ROUNDING):
-        held = True
+        premise_held = True
     elif 2 * dual > upper_bound:
-        held = False
+        premise_held = False
     return {
         "alpha": alpha if math.isfinite(alpha) else None,
         "ratio": factor * alpha if math.isfinite(factor * alpha) else None,
         "D0": dual,
         "optimum_at_least": lower_bound,
         "optimum_at_most": upper_bound,
-        "D0_within_half_of_optimum": held,
+        "D0_within_half_of_optimum": premise_held,
     }
 
 

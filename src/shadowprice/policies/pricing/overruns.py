@@ -123,8 +123,8 @@ def _excess(
     used = ledger.used[start - ledger.start : end - ledger.start][:, servers].copy()
     used -= _taken(job, own, servers, start, end)
     entries = zip(placement.workers, placement.ps, strict=True)
-    wanted = np.array([_amounts(job, workers, ps) for workers, ps in entries])
-    return np.asarray(used + wanted - ledger.capacity[servers], dtype=np.int64)
+    demand = np.array([_amounts(job, workers, ps) for workers, ps in entries])
+    return np.asarray(used + demand - ledger.capacity[servers], dtype=np.int64)
 
 
 def _displaced(
@@ -189,13 +189,13 @@ def _taken(job: Job, plan: Schedule, servers: list[int], start: int, end: int) -
     reserved = np.zeros((end - start, len(servers), len(job.worker)), dtype=np.int64)
     if not len(plan):
         return reserved
-    positions = {server: at for at, server in enumerate(servers)}
+    positions = {server: index for index, server in enumerate(servers)}
     first, last = np.searchsorted(plan.slots, (start, end)).tolist()
-    for at in range(first, last):
-        position = positions.get(int(plan.servers[at]))
+    for index in range(first, last):
+        position = positions.get(int(plan.servers[index]))
         if position is not None:
-            amounts = _amounts(job, int(plan.workers[at]), int(plan.ps[at]))
-            reserved[int(plan.slots[at]) - start, position] += amounts
+            amounts = _amounts(job, int(plan.workers[index]), int(plan.ps[index]))
+            reserved[int(plan.slots[index]) - start, position] += amounts
     return reserved
 
 

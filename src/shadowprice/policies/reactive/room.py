@@ -87,10 +87,10 @@ class Room:
 
     def release(self, name: str) -> bool:
         """Release a job's placement; return whether it had one."""
-        held = self.standing.pop(name, None)
-        if held is None:
+        entry = self.standing.pop(name, None)
+        if entry is None:
             return False
-        self._add(*held, 1)
+        self._add(*entry, 1)
         return True
 
     def lose(self, server: int) -> None:

@@ -71,7 +71,7 @@ class Rows(ABC):
 
     @abstractmethod
     def _grow(self, size: int) -> None:
-        """Allocate space for so many rows."""
+        """Allocate space for ``size`` rows."""
 
     @abstractmethod
     def _placement(self, row: int) -> Placement:
@@ -167,16 +167,16 @@ class JobTable(Rows):
         state = dict(self.__dict__)
         for name in _MOSTLY_ZERO:
             array: Integers = state[name]
-            at = np.flatnonzero(array)
-            state[name] = (array.shape, at, array.ravel()[at])
+            nonzero = np.flatnonzero(array)
+            state[name] = (array.shape, nonzero, array.ravel()[nonzero])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         for name in _MOSTLY_ZERO:
-            shape, at, values = state[name]
+            shape, nonzero, values = state[name]
             array = np.zeros(shape, dtype=np.int64)
-            array.ravel()[at] = values
+            array.ravel()[nonzero] = values
             setattr(self, name, array)
 
     @property
@@ -258,8 +258,10 @@ class JobTable(Rows):
 
     def _placement(self, row: int) -> Placement:
         workers, ps = self.new_workers[row], self.new_ps[row]
-        at = np.flatnonzero(workers + ps)
-        return Placement(tuple(at.tolist()), tuple(workers[at].tolist()), tuple(ps[at].tolist()))
+        servers = np.flatnonzero(workers + ps)
+        return Placement(
+            tuple(servers.tolist()), tuple(workers[servers].tolist()), tuple(ps[servers].tolist())
+        )
 
     def _shape(self, job: Job) -> tuple[int, int]:
         """Return the position and number of a job's useful worker counts."""

@@ -57,8 +57,8 @@ class CopyPlan:
 
     def on_servers(self, slot: int) -> Integers:
         """Return the units reserved in a slot on each of `servers`."""
-        before = np.cumsum(self.each) - self.each
-        return np.asarray(np.clip(self.count(slot) - before, 0, self.each), np.int64)
+        earlier = np.cumsum(self.each) - self.each
+        return np.asarray(np.clip(self.count(slot) - earlier, 0, self.each), np.int64)
 
     def placement(self, slot: int) -> Placement:
         """Return the placement of the copies in a slot."""

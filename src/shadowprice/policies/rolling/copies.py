@@ -154,9 +154,9 @@ class Copies:
         return planner is not None and planner.least_places(len(planner.utility) - 1) is not None
 
     def _hopeless(self, slot: int, job: Job) -> Refusal:
-        left, slots = self._bags.left[job.name], self._slots(slot, job)
+        remaining, slots = self._bags.left[job.name], self._slots(slot, job)
         room = self._room(slot, job, Beside.NOBODY)
-        return out_of_reach(job, left, slot, slots, int(room.max(initial=0)))
+        return out_of_reach(job, remaining, slot, slots, int(room.max(initial=0)))
 
     # ---------------------------------------------------------------- plans
 
@@ -298,11 +298,11 @@ class Copies:
     def give_up(self, view: View) -> Iterator[Decision]:
         """Abandon waiting bags that can't complete in time with any number of copies."""
         for name in self._bags.waiting():
-            job, left = self._bags.jobs[name], self._bags.left[name]
+            job, remaining = self._bags.jobs[name], self._bags.left[name]
             if self._may_wait(view.slot, job):
                 continue
             too_late = self._slots(view.slot, job) <= 0
-            refusal = past_deadline(job, left) if too_late else self._hopeless(view.slot, job)
+            refusal = past_deadline(job, remaining) if too_late else self._hopeless(view.slot, job)
             self._bags.remove(name)
             admitted = view.open_jobs[name].status is Status.ADMITTED
             yield (Drop if admitted else Reject)(name, refusal)

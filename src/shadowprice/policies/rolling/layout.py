@@ -72,15 +72,15 @@ class Layout:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__init__(*state["size"])  # type: ignore[misc]  # two integers, two arrays
-        for whole, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
-            whole[tuple(slice(size) for size in part.shape)] = part
+        for array, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
+            array[tuple(slice(size) for size in part.shape)] = part
         self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
         self.steps = Steps(*state["steps"])  # type: ignore[misc]  # three arrays
         self.log = Log(*state["log"])  # type: ignore[misc]  # five arrays
         self.order = state["order"]  # type: ignore[assignment]
 
     def reserve(self, rows: int, entries: int) -> None:
-        """Allocate space for plans of so many rows and entries of the log; keep the content."""
+        """Allocate space for plans of ``rows`` rows and a log of ``entries``; keep the content."""
         steps, log, width = self.steps, self.log, min(self.most, _RUNS)
         if steps.until.shape != (rows, width):
             self.steps = Steps(

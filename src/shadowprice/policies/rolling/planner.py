@@ -321,7 +321,7 @@ class Planner:
         return rooms
 
     def earliest(self, row: int) -> int | None:
-        """Return the first slot in which a job could complete beside the joint plan."""
+        """Return the first completion slot beside the joint plan, whatever its utility."""
         jobs = self._book.jobs
         line, final = self._current.line, self._book.final
         slots = []
@@ -442,7 +442,7 @@ class Planner:
             layout.reserve(rows, entries)
 
     def _grow(self, intervals: int) -> None:
-        """Allocate space for so many intervals in both layouts; keep the plans."""
+        """Allocate space for ``intervals`` in both layouts; keep the plans."""
         if intervals <= self._current.most:
             return
         size = 1 << (intervals - 1).bit_length()

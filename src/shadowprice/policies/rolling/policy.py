@@ -74,8 +74,8 @@ _ENDED: Final = "the timespan ended"
 _NEARLY_ALL: Final = 0.999
 """Maximum share of a slot that a start or a move costs when steps are ranked.
 
-A job whose start takes the whole slot goes on in the next one. That is better than an idle server,
-so the step must keep a positive value.
+A job whose start takes the whole slot makes progress in the next one. That is better than an idle
+server, so the step must keep a positive value.
 """
 
 
