@@ -301,8 +301,8 @@ class ConstantsLearner:
     def if_shown(self, job: Job) -> PriceConstants | None:
         """Return the constants with one more job, None if they stayed the same; learns nothing.
 
-        The copy doesn't depend on the number of jobs seen: a job's clearing price is that of the
-        jobs before it.
+        A job's clearing price is that of earlier jobs, so nothing that grows with their number is
+        copied unless all jobs are known.
         """
         if self.known and self.floor.kind == "clearing":
             clone = self.copy()

@@ -146,9 +146,9 @@ class Planner:
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
 
     def owed(self, *, stays: bool = True) -> NDArray[np.bool_]:
-        """Return which rows have a promise and work left after the slot under way.
+        """Return which rows have a promise, and work left after the slot under way.
 
-        Without ``stays``, jobs with pinned plans are left out.
+        With ``stays=False``, jobs with pinned plans are left out.
         """
         owed = np.asarray((self._book.promise >= 0) & (self._book.jobs.left > 0))
         if self.stays.plans and not stays:
@@ -361,7 +361,7 @@ class Planner:
     # ---------------------------------------------------------------- planning
 
     def _join(self, now: int, order: Integers) -> int | None:
-        """Plan jobs by promise; after each failure, again with the job without a plan in front.
+        """Plan jobs in order; after a failure, retry with the failed job in front.
 
         Returns the first row that had no plan, None if all fit in the end.
         """

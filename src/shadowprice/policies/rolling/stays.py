@@ -177,7 +177,7 @@ class Stays:
     def _has_room(self, now: int, row: int, plan: Stay, held: Integers) -> bool:
         """Return whether bags leave a plan its servers, and its tenant's share covers it.
 
-        Other running jobs can't conflict: they are on other capacity already.
+        Other running jobs can't conflict, because the job already runs on this capacity.
         """
         jobs, bags = self._book.jobs, self._bags
         if not bags.plans and not self._quotas.given:
