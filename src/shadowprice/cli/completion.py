@@ -22,16 +22,16 @@ _MOST: Final = 200
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """Return the policies that a list of names, the last one unfinished, can end in."""
+    """Return completions of the last name in a comma-separated list of policies."""
     from shadowprice.policies.registry import policy_names
 
     return _in_list(policy_names(), incomplete)
 
 
 def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return parameters, or the values of one, of the policies that the line names so far.
+    """Return completions of a `KEY=VALUE` parameter of the policies on the command line.
 
-    ``oasis.`` in front asks for those of one policy, as `compare` takes them.
+    ``oasis.`` as a prefix selects the parameters of that policy, as `compare` accepts them.
     """
     from shadowprice.core.errors import InputError
     from shadowprice.policies.registry import builtin_policies, policy_info, policy_names
@@ -58,11 +58,11 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
             elif label == key:
                 values = _choices(info.annotation)
                 offered |= dict.fromkeys(f"{key}={value}" for value in values)
-    return [prefix + found for found in _starting(offered, incomplete)]
+    return [prefix + completion for completion in _starting(offered, incomplete)]
 
 
 def _choices(annotation: object) -> list[str]:
-    """Return the values of a parameter that takes one of a few."""
+    """Return the allowed values of a boolean or `Literal` annotation, else an empty list."""
     from typing import Literal, get_args, get_origin
 
     if annotation is bool:
@@ -73,7 +73,7 @@ def _choices(annotation: object) -> list[str]:
 
 
 def complete_servers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the kinds of servers of the cluster that the line names, the last one unfinished."""
+    """Return completions of a server kind of the cluster file on the command line."""
     from shadowprice.core.errors import ShadowpriceError
     from shadowprice.inputs.text import load_yaml
 
@@ -85,36 +85,36 @@ def complete_servers(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_experiment(incomplete: str) -> list[str]:
-    """Return the experiments whose name begins so."""
+    """Return completions of an experiment name."""
     from shadowprice.experiments.framework import experiments
 
     return _starting(["list", *experiments()], incomplete)
 
 
 def complete_trace(incomplete: str) -> list[str]:
-    """Return the formats of traces, then the files that a path can end in."""
+    """Return completions of a trace format, then of a file path."""
     from shadowprice.traces.registry import format_names
 
     name, colon, path = incomplete.partition(":")
     if not colon:
-        return _starting([f"{known}:" for known in format_names()], name)
+        return _starting([f"{format_name}:" for format_name in format_names()], name)
     folder, slash, last = path.rpartition("/")
-    found = []
+    matches = []
     with suppress(OSError, ValueError):
         for entry in sorted(Path(folder or ("/" if slash else ".")).iterdir()):
             if entry.name.startswith(last) and (last or not entry.name.startswith(".")):
                 tail = "/" if entry.is_dir() else ""
-                found.append(f"{name}:{folder}{slash}{entry.name}{tail}")
-    return found[:_MOST]
+                matches.append(f"{name}:{folder}{slash}{entry.name}{tail}")
+    return matches[:_MOST]
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs of the run that the line names."""
+    """Return completions of a job name of the run on the command line."""
     return _starting(_values(ctx, "job"), incomplete)
 
 
 def complete_value(column: str) -> Callable[[typer.Context, str], list[str]]:
-    """Return what offers the values of a column of the run's jobs, the last one unfinished."""
+    """Return a completer for the values of a column of the run's jobs."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         return _in_list(_values(ctx, column), incomplete)
@@ -123,7 +123,7 @@ def complete_value(column: str) -> Callable[[typer.Context, str], list[str]]:
 
 
 def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the columns that the jobs of the run have."""
+    """Return completions of a column of the run's jobs; a leading ``-`` is kept."""
     minus = "-" if incomplete.rpartition(",")[2].startswith("-") else ""
     names = [minus + name for name in _jobs(ctx, None).columns]
     return _in_list(names, incomplete)
@@ -134,15 +134,15 @@ def _values(ctx: typer.Context, column: str) -> list[str]:
     return (
         []
         if jobs.is_empty()
-        else [str(one) for one in jobs[column].drop_nulls().unique(maintain_order=True)]
+        else [str(value) for value in jobs[column].drop_nulls().unique(maintain_order=True)]
     )
 
 
 def _jobs(ctx: typer.Context, columns: list[str] | None) -> pl.DataFrame:
-    """Return the jobs of the run that the line names; none where they cannot be read."""
+    """Return the jobs of the run on the command line, or an empty frame if unreadable."""
     import polars as pl
 
-    # An option that still lacks its value leaves arguments where they stood.
+    # Typer leaves arguments in ctx.args while an option still lacks its value.
     run = ctx.params.get("run") or next(iter(ctx.args), None)
     path = Path(str(run)) / "jobs.parquet"
     unreadable = (OSError, ValueError, TypeError, pl.exceptions.PolarsError)
@@ -152,7 +152,7 @@ def _jobs(ctx: typer.Context, columns: list[str] | None) -> pl.DataFrame:
 
 
 def _in_list(names: Iterable[str], incomplete: str) -> list[str]:
-    """Return what a list with commas, its last part unfinished, can end in."""
+    """Return completions of the last entry of a comma-separated list."""
     before, comma, last = incomplete.rpartition(",")
     return [before + comma + name for name in _starting(names, last)]
 

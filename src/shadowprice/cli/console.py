@@ -1,4 +1,4 @@
-"""What the commands share: consoles, progress, and the line about compiling."""
+"""Shared by the commands: consoles, progress bars and the notice about compiling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.simulator.driver import RunProgress
 
 _BOLD: Final = re.compile(r"\[/?bold\]")
-# What rich takes for a tag, but for bold, with the backslashes before it.
+# Text that rich would parse as a tag other than bold, with the backslashes before it.
 _FOREIGN_TAG: Final = re.compile(r"(\\*)(\[(?!/?bold\])[a-z#/@][^\[]*?\])")
 
 _IN_ASCII: Final = (
@@ -29,21 +29,21 @@ _IN_ASCII: Final = (
     (re.compile(r"(?<=\d )µs\b"), "us"),
     (re.compile(r"…$"), "~"),  # where rich cuts something short
 )
-"""What tables say instead where the output is not in Unicode; names stay as they are."""
+"""ASCII replacements of table symbols if stdout isn't Unicode; names aren't changed."""
 
 PIPE_WIDTH = 120
-"""Columns of tables that go to a file or a pipe."""
+"""Width of tables written to a file or a pipe, in columns."""
 
 
 class Output(StrEnum):
-    """How results are printed."""
+    """Output format of a result."""
 
     TABLE = "table"
     JSON = "json"
 
 
 class Listing(StrEnum):
-    """How rows are printed."""
+    """Output format of rows."""
 
     TABLE = "table"
     CSV = "csv"
@@ -51,13 +51,13 @@ class Listing(StrEnum):
 
 
 class SafeConsole(Console):
-    """A console that shows names as they are: no markup but bold, no control characters.
+    """Console that shows names literally: no markup except bold, no control characters.
 
-    Names, labels and messages come from files; a terminal must not obey what stands in them.
+    Names, labels and messages come from files and could otherwise control the terminal.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text with control characters escaped and foreign brackets left as they are."""
+        """Return the text with control characters escaped and all markup but bold disabled."""
         text = speakable(escaped(text, lines=True), self.encoding)
         options["emoji"] = False
         if options.get("markup") is False or not _BOLD.search(text):
@@ -67,7 +67,7 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of a renderable, made safe wherever its text came from."""
+        """Yield the segments of a renderable with unsafe text escaped."""
         for segment in super().render(renderable, options):
             if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
@@ -77,14 +77,14 @@ class SafeConsole(Console):
 
 
 class SafeText(Text):
-    """A text of a table, escaped before its width is measured."""
+    """Table text that is escaped before rich measures its width."""
 
     def __init__(self, text: str = "", style: str = "", **options: Any) -> None:
         super().__init__(speakable(escaped(text), sys.stdout.encoding), style, **options)
 
 
 def speakable(text: str, encoding: str | None) -> str:
-    """Return a text with the signs of tables in ASCII where the output is not in Unicode."""
+    """Replace table symbols by ASCII if the encoding isn't Unicode."""
     if text.isascii() or (encoding or "").lower().startswith("utf"):
         return text
     for sign, ascii_ in _IN_ASCII:
@@ -98,18 +98,18 @@ def stdout() -> Console:
 
 
 def stderr() -> Console:
-    """Return the console for progress and remarks."""
+    """Return the console for progress and notes."""
     return SafeConsole(stderr=True, highlight=False)
 
 
 def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
-    """Print a record for programs."""
+    """Print a record as JSON."""
     print(json_safe(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 @contextmanager
 def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[RunProgress | None]:
-    """Show jobs arriving, and the slot that a run is in, on a terminal only."""
+    """Show processed jobs and the current slot on a terminal; yield None otherwise."""
     console = stderr()
     if quiet or not console.is_terminal:
         yield None
@@ -125,15 +125,15 @@ def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[RunPro
         task = bar.add_task(label, total=None)
 
         def show(done: int, total: int, slot: int | None = None, /) -> None:
-            at = label if slot is None else f"{label}, slot {slot:,}"
-            bar.update(task, completed=done, total=total, description=at)
+            description = label if slot is None else f"{label}, slot {slot:,}"
+            bar.update(task, completed=done, total=total, description=description)
 
         yield show
 
 
 def mention_compiling(quiet: bool) -> None:
-    """Print a line when kernels are compiled from here on, unless quiet."""
-    # Importing the compiler takes as long as a small run, and not every policy has kernels.
+    """Print a notice before the first kernel is compiled, unless quiet."""
+    # Without kernels the compiler isn't needed, and importing it takes as long as a small run.
     if quiet or "shadowprice.kernels.jit" in sys.modules:
         from shadowprice.kernels.jit import announcer, say_on_stderr
 

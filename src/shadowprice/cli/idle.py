@@ -1,4 +1,4 @@
-"""Options that would do nothing beside what else a call says: told, instead of ignored."""
+"""Rules that refuse options without effect in a call, instead of ignoring them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When some options of a command do nothing.
+    """Condition under which some options of a command have no effect.
 
-    Parameters
+    Attributes
     ----------
     options : sequence of str
-        Their Python names.
+        Python names of the options.
     idle : callable
-        Whether they do nothing beside the other values of the call.
+        Returns whether the options have no effect, given the other values of the call.
     message, mend : str
-        What a user is told.
+        Message and hint of the error.
     """
 
     options: Sequence[str]
@@ -34,7 +34,7 @@ class Rule:
 
 
 def _without(name: str, flag: str) -> tuple[Callable[[Given], bool], str, str]:
-    """Return the rest of a rule for what only another option makes use of."""
+    """Return condition, message and hint for an option that depends on another option."""
     return (lambda given: not given[name]), f"does nothing without {flag}", f"add {flag}"
 
 
@@ -128,18 +128,13 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
     ),
     "profile": (Rule(("families",), *_without("family", "--family")),),
 }
-"""Rules by the words of the command."""
+"""Rules by the full name of the command, such as ``trace convert``."""
 
 
 def tell_idle(command: Any, words: str) -> None:
-    """Have a command refuse options that its other ones leave without effect.
+    """Make a command refuse options that have no effect.
 
-    Parameters
-    ----------
-    command : typer.core.TyperCommand or TyperGroup
-        The command; of a group, all that it holds.
-    words : str
-        What it is called by.
+    ``words`` is the command's full name. Commands of a group are processed too.
     """
     for name, part in getattr(command, "commands", {}).items():
         tell_idle(part, f"{words} {name}")
@@ -156,14 +151,8 @@ def tell_idle(command: Any, words: str) -> None:
 
 
 def refuse_idle(context: Any, rules: Sequence[Rule]) -> None:
-    """Refuse the first option of a call that does nothing.
-
-    Raises
-    ------
-    InputError
-        Naming it, why, and what to do instead.
-    """
-    flags = {one.name: max(one.opts, key=len) for one in context.command.params}
+    """Raise `InputError` for the first option of a call that has no effect."""
+    flags = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
     for rule in rules:
         for option in rule.options:
             source = context.get_parameter_source(option)

@@ -1,4 +1,4 @@
-"""A command group whose parts are imported when they are called."""
+"""Command group that imports a command only when it is called."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from shadowprice.core.wording import closest
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A command that lives in a module of its own.
+    """Command or group that lives in a module of its own.
 
-    Parameters
+    Attributes
     ----------
     module : str
-        Where: a module with a Typer ``app``, or ``module:function``.
+        A module with a Typer ``app``, or ``module:function``.
     help : str
-        One line for the list of commands.
+        Summary line for the list of commands.
     panel : str
-        Heading under which it is listed.
+        Heading of the command in the list.
     """
 
     module: str
@@ -37,7 +37,7 @@ class Part:
 
     @property
     def present(self) -> bool:
-        """Whether the module is there, without importing it."""
+        """Whether the module is installed; the check doesn't import it."""
         return _is_there(self.module.partition(":")[0])
 
 
@@ -47,18 +47,20 @@ def _is_there(module: str) -> bool:
 
 
 class LazyGroup(TyperGroup):
-    """A group that lists its parts by their own words and imports a part only to run it."""
+    """Group that lists commands from their `Part` and imports a command only to run it."""
 
     parts: Mapping[str, Part] = {}
     _listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands of this module and every part that is present."""
+        """Return the group's own commands and every part that is present."""
         names = super().list_commands(ctx)
-        return names + [n for n, part in self.parts.items() if part.present and n not in names]
+        return names + [
+            name for name, part in self.parts.items() if part.present and name not in names
+        ]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; while help is written, only its name and its line."""
+        """Return a command; while help is formatted, only a stub with its name and summary."""
         part = self.parts.get(cmd_name)
         if part is None:
             return super().get_command(ctx, cmd_name)
@@ -69,7 +71,7 @@ class LazyGroup(TyperGroup):
         return _load(cmd_name, part)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command of a call; an unknown one is answered with the nearest."""
+        """Find the command of a call; refuse an unknown name with the closest match."""
         name = args[0]
         known = self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
@@ -89,11 +91,11 @@ class LazyGroup(TyperGroup):
 
 def _load(name: str, part: Part) -> Any:
     module, _, function = part.module.partition(":")
-    found = getattr(importlib.import_module(module), function or "app")
-    app = found
-    if not isinstance(found, typer.Typer):
+    target = getattr(importlib.import_module(module), function or "app")
+    app = target
+    if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        app.command(name)(found)
+        app.command(name)(target)
     command = typer.main.get_command(app)
     command.name = name
     bound_numbers(command)
@@ -102,13 +104,13 @@ def _load(name: str, part: Part) -> Any:
 
 
 def bound_numbers(command: Any) -> None:
-    """Give every number of a command that states no range the general bound, NaN kept out."""
+    """Apply the general limits to every number without a range; they also exclude NaN."""
     for parameter in command.params:
         descriptor = getattr(parameter, "type_descriptor", None)
         if descriptor is not None and descriptor.annotation in {int, float}:
             info = descriptor.parameter_info
-            most = descriptor.annotation(bounds.NUMBER.most)
-            info.max = most if info.max is None else info.max
-            info.min = -most if info.min is None else info.min
+            limit = descriptor.annotation(bounds.NUMBER.most)
+            info.max = limit if info.max is None else info.max
+            info.min = -limit if info.min is None else info.min
     for part in getattr(command, "commands", {}).values():
         bound_numbers(part)

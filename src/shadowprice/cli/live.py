@@ -1,4 +1,4 @@
-"""What the commands that speak to the live service share: the connection, times, tables."""
+"""Shared by commands of the live service: the connection, times and tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shadowprice.client import Client, Job
 
 FAILOVER: Final = 15.0
-"""Seconds for which a command that stays tries again: a standby takes over in ten."""
+"""Retry timeout of commands that keep running, in seconds; failover takes ten."""
 
 STYLES: Final = {
     "running": "green",
@@ -37,21 +37,21 @@ STYLES: Final = {
     "drained": "yellow",
     "draining": "yellow",
 }
-"""Colours of states."""
+"""Colours of job and server states."""
 
 
 def _complete_server(incomplete: str) -> list[str]:
-    """Return the servers that `login` kept."""
+    """Return completions of a server name saved by `login`."""
     try:
         from shadowprice.client.servers import Servers
 
         return [name for name in Servers.load().known if name.startswith(incomplete)]
-    except Exception:  # a shell must not show it in the middle of a line
+    except Exception:  # completion must not print to the shell
         return []
 
 
 def complete_live_job(incomplete: str) -> list[str]:
-    """Return the open jobs whose name begins so, if the service answers at once."""
+    """Return completions of an open job, if the service responds quickly."""
     try:
         from shadowprice.client import Client
 
@@ -84,7 +84,13 @@ JobArgument = Annotated[
 
 @contextmanager
 def connected(server: str | None) -> Iterator[Client]:
-    """Yield a client; what it is refused becomes an error of the call."""
+    """Yield a client; convert refused requests to input errors.
+
+    Raises
+    ------
+    InputError
+        If authentication fails or the service reports diagnostics.
+    """
     from shadowprice.client import Client, ServiceError
     from shadowprice.core.errors import InputError
 
@@ -103,7 +109,7 @@ def connected(server: str | None) -> Iterator[Client]:
 def tabled(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> Table:
-    """Return a plain table; a column named in ``right`` holds numbers."""
+    """Return a plain table; columns named in ``right`` are right-aligned."""
     from rich.table import Table
 
     table = Table(header_style="bold", box=None, pad_edge=False)
@@ -124,7 +130,7 @@ def show(
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> None:
-    """Print names beside values, leaving out what there is not."""
+    """Print name-value pairs; skip empty values."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
@@ -137,18 +143,18 @@ def facts(rows: Iterable[tuple[str, object]]) -> None:
 
 
 def when(moment: datetime | None, now: datetime | None = None) -> str:
-    """Return a time on this machine's clock: the hour today, the date as well on other days."""
+    """Format a time in local time; the date is only included if it isn't today."""
     if moment is None:
         return "-"
-    here = moment.astimezone()
+    local = moment.astimezone()
     today = (now or datetime.now(UTC)).astimezone().date()
-    if here.date() == today:
-        return here.strftime("%H:%M:%S")
-    return here.strftime("%b %d %H:%M" if here.year == today.year else "%Y-%m-%d %H:%M")
+    if local.date() == today:
+        return local.strftime("%H:%M:%S")
+    return local.strftime("%b %d %H:%M" if local.year == today.year else "%Y-%m-%d %H:%M")
 
 
 def span(length: timedelta) -> str:
-    """Return a length of time as squeue writes it: 2-03:04:05, 3:04:05, 4:05."""
+    """Format a duration like squeue: 2-03:04:05, 3:04:05 or 4:05."""
     seconds = max(0, int(length.total_seconds()))
     days, seconds = divmod(seconds, 86_400)
     hours, seconds = divmod(seconds, 3_600)
@@ -159,24 +165,24 @@ def span(length: timedelta) -> str:
 
 
 def until(moment: datetime | None, now: datetime) -> str:
-    """Return how far ahead a time is."""
+    """Format the time until a moment, or since it if it has passed."""
     if moment is None:
         return ""
     return f"in {span(moment - now)}" if moment >= now else f"{span(now - moment)} ago"
 
 
 def percent(job: Job) -> str:
-    """Return how far a job is."""
+    """Format the progress of a job."""
     return f"{100 * job.progress / job.required:.0f}%" if job.required else "-"
 
 
 def number(value: float | None) -> str:
-    """Return a worth or a price."""
+    """Format a utility or a price."""
     return "-" if value is None else f"{value:,.4g}"
 
 
 def short(names: Sequence[str]) -> str:
-    """Return names of servers as Slurm writes them: gpu-[0-3,7],net-0."""
+    """Format server names like Slurm: gpu-[0-3,7],net-0."""
     groups: dict[str, list[int]] = {}
     plain: list[str] = []
     for name in names:
@@ -185,15 +191,16 @@ def short(names: Sequence[str]) -> str:
             groups.setdefault(head, []).append(int(tail))
         else:
             plain.append(name)
-    told = [*plain]
+    parts = [*plain]
     for head, numbers in groups.items():
         runs = _runs(sorted(set(numbers)))
         alone = len(runs) == 1 and "-" not in runs[0]
-        told.append(f"{head}-{runs[0]}" if alone else f"{head}-[{','.join(runs)}]")
-    return ",".join(told)
+        parts.append(f"{head}-{runs[0]}" if alone else f"{head}-[{','.join(runs)}]")
+    return ",".join(parts)
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:
+    """Return ranges of consecutive numbers; the input must be sorted."""
     runs: list[list[int]] = []
     for value in numbers:
         if runs and value == runs[-1][1] + 1:
@@ -204,12 +211,12 @@ def _runs(numbers: Sequence[int]) -> list[str]:
 
 
 def amounts(record: Any) -> str:
-    """Return what a server has, or a worker asks for."""
+    """Format the resources of a server or a worker."""
     return " ".join(f"{name}={value}" for name, value in dict(record).items())
 
 
 def confirmed(question: str, yes: bool, ask: Callable[[str], bool] | None = None) -> bool:
-    """Whether a person wants it: asked on a terminal, taken for granted elsewhere."""
+    """Ask the user for confirmation on a terminal; return True without one or with --yes."""
     import sys
 
     if yes or not sys.stdin.isatty():

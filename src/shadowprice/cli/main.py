@@ -1,4 +1,4 @@
-"""The ``shadowprice`` command: its parts, and what happens when something goes wrong."""
+"""The ``shadowprice`` command: its subcommands and error handling."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ RUNS, LIVE, WORKLOADS, MORE = "Run and compare", "The live service", "Workloads"
 
 
 def _own(name: str, line: str, panel: str = RUNS) -> Part:
-    """Return a command that is a function of its own module."""
+    """Return a command whose module has the same name."""
     return _in(name, name, line, panel)
 
 
 def _in(module: str, name: str, line: str, panel: str = LIVE) -> Part:
-    """Return a command that is a function of another one's module."""
+    """Return a command that is a function of another command's module."""
     return Part(f"shadowprice.cli.commands.{module}:{name}", line, panel)
 
 
 def _group(name: str, line: str, panel: str) -> Part:
-    """Return what has commands of its own: its module's."""
+    """Return a command group: the Typer ``app`` of its module."""
     return Part(f"shadowprice.cli.commands.{name}", line, panel)
 
 
@@ -87,7 +87,7 @@ PARTS: Final = {
     ),
     "experiment": _own("experiment", "Regenerate a figure of a paper.", MORE),
 }
-"""Commands in the order of the help; those whose module is absent are not offered."""
+"""Commands in the order of the help. Commands whose module is missing aren't listed."""
 
 
 class _Commands(LazyGroup):
@@ -137,36 +137,29 @@ def shadowprice(
 
 @cache
 def _parser() -> Any:
-    """Return what reads a call; made once in a process, which may make many."""
+    """Return the command-line parser; it is built once a process."""
     return typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        In place of the process's own.
-
-    Returns
-    -------
-    int
-        0 done; 1 the run failed; 2 the call or an input is wrong; 130 interrupted, 143 terminated.
+    ``arguments`` defaults to those of the process. The status is 0 for success, 1 for a failed run,
+    2 for an invalid call or input, 130 for SIGINT and 143 for SIGTERM.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in argv
+    argv = [word for word in argv if word != "--debug"]
     command = _parser()
     streams = sys.stdout, sys.stderr
     with terminable() as termination:
         try:
             status = command.main(
-                words or ["--help"], prog_name="shadowprice", standalone_mode=False
+                argv or ["--help"], prog_name="shadowprice", standalone_mode=False
             )
             _flush()
         except SystemExit as exit_:
-            sys.stdout, sys.stderr = streams  # the parser silences them where a pipe is closed
+            sys.stdout, sys.stderr = streams  # the parser replaces them if a pipe is closed
             if isinstance(exit_.__context__, BrokenPipeError):
                 return _report(exit_.__context__)
             status = exit_.code
@@ -178,44 +171,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _report(error)
         if status == INTERRUPTED:
             status = termination.status
-            # A run that was stopped has said more than this already.
+            # A stopped run has already printed a more specific message.
             if not termination.told:
                 _say("terminated" if status == TERMINATED else "interrupted")
     return status if isinstance(status, int) else 0
 
 
 def run() -> NoReturn:
-    """Run the command line; the entry point that the package installs."""
+    """Run the command line and exit; entry point of the package."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # it was closed before the program began
+        if stream is None:  # the file descriptor was closed before the program started
             setattr(sys, name, _Closed(open(os.devnull, "wb"), encoding="utf-8"))  # noqa: PTH123, SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            # What a terminal cannot show is shown escaped, instead of ending the command.
+            # Escape characters that the terminal's encoding lacks instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
-    # What a command imports lives until it ends: a collector that looks through all of it again
-    # and again, after every 700 new objects, takes a tenth of a small run.
+    # Imported objects live until the end. With the default threshold of 700 objects, the garbage
+    # collector scans them repeatedly, which takes a tenth of a small run.
     gc.set_threshold(50_000, 20, 50)
-    if not sys.warnoptions:  # libraries' remarks to programmers say nothing to users
+    if not sys.warnoptions:  # warnings of libraries address programmers, not users
         warnings.simplefilter("ignore")
     status = main()
-    # A service goes on without a place for its remarks; what others were asked for is lost.
+    # A service doesn't need stdout, but the output of any other command is lost.
     if not status and getattr(sys.stdout, "lost", False) and sys.argv[1:2] != ["serve"]:
         status = _report(BrokenPipeError())
     try:
         _flush()
-    except OSError:  # reported by then; the interpreter must not try once more
+    except OSError:  # already reported; stop the interpreter from flushing again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(status)
 
 
 class _Closed(io.TextIOWrapper):
-    """In place of a stream that was closed before the program began: it forgets what it is told.
+    """Replacement for a stream that was closed before the program started; discards output.
 
     Attributes
     ----------
     lost : bool
-        Whether that was anything.
+        Whether any output was discarded.
     """
 
     lost = False
@@ -233,21 +226,21 @@ def _flush() -> None:
 def _report(error: Exception) -> int:
     if isinstance(error, InputError) and len(error.faults) > 1:
         _say(f"error: {len(error.faults)} faults, nothing was run")
-        most = int(bounds.FAULTS.most)
-        for fault in error.faults[:most]:
+        limit = int(bounds.FAULTS.most)
+        for fault in error.faults[:limit]:
             _say(f"  {fault}")
-        if len(error.faults) > most:
+        if len(error.faults) > limit:
             _say("  and more; these come first")
         return error.exit_code
-    if hasattr(error, "format_message"):  # what the command line parser refuses
+    if hasattr(error, "format_message"):  # raised by the command-line parser
         context = getattr(error, "ctx", None)
         path = "shadowprice" if context is None else context.command_path
-        words = " ".join(error.format_message().split()).rstrip(".")
+        message = " ".join(error.format_message().split()).rstrip(".")
         option = getattr(error, "option_name", None) or ""
-        if option[:1] == "-" and option[1:2].isdecimal():  # a slot, say, in place of an argument
-            words = f"{shown(option)} is no option, and no number here is below 0"
-        if words:  # a group called without a command has printed its help already
-            _say(f"error: {words}{'' if words.endswith('?') else ';'} see {path} --help")
+        if option[:1] == "-" and option[1:2].isdecimal():  # a negative number as an argument
+            message = f"{shown(option)} is no option, and no number here is below 0"
+        if message:  # a group without a command has already printed its help
+            _say(f"error: {message}{'' if message.endswith('?') else ';'} see {path} --help")
         return 2
     if isinstance(error, ShadowpriceError):
         _say(f"error: {error}")
@@ -267,19 +260,19 @@ def _report(error: Exception) -> int:
     if (failure := file_failure(error)) is not None:
         _say(f"error: {failure}")
         return 1
-    words = " ".join(str(error).split()) or "no message"
+    message = " ".join(str(error).split()) or "no message"
     _say(
-        f"error: unexpected {type(error).__name__}: {words}; "
+        f"error: unexpected {type(error).__name__}: {message}; "
         "this is a bug: run again with --debug and report the trace"
     )
     return 1
 
 
 def _named(error: OSError) -> str:
-    """Return what the system refused, where, and what helps."""
+    """Format an operating system error with the file and a hint."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
-    where = f"{error.filename2 or error.filename}: " if error.filename else ""
-    mend = {
+    location = f"{error.filename2 or error.filename}: " if error.filename else ""
+    hint = {
         errno.ENOSPC: "make room, or write elsewhere",
         errno.EDQUOT: "make room, or write elsewhere",
         errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
@@ -289,16 +282,16 @@ def _named(error: OSError) -> str:
         errno.ENOENT: "was a folder removed while this ran?",
         errno.ENAMETOOLONG: "give a shorter name",
     }.get(error.errno or 0)
-    return f"{where}{reason}" + (f"; {mend}" if mend else "")
+    return f"{location}{reason}" + (f"; {hint}" if hint else "")
 
 
 _LONGEST: Final = 2_000
-"""Characters of a line on stderr."""
+"""Maximum length of a line on stderr, in characters."""
 
 
 def _say(text: str) -> None:
     line = escaped(text)
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
-    with suppress(OSError):  # stderr may be closed as well: the status still tells
+    with suppress(OSError):  # stderr may be closed; the exit status still reports the error
         print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and reading what they name."""
+"""Options that several commands share, and functions that parse their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shadowprice.policies.registry import PolicyInfo
 
 LEAST_LOAD = 1e-3
-"""Least load that a cluster is sized for: a thousand times the servers that the work needs."""
+"""Minimum load that a cluster is sized for: a thousand times the servers needed."""
 
 WHAT, HOW, OUTPUT = "What to run", "How to run it", "Results"
 
@@ -159,11 +159,11 @@ QuietOption = Annotated[
 def policy_settings(
     params: Path | None, settings: Sequence[str] | None, chosen: Sequence[PolicyInfo]
 ) -> dict[str, dict[str, Any]]:
-    """Return the parameters of each chosen policy from ``--params`` and ``--set``, by its name.
+    """Return the parameters of each chosen policy from ``--params`` and ``--set``, by policy name.
 
-    A TOML table or a dotted name that begins with a policy's name (``[oasis]``,
-    ``--set oasis.prices=online``) is for that policy; any other is for every policy that has the
-    parameter. ``--set`` overrides the file.
+    A TOML table or a dotted name that starts with a policy's name (``[oasis]``, ``--set
+    oasis.prices=online``) sets a parameter of that policy. Any other sets it for every policy that
+    has the parameter. ``--set`` overrides the file.
 
     Raises
     ------
@@ -183,19 +183,19 @@ def policy_settings(
     result: dict[str, dict[str, Any]] = {name: {} for name in labels}
     layers = [] if params is None else [(str(params), read_parameters(params))]
     layers += [("--set", setting(text)) for text in settings or ()]
-    for place, layer in layers:
+    for source, layer in layers:
         own = {name: _table_of(layer, name) for name in labels}
         shared = {key: value for key, value in layer.items() if not _is_owner(key, value, own)}
         for key, value in shared.items():
             if key in policy_names() and isinstance(value, dict):
-                if place == "--set":
-                    raise InputError(Fault(f"{place} {key}", f"{key!r} is not among the policies"))
+                if source == "--set":
+                    raise InputError(Fault(f"{source} {key}", f"{key!r} is not among the policies"))
                 continue
             owners = [name for name in labels if key in labels[name]]
-            # One policy reports an unknown name itself, with the nearest it knows.
+            # A single policy reports an unknown name itself, with the closest match.
             owners = owners or ([*labels] if len(labels) == 1 else [])
             if not owners:
-                fault = Fault(f"{place} {key}", f"no policy of {', '.join(labels)} has it")
+                fault = Fault(f"{source} {key}", f"no policy of {', '.join(labels)} has it")
                 raise InputError(fault)
             for name in owners:
                 merge(result[name], {key: value})
@@ -205,7 +205,7 @@ def policy_settings(
 
 
 def _table_of(layer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table of one policy; that of a file's policy, ``[policy.FirstFit]``, is nested."""
+    """Return the table of a policy; a file's policy has a nested one, ``[policy.FirstFit]``."""
     table: Any = layer
     for part in name.split("."):
         table = table.get(part) if isinstance(table, Mapping) else None
@@ -213,7 +213,7 @@ def _table_of(layer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _is_owner(key: str, value: object, own: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a key of a layer begins the name of a policy whose table was found below it."""
+    """Return whether a key starts the name of a policy whose table is below it."""
     names = [name for name, table in own.items() if table and name.split(".")[0] == key]
     return bool(names) and isinstance(value, Mapping)
 
@@ -221,13 +221,7 @@ def _is_owner(key: str, value: object, own: Mapping[str, Mapping[str, Any]]) -> 
 def policy_choice(
     text: str, params: Path | None = None, settings: Sequence[str] | None = None
 ) -> PolicyChoice:
-    """Read the one policy of a command, with the parameters of ``--params`` and ``--set``.
-
-    Raises
-    ------
-    InputError
-        If the policy or a parameter is wrong.
-    """
+    """Parse the policy of a command, with the parameters of ``--params`` and ``--set``."""
     from dataclasses import replace
 
     from shadowprice.policies.choice import PolicyChoice
@@ -238,34 +232,28 @@ def policy_choice(
 
 
 def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:
-    """Read policies with commas between them, each with parameters of its own behind a ``?``.
+    """Parse comma-separated policies, each with optional parameters after a ``?``.
 
     Raises
     ------
     InputError
-        If there is none, one is unknown or occurs twice, or a parameter has no value.
+        If there are none, a policy is unknown or repeated, or a parameter has no value.
     """
     from shadowprice.policies.choice import PolicyChoice, check_choices
 
     text = ",".join(texts)
     bounds.POLICIES.check(text.count(",") + 1, "--policy")
     parts = (part.strip() for part in text.split(","))
-    found = [PolicyChoice.parse(part) for part in parts if part]
-    check_choices(found, "--policy", "write --policy oasis,fifo")
-    return found
+    choices = [PolicyChoice.parse(part) for part in parts if part]
+    check_choices(choices, "--policy", "write --policy oasis,fifo")
+    return choices
 
 
 def policy_choices(
     texts: Sequence[str], params: Path | None, settings: Sequence[str] | None
 ) -> list[PolicyChoice]:
-    """Read policies as `read_choices` does, with ``--params`` and ``--set`` below their own.
-
-    Raises
-    ------
-    InputError
-        If there is none, or one or a parameter is wrong.
-    """
-    named = read_choices(texts)
-    by_name = {choice.name: choice.info for choice in named}
+    """Parse policies; ``--set`` overrides ``--params``, a policy's own settings override both."""
+    choices = read_choices(texts)
+    by_name = {choice.name: choice.info for choice in choices}
     shared = policy_settings(params, settings, [by_name[name] for name in sorted(by_name)])
-    return [choice.over(shared[choice.name]) for choice in named]
+    return [choice.over(shared[choice.name]) for choice in choices]

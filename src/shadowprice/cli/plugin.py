@@ -1,7 +1,7 @@
-"""``kubectl shadowprice``: the commands of the live service for people who have a kubeconfig.
+"""``kubectl shadowprice``: commands of the live service for users with a kubeconfig.
 
-The service is reached by a port that `kubectl` forwards, names are those of TrainingJobs, and files
-are manifests. What is said is what ``shadowprice`` says.
+The service is reached through a port that `kubectl` forwards. Names are those of TrainingJobs, and
+files are manifests. Output is that of ``shadowprice``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import closest, escaped, shown
 
 OF_JOBS: Final = ("explain", "status", "logs")
-"""Commands whose first word is a TrainingJob."""
+"""Commands whose first argument is a TrainingJob."""
 
 OTHERS: Final = ("quote", "prices", "queue", "nodes", "events", "top", "tokens", "budget")
-"""Commands that are handed on, `quote` with manifests for job files."""
+"""Commands that are passed on; `quote` takes manifests instead of job files."""
 
 COMMANDS: Final = (*OF_JOBS, *OTHERS, "crd")
 
@@ -57,15 +57,15 @@ who may read it. Words after the command are those of `shadowprice COMMAND --hel
 OPTIONS: Final = ("-n", "--namespace", "--kubeconfig", "--context", "--service", "--server")
 
 WITH_VALUES: Final = frozenset({"--only", "-s", "--server", "-o", "--output"})
-"""Options of `quote` whose next word is no file."""
+"""Options of `quote` that take the next argument as their value."""
 
 _LOGGED: Final = re.compile(r"[EWIF]\d{4} [\d:.]+ ")
-"""How a line of the log begins that its library writes beside what it says."""
+"""Prefix of log lines that `kubectl`'s library writes to stderr."""
 _FORWARDED: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
 
 
 class KubectlError(ShadowpriceError):
-    """`kubectl` refused."""
+    """`kubectl` failed."""
 
     code = "kubernetes"
     exit_code = 2
@@ -73,20 +73,20 @@ class KubectlError(ShadowpriceError):
 
 @dataclass(slots=True)
 class Asked:
-    """What the command line says.
+    """Parsed command line.
 
-    Parameters
+    Attributes
     ----------
     kubectl : list of str
-        Options that every call of `kubectl` gets.
+        Options for every call of `kubectl`.
     namespace : str
-        Where resources are; empty for the context's.
+        Namespace of the resources; empty for the context's.
     service : str
         Namespace and name of the service.
     server : str
-        Its address, empty where it is forwarded.
+        Address of the service; empty if a port is forwarded.
     words : list of str
-        The command, and what follows it.
+        The command and its arguments.
     """
 
     kubectl: list[str] = field(default_factory=list)
@@ -97,61 +97,61 @@ class Asked:
 
 
 def read_words(words: Sequence[str]) -> Asked:
-    """Return what a command line says.
+    """Parse a command line.
 
     Raises
     ------
     InputError
-        If it names no command, or an unknown option.
+        If the command is missing or unknown, or an option is unknown.
     """
-    asked = Asked()
-    left = list(words)
-    while left and left[0].startswith("-"):
-        option, equals, value = left.pop(0).partition("=")
+    request = Asked()
+    remaining = list(words)
+    while remaining and remaining[0].startswith("-"):
+        option, equals, value = remaining.pop(0).partition("=")
         if option not in OPTIONS:
             raise InputError(Fault(option, "is no option here", "see kubectl shadowprice --help"))
         if not equals:
-            if not left:
+            if not remaining:
                 raise InputError(Fault(option, "says nothing", f"write {option}=..."))
-            value = left.pop(0)
+            value = remaining.pop(0)
         match option:
             case "-n" | "--namespace":
-                asked.namespace = value
+                request.namespace = value
             case "--service":
-                asked.service = value
+                request.service = value
             case "--server":
-                asked.server = value
+                request.server = value
             case _:
-                asked.kubectl.append(f"{option}={value}")
-    if not left or left[0] not in COMMANDS:
-        name = left[0] if left else ""
+                request.kubectl.append(f"{option}={value}")
+    if not remaining or remaining[0] not in COMMANDS:
+        name = remaining[0] if remaining else ""
         close = closest(name, COMMANDS)
         hint = f"did you mean {close!r}?" if close else f"one of: {', '.join(COMMANDS)}"
         raise InputError(Fault("kubectl shadowprice", f"no command {shown(name)}", hint))
-    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", asked.service):
-        raise InputError(Fault("--service", f"{shown(asked.service)} is none", "NAMESPACE/NAME"))
-    asked.words = left
-    return asked
+    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", request.service):
+        raise InputError(Fault("--service", f"{shown(request.service)} is none", "NAMESPACE/NAME"))
+    request.words = remaining
+    return request
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the files that `quote` is given, and its options with their values."""
+    """Split the arguments of `quote` into files and options with their values."""
     files: list[str] = []
     options: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        if not word.startswith("-") or word == "-":
-            files.append(word)
+    remaining = list(words)
+    while remaining:
+        argument = remaining.pop(0)
+        if not argument.startswith("-") or argument == "-":
+            files.append(argument)
             continue
-        options.append(word)
-        if word in WITH_VALUES and left:
-            options.append(left.pop(0))
+        options.append(argument)
+        if argument in WITH_VALUES and remaining:
+            options.append(remaining.pop(0))
     return files, options
 
 
 class Kubectl:
-    """Calls `kubectl`, as it would be called here."""
+    """Runs `kubectl` with the options of the command line."""
 
     def __init__(self, asked: Asked) -> None:
         program = os.environ.get("KUBECTL") or shutil.which("kubectl")
@@ -161,14 +161,16 @@ class Kubectl:
         self._namespace = [f"--namespace={asked.namespace}"] if asked.namespace else []
 
     def ask(self, *words: str, given: str | None = None, here: bool = True) -> str:
-        """Return what it says.
+        """Run `kubectl` and return its stdout.
+
+        ``given`` is its stdin. The namespace option is added if ``here``.
 
         Raises
         ------
         KubectlError
-            If it refuses, in its words.
+            If `kubectl` fails; the message is its stderr.
         """
-        done = subprocess.run(
+        process = subprocess.run(
             [*self.words, *(self._namespace if here else ()), *words],
             input=given,
             stdin=subprocess.DEVNULL if given is None else None,
@@ -176,24 +178,26 @@ class Kubectl:
             text=True,
             check=False,
         )
-        if done.returncode:
-            raise KubectlError(f"kubectl: {_in_short(done.stderr)}")
-        return done.stdout
+        if process.returncode:
+            raise KubectlError(f"kubectl: {_in_short(process.stderr)}")
+        return process.stdout
 
     def job(self, name: str) -> str:
-        """Return what the service calls the job of a TrainingJob."""
-        found = json.loads(self.ask("get", "trainingjobs.shadowprice.io", "-o", "json", "--", name))
-        job = found.get("status", {}).get("job")
+        """Return the service's name for the job of a TrainingJob."""
+        resource = json.loads(
+            self.ask("get", "trainingjobs.shadowprice.io", "-o", "json", "--", name)
+        )
+        job = resource.get("status", {}).get("job")
         if not job:
             raise KubectlError(f"TrainingJob {name} is not followed yet; is the service running?")
         return str(job)
 
     def manifests(self, files: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the jobs of manifests, checked by the API server, nothing of them applied."""
+        """Return the jobs of manifests, parsed by `kubectl` without applying them."""
         jobs = []
         for file in files:
-            told = self.ask("create", "--dry-run=client", "-o", "json", "-f", file)
-            for item in _documents(told):
+            output = self.ask("create", "--dry-run=client", "-o", "json", "-f", file)
+            for item in _documents(output):
                 if item.get("kind") != "TrainingJob":
                     kind = item.get("kind")
                     raise InputError(Fault(file, f"holds a {kind}", "leave TrainingJobs in it"))
@@ -201,14 +205,14 @@ class Kubectl:
         return jobs
 
     def token(self, service: str) -> str:
-        """Return the operator's token, for those who may read it."""
+        """Return the operator's token from its secret."""
         namespace, _, name = service.partition("/")
         secret = f"{name}-token"
         try:
-            told = self.ask(
+            output = self.ask(
                 f"--namespace={namespace}", "get", "secret", secret, "-o", "json", here=False
             )
-            data: Mapping[str, str] = json.loads(told)["data"]
+            data: Mapping[str, str] = json.loads(output)["data"]
             return base64.b64decode(data["token"]).decode()
         except (KubectlError, KeyError, ValueError) as error:
             raise InputError(
@@ -217,31 +221,31 @@ class Kubectl:
 
     @contextmanager
     def forwarded(self, service: str) -> Iterator[str]:
-        """Yield the address of a service, forwarded for as long as the block lasts.
+        """Forward a local port to the service while the block runs, and yield its URL.
 
         Raises
         ------
         KubectlError
-            If it cannot be.
+            If forwarding fails.
         """
         namespace, _, name = service.partition("/")
-        words = [f"--namespace={namespace}", "port-forward", f"service/{name}", ":80"]
-        with tempfile.TemporaryFile("w+") as said:
+        arguments = [f"--namespace={namespace}", "port-forward", f"service/{name}", ":80"]
+        with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
-                [*self.words, *words],
+                [*self.words, *arguments],
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=errors,
                 stdin=subprocess.DEVNULL,
                 text=True,
             )
             assert process.stdout is not None
             try:
-                found = _FORWARDED.search(process.stdout.readline())
-                if found is None:
+                match = _FORWARDED.search(process.stdout.readline())
+                if match is None:
                     process.wait(10)
-                    said.seek(0)
-                    raise KubectlError(f"kubectl: {_in_short(said.read())}")
-                yield f"http://127.0.0.1:{found[1]}"
+                    errors.seek(0)
+                    raise KubectlError(f"kubectl: {_in_short(errors.read())}")
+                yield f"http://127.0.0.1:{match[1]}"
             finally:
                 process.terminate()
                 process.wait()
@@ -249,24 +253,24 @@ class Kubectl:
 
 
 def _in_short(said: str) -> str:
-    """Return what `kubectl` says as one line, without the log of its library."""
+    """Return stderr of `kubectl` as one line without its library's log lines."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = [line for line in lines if not _LOGGED.match(line)] or lines
-    return escaped("; ".join(told))[:1_000]
+    messages = [line for line in lines if not _LOGGED.match(line)] or lines
+    return escaped("; ".join(messages))[:1_000]
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects that `kubectl` wrote one after the other."""
+    """Yield the objects of concatenated JSON documents; lists are expanded."""
     decoder = json.JSONDecoder()
     text = text.strip()
     while text:
-        found, end = decoder.raw_decode(text)
-        yield from found["items"] if found.get("kind") == "List" else [found]
+        document, end = decoder.raw_decode(text)
+        yield from document["items"] if document.get("kind") == "List" else [document]
         text = text[end:].lstrip()
 
 
 def definition_for(kubectl: Kubectl) -> str:
-    """Return the definition that an API server understands, by what it publishes of itself."""
+    """Return the TrainingJob definition in the form that the API server supports."""
     from shadowprice.kubernetes.definition import definition, knows_rules, written
 
     published = json.loads(kubectl.ask("get", "--raw", "/openapi/v2", here=False))
@@ -281,12 +285,12 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write(HELP)
         return 0
     try:
-        asked = read_words(words)
-        kubectl = Kubectl(asked)
-        if asked.words[0] == "crd":
+        request = read_words(words)
+        kubectl = Kubectl(request)
+        if request.words[0] == "crd":
             sys.stdout.write(definition_for(kubectl))
             return 0
-        return _handed_on(asked, kubectl, commands.main)
+        return _handed_on(request, kubectl, commands.main)
     except ShadowpriceError as error:
         with suppress(OSError):
             print(f"error: {error}", file=sys.stderr)
@@ -318,5 +322,5 @@ def _handed_on(asked: Asked, kubectl: Kubectl, run: Any) -> int:
 
 
 def run() -> NoReturn:
-    """Run the plugin; the entry point that the package installs."""
+    """Run the plugin and exit; entry point of the package."""
     sys.exit(main(sys.argv[1:]))

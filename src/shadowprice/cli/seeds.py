@@ -1,4 +1,4 @@
-"""Tables of means over seeds."""
+"""Tables of means over several seeds."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def _figures(value: float) -> str:
 
 
 def written(measure: Measure, value: float) -> str:
-    """Return a value of a measure as tables have it."""
+    """Format a value of a measure."""
     return measure.written(value, _figures)
 
 
 def with_reach(measure: Measure, mean: Interval) -> str:
-    """Return a mean and half the width of its interval."""
+    """Format a mean and half the width of its confidence interval."""
     if not math.isfinite(mean.half):
         return written(measure, mean.mean)
     return f"{written(measure, mean.mean)} ± {written(measure, mean.half)}"
 
 
 def seeds_table(trials: Trials) -> Table:
-    """Return the mean of every measure, a column a policy, the best mean set apart."""
+    """Return a table of each measure's mean by policy; the best means are highlighted."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column(f"mean of {len(trials.seeds)} seeds ± 95 %")
     for name in trials.policies:
@@ -45,15 +45,15 @@ def seeds_table(trials: Trials) -> Table:
         cells = [
             SafeText("-")
             if mean is None
-            else SafeText(with_reach(measure, mean), "bold green" if at in best else "")
-            for at, mean in enumerate(means)
+            else SafeText(with_reach(measure, mean), "bold green" if index in best else "")
+            for index, mean in enumerate(means)
         ]
         table.add_row(SafeText(measure.name), *cells)
     return table
 
 
 def comparison_table(trials: Trials) -> Table:
-    """Return what each policy has beyond the first, with paired tests."""
+    """Return a table of each policy's differences from the first, with paired tests."""
     first, *others = trials.policies
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column(SafeText(f"beyond {first}, seed by seed"))
@@ -78,7 +78,7 @@ def comparison_table(trials: Trials) -> Table:
 
 
 def tested(measure: Measure, test: Paired) -> tuple[str, str]:
-    """Return a difference with its p value, and how to print it."""
+    """Return a difference with its p value, and the style to print it in."""
     sign = "+" if test.difference.mean >= 0 else ""
     star = "*" if test.adjusted < SIGNIFICANT else " "
     good = test.difference.mean * measure.better > 0

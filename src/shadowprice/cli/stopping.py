@@ -1,4 +1,4 @@
-"""Ending on SIGTERM as on Ctrl-C: between two steps, with what was done on disk."""
+"""SIGTERM handling: a command ends as after Ctrl-C, and its completed work is kept."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TERMINATED: Final = 143
 
 @dataclass
 class Termination:
-    """Whether the process was told to end, and by what.
+    """Whether and how the running command was signalled to stop.
 
     Attributes
     ----------
     status : int
-        The exit status that says so.
+        Exit status for the signal.
     told : bool
-        Whether a command has said what became of its work.
+        Whether the command has already printed what it kept.
     """
 
     status: int = INTERRUPTED
@@ -34,7 +34,7 @@ _current = Termination()
 
 
 def current() -> Termination:
-    """Return how the command that runs was told to end, if it was."""
+    """Return the termination state of the running command."""
     return _current
 
 
@@ -42,8 +42,9 @@ def current() -> Termination:
 def terminable() -> Iterator[Termination]:
     """Turn SIGTERM into a `KeyboardInterrupt` while a command runs.
 
-    A command that takes both signals itself (`shadowprice.simulator.interrupt.stop_sign`) does so
-    inside this. Outside the main thread, where signals cannot be caught, nothing changes.
+    Commands that handle both signals (`shadowprice.simulator.interrupt.stop_sign`) install their
+    handlers inside this block. Outside the main thread this does nothing, because signals can't be
+    handled there.
     """
     global _current  # noqa: PLW0603  # one command runs at a time
     _current = termination = Termination()
@@ -56,8 +57,8 @@ def terminable() -> Iterator[Termination]:
         termination.status = TERMINATED
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    previous = signal.signal(signal.SIGTERM, end)
     try:
         yield termination
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

@@ -12,7 +12,7 @@ from shadowprice.results.files import Run
 
 
 def summary_table(runs: Sequence[Run]) -> Table:
-    """Return the metrics of runs side by side, the best of each marked where there are several."""
+    """Return the metrics of runs side by side; of several runs the best is highlighted."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("")
     for run in runs:
@@ -20,8 +20,8 @@ def summary_table(runs: Sequence[Run]) -> Table:
         table.add_column(name, justify="right")
     for row in rows_of(runs):
         cells = [
-            SafeText(text, "bold green" if len(runs) > 1 and at in row.best else "")
-            for at, text in enumerate(row.texts)
+            SafeText(text, "bold green" if len(runs) > 1 and index in row.best else "")
+            for index, text in enumerate(row.texts)
         ]
         table.add_row(SafeText(row.name), *cells)
     return table

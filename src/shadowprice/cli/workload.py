@@ -1,4 +1,4 @@
-"""The options that say what is run, for every command that runs a workload."""
+"""Workload options, shared by every command that runs a workload."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is run, as options name it.
+    """Workload to run, as given by options.
 
-    A field is an option, in the order of ``--help``; its annotation says how it is written.
+    Each field is an option, in the order of ``--help``; its annotation defines the option.
     """
 
     cluster: o.ClusterOption = None
@@ -36,12 +36,12 @@ class Workload:
     skip_invalid: o.SkipInvalidOption = False
 
     def source(self, params: Path | None = None) -> Source:
-        """Return what these options name; ``params`` is noted beside it.
+        """Return the source that the options name; ``params`` is recorded with it.
 
         Raises
         ------
         InputError
-            If something is missing, or given twice.
+            If an option is missing or given twice.
         """
         from shadowprice.simulator.source import Source
 
@@ -49,18 +49,18 @@ class Workload:
         return Source(**named, params=params)
 
     def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
-        """Read everything, and print remarks on what was left out or assumed.
+        """Read all input files, and print notes on omitted or assumed data.
 
         Raises
         ------
         InputError
-            If a file is wrong.
+            If a file is invalid.
         """
         return read(self.source(params), seed, quiet=quiet)
 
 
 def read(source: Source, seed: int, *, quiet: bool) -> Scenario:
-    """Return the scenario of a source, and print remarks on what was left out or assumed."""
+    """Read the scenario of a source, and print notes on omitted or assumed data."""
     scenario, remarks = source.scenario(seed)
     if not quiet:
         for remark in remarks:
@@ -69,28 +69,20 @@ def read(source: Source, seed: int, *, quiet: bool) -> Scenario:
 
 
 def takes_workload(*without: str) -> Callable[[Command], Command]:
-    """Let a command that takes a `Workload` be called with its options instead.
+    """Return a decorator that replaces a command's ``workload`` parameter with its options.
 
-    Parameters
-    ----------
-    *without : str
-        Options that the command has no use for.
-
-    Returns
-    -------
-    callable
-        A decorator: the parameter ``workload`` makes place for one parameter an option.
+    Options named in ``without`` are left out.
     """
 
     def decorate(command: Command) -> Command:
-        asked = get_type_hints(Workload, include_extras=True)
+        annotations = get_type_hints(Workload, include_extras=True)
         names = [field.name for field in fields(Workload) if field.name not in without]
         options = [
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=Workload.__dataclass_fields__[name].default,
-                annotation=asked[name],
+                annotation=annotations[name],
             )
             for name in names
         ]
