@@ -1,1 +1,1 @@
-"""The commands, by the words that call them; close relatives share a module."""
+"""Commands of the command line; closely related commands share a module."""

@@ -1,4 +1,4 @@
-"""Accounts of the live service: ``statement TENANT``, and ``budget``."""
+"""Accounts of the live service: ``statement TENANT`` and ``budget``."""
 
 from __future__ import annotations
 
@@ -20,46 +20,48 @@ if TYPE_CHECKING:
     from shadowprice.rest.tenants import Account, Budget
 
 COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note")
-"""Columns of a statement as CSV."""
+"""CSV columns of a statement."""
 
 
 def complete_tenant(incomplete: str) -> list[str]:
-    """Return the tenants whose name begins so, if the service answers at once."""
+    """Return completions of a tenant name, if the service responds quickly."""
     try:
         from shadowprice.client import Client
 
         with Client() as client:
             client.hurry()
-            return [one.name for one in client.tenants() if one.name.startswith(incomplete)][:200]
-    except Exception:  # a shell must not show it in the middle of a line
+            return [
+                tenant.name for tenant in client.tenants() if tenant.name.startswith(incomplete)
+            ][:200]
+    except Exception:  # completion must not print to the shell
         return []
 
 
 def moment_of(text: str | None, option: str) -> datetime | None:
-    """Return a moment that is written as one, or as a time back from now, such as 7d.
+    """Parse a moment, or a duration before now such as 7d; None stays None.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If the text is neither.
     """
     if text is None:
         return None
     from shadowprice.core.amounts import parse_duration
 
     try:
-        back = parse_duration(text)
+        duration = parse_duration(text)
     except InputError:
         try:
             return parse_moment(text)
         except InputError as error:
-            mend = "write 7d, or 2026-11-23T00:00:00Z"
-            raise InputError(Fault(option, "is no moment", mend)) from error
-    if back.slots:
+            hint = "write 7d, or 2026-11-23T00:00:00Z"
+            raise InputError(Fault(option, "is no moment", hint)) from error
+    if duration.slots:
         raise InputError(Fault(option, "is in slots", "write 7d, or 2026-11-23T00:00:00Z"))
     try:
-        return datetime.now(UTC) - timedelta(seconds=float(back.seconds))
-    except OverflowError:  # before all there was
+        return datetime.now(UTC) - timedelta(seconds=float(duration.seconds))
+    except OverflowError:  # before the earliest datetime
         return datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -72,7 +74,10 @@ def print_statement(
     until: str | None,
     limit: int,
 ) -> None:
-    """Print a tenant's statement; without a name the caller's own, to operators all accounts."""
+    """Print a tenant's statement.
+
+    Without a tenant, print the caller's own statement. An operator gets all accounts instead.
+    """
     first, last = moment_of(since, "--since"), moment_of(until, "--until")
     with connected(server) as client:
         if tenant is None:
@@ -80,17 +85,17 @@ def print_statement(
         if tenant is None:
             _print_accounts(client.tenants(), output)
             return
-        told = client.statement(tenant, since=first, until=last, limit=1)
-        found = client.entries(tenant, since=first, until=last)
-        entries = list(islice(found, limit + 1))
+        statement = client.statement(tenant, since=first, until=last, limit=1)
+        stream = client.entries(tenant, since=first, until=last)
+        entries = list(islice(stream, limit + 1))
     more, entries = len(entries) > limit, entries[:limit]
     if output is Listing.JSON:
-        record = {key: value for key, value in told.record.items() if key != "next"}
-        print_json({**record, "entries": [one.record for one in entries]})
+        record = {key: value for key, value in statement.record.items() if key != "next"}
+        print_json({**record, "entries": [entry.record for entry in entries]})
     elif output is Listing.CSV:
-        _print_csv(COLUMNS, [one.record for one in entries])
+        _print_csv(COLUMNS, [entry.record for entry in entries])
     else:
-        _print_one(told, entries)
+        _print_one(statement, entries)
     if more:
         stderr().print(f"and more; --limit {2 * limit} shows more", soft_wrap=True)
 
@@ -104,14 +109,14 @@ def _print_one(told: Statement, entries: list[AccountEntry]) -> None:
         return
     rows = [
         (
-            when(one.at),
-            one.kind,
-            f"{one.points:+,.6g}",
-            f"{one.balance:,.6g}",
-            one.job,
-            f"from {one.other}" if one.other else one.note,
+            when(entry.at),
+            entry.kind,
+            f"{entry.points:+,.6g}",
+            f"{entry.balance:,.6g}",
+            entry.job,
+            f"from {entry.other}" if entry.other else entry.note,
         )
-        for one in entries
+        for entry in entries
     ]
     show(["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"])
     sums = ", ".join(f"{kind} {points:,.6g}" for kind, points in told.sums.items() if points)
@@ -125,9 +130,9 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     if budget is None or account is None:
         return [("budget", "none: it spends without limit")]
     carry = budget.carry
-    kept = "all is kept" if carry == "all" else f"{carry:,.6g} are kept" if carry else "none kept"
+    rule = "all is kept" if carry == "all" else f"{carry:,.6g} are kept" if carry else "none kept"
     return [
-        ("budget", f"{budget.points:,.6g} points every {budget.period}, {kept}"),
+        ("budget", f"{budget.points:,.6g} points every {budget.period}, {rule}"),
         ("holds", f"{account.held:,.6g} until {when(account.ends)}"),
         ("in jobs", f"{account.reserved_points:,.6g}" if account.reserved_points else ""),
         ("spent", f"{account.spent:,.6g} since {when(account.begins)}"),
@@ -136,27 +141,27 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
 
 def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
     if output is Listing.JSON:
-        print_json([one.record for one in tenants])
+        print_json([tenant.record for tenant in tenants])
         return
     names = ("tenant", "points", "period", "carry", "held", "reserved_points", "spent", "ends")
     rows: list[dict[str, Any]] = [
         {
-            "tenant": one.name,
-            **({} if one.budget is None else one.budget.record),
-            **({} if one.account is None else one.account.record),
+            "tenant": tenant.name,
+            **({} if tenant.budget is None else tenant.budget.record),
+            **({} if tenant.account is None else tenant.account.record),
         }
-        for one in tenants
+        for tenant in tenants
     ]
     if output is Listing.CSV:
         _print_csv(names, rows)
         return
     table = []
-    for one, row in zip(tenants, rows, strict=True):
-        cells: list[object] = [one.name]
+    for tenant, row in zip(tenants, rows, strict=True):
+        cells: list[object] = [tenant.name]
         for name in names[1:-1]:
             value = row.get(name)
             cells.append(f"{value:,.6g}" if isinstance(value, int | float) else value)
-        cells.append(None if one.account is None else when(one.account.ends))
+        cells.append(None if tenant.account is None else when(tenant.account.ends))
         table.append(cells)
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
     show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
@@ -221,11 +226,13 @@ def budget(
         )
         if value is not None
     }  # fmt: skip
-    asked = [name for name, given in (("--remove", remove), ("--grant", grant is not None),
+    requested = [name for name, given in (("--remove", remove), ("--grant", grant is not None),
                                       ("a budget", bool(change))) if given]  # fmt: skip
-    if len(asked) > 1:
-        raise InputError(Fault(asked[0], f"and {asked[1]} exclude each other", "call twice"))
-    if asked and tenant is None:
+    if len(requested) > 1:
+        raise InputError(
+            Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
+        )
+    if requested and tenant is None:
         raise InputError(Fault("TENANT", "is missing", "name it: shadowprice budget NAME ..."))
     with connected(server) as client:
         if tenant is None:
@@ -233,17 +240,17 @@ def budget(
             _print_accounts(client.tenants(), listing)
             return
         if remove:
-            found = client.remove_budget(tenant)
+            changed = client.remove_budget(tenant)
         elif grant is not None:
-            found = client.grant(tenant, grant, note=note)
+            changed = client.grant(tenant, grant, note=note)
         elif change:
-            found = _changed(client, tenant, change)
+            changed = _changed(client, tenant, change)
         else:
-            found = _tenant(client, tenant)
+            changed = _tenant(client, tenant)
     if output is Output.JSON:
-        print_json(found.record)
+        print_json(changed.record)
     else:
-        facts([("tenant", found.name), *_facts(found.budget, found.account)])
+        facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
 
 
 def _carry(text: str | None) -> float | str | None:
@@ -257,9 +264,9 @@ def _carry(text: str | None) -> float | str | None:
 
 
 def _changed(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
-    """Change parts of a budget, or make one."""
-    before = next((one.budget for one in client.tenants() if one.name == tenant), None)
-    budget = {**({} if before is None else before.record), **change}
+    """Change some keys of a budget, or create the budget."""
+    current = next((item.budget for item in client.tenants() if item.name == tenant), None)
+    budget = {**({} if current is None else current.record), **change}
     for key in ("points", "period"):
         if key not in budget:
             raise InputError(Fault(f"--{key}", "is missing", "a new budget needs both"))
@@ -268,8 +275,8 @@ def _changed(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
 
 def _tenant(client: Client, name: str) -> Tenant:
     tenants = client.tenants()
-    found = next((one for one in tenants if one.name == name), None)
-    if found is None:
-        known = ", ".join(one.name for one in tenants[:20]) or "none"
+    match = next((tenant for tenant in tenants if tenant.name == name), None)
+    if match is None:
+        known = ", ".join(tenant.name for tenant in tenants[:20]) or "none"
         raise InputError(Fault("TENANT", f"unknown tenant {name!r}", f"known: {known}"))
-    return found
+    return match

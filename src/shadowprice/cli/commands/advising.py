@@ -1,4 +1,4 @@
-"""Reading a run's files again to work out advice on a refused job."""
+"""Advice on a refused job, computed from the run's input files."""
 
 from __future__ import annotations
 
@@ -15,49 +15,53 @@ if TYPE_CHECKING:
     from shadowprice.simulator.scenario import Scenario
 
 PATIENCE: Final = 10.0
-"""Seconds that working out advice may take without being asked for."""
+"""Limit of the estimated time of advice that wasn't requested, in seconds."""
 FORMAT: Final = "trace format"
-"""Kind of the input that is the file of a trace format."""
+"""Kind of input that is the file of a trace format."""
 
 _EACH: Final = 0.0003
-"""Seconds that a job costs beside its decision."""
+"""Estimated time of a job in addition to its decision, in seconds."""
 _RUNS: Final = 60
-"""Runs that advice takes where every change is run."""
+"""Estimated number of runs if the policy can't quote and every change is simulated."""
 
 
 def wanted(story: Story) -> bool:
-    """Whether there is something to advise: the job was refused, or given up as good as that."""
+    """Return whether advice applies: the job was refused, or dropped where that is equivalent."""
     from shadowprice.results.advice import advised_outcomes
 
     return story.job["outcome"] in advised_outcomes(story.info)
 
 
 def executes_files(info: Mapping[str, Any]) -> bool:
-    """Whether to repeat a run means to execute files of users: its policy's, its trace format's."""
+    """Return whether repeating a run executes user files: of its policy or trace format."""
     kinds = {part["kind"] for part in info["inputs"]}
     return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
 
 
 def expected_seconds(story: Story) -> float:
-    """Return about how long advice takes: runs up to the job's arrival, at the run's own pace."""
+    """Estimate the time that advice takes, in seconds.
+
+    It repeats the run up to the job's arrival, at the pace of the original run.
+    """
     info = story.info
     latency = info["timing"]["decision_latency"] or {}
     jobs = int(info["summary"]["jobs"])
-    # Medians, because first decisions compile; solving beforehand shows in the wall time only.
+    # The median excludes the first decisions, which compile. Work before the first decision
+    # is only included in the wall time.
     seconds = jobs * (float(latency.get("p50") or 0.0) + _EACH)
-    can = info["capabilities"]
-    if can.get("quotes", False) and can.get("answers_at_once", False):
+    capabilities = info["capabilities"]
+    if capabilities.get("quotes", False) and capabilities.get("answers_at_once", False):
         return seconds
     return _RUNS * max(seconds, float(info["timing"]["wall_seconds"]))
 
 
 def counsel_on(folder: Path, story: Story) -> Counsel:
-    """Work out what would have had a run's refused job admitted.
+    """Find the changes that would have had a run's refused job admitted.
 
     Raises
     ------
     InputError
-        If the files of the run are gone or changed, or were not named.
+        If an input file of the run is missing, changed or was never named.
     """
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.advice import advise
@@ -67,34 +71,34 @@ def counsel_on(folder: Path, story: Story) -> Counsel:
         raise InputError(Fault(str(folder), "does not say how it was made", "run it again"))
     scenario = _scenario(folder, info)
     name = story.job["job"]
-    position = next(at for at, job in enumerate(scenario.jobs) if job.name == name)
+    position = next(index for index, job in enumerate(scenario.jobs) if job.name == name)
     assert scenario.entry is not None
     choice = PolicyChoice.of_run(info)
     return advise(scenario, choice, position, scenario.entry(position))
 
 
 def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
-    """Read the inputs of a run once more, and make sure that they are what they were."""
+    """Read the inputs of a run again, and check that their digests haven't changed."""
     from shadowprice.simulator.source import Source
 
-    named = {part["kind"]: part for part in info["inputs"]}
+    inputs = {part["kind"]: part for part in info["inputs"]}
     options = info["options"]
     until = info["until"]
-    trace = named["trace"]["name"] if "trace" in named else None
-    if FORMAT in named:
+    trace = inputs["trace"]["name"] if "trace" in inputs else None
+    if FORMAT in inputs:
         reference, _ = split_path(str(trace)) or ("", "")
         file = FileExtension.read(reference, "trace")
-        if file.sha256 != named[FORMAT]["sha256"]:  # before it executes
+        if file.sha256 != inputs[FORMAT]["sha256"]:  # check before the file is executed
             raise InputError(Fault(file.path, "has changed since the run", "run it again"))
-    files = {kind: part for kind, part in named.items() if kind not in {"trace", FORMAT}}
-    found = {kind: _found(folder, part["name"]) for kind, part in files.items()}
-    if "jobs" not in found and trace is None:
+    files = {kind: part for kind, part in inputs.items() if kind not in {"trace", FORMAT}}
+    paths = {kind: _found(folder, part["name"]) for kind, part in files.items()}
+    if "jobs" not in paths and trace is None:
         raise InputError(Fault(str(folder), "names no job file", "advice needs one to change"))
     source = Source(
-        cluster=found.get("cluster"),
-        jobs=found.get("jobs"),
+        cluster=paths.get("cluster"),
+        jobs=paths.get("jobs"),
         trace=trace,
-        incidents=found.get("incidents"),
+        incidents=paths.get("incidents"),
         until=None if until is None else f"{until} slots",
         slot=options["slot"],
         load=options["load"],
@@ -102,15 +106,15 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     )
     scenario, _ = source.scenario(info["seed"])
     for part in scenario.inputs:
-        if part.sha256 != named[part.kind]["sha256"]:
+        if part.sha256 != inputs[part.kind]["sha256"]:
             raise InputError(Fault(part.name, "has changed since the run", "run it again"))
     return scenario
 
 
 def _found(folder: Path, name: str) -> Path:
-    """Return where a file is: as it was named, from here or from a folder above the run."""
+    """Return the path of an input, relative to here or to a folder above the run."""
     candidates = [Path(name), *(parent / name for parent in folder.resolve().parents)]
-    found = next((path for path in candidates if path.exists()), None)
-    if found is None:
+    match = next((path for path in candidates if path.exists()), None)
+    if match is None:
         raise InputError(Fault(name, "is not there any more", "go to where the run was made"))
-    return found
+    return match

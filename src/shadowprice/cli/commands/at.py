@@ -1,4 +1,4 @@
-"""``shadowprice at``: who runs where in one slot of a run, and what waits."""
+"""``shadowprice at``: running and waiting jobs in one slot of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shadowprice.results.moment import Moment
 
 MOST_JOBS = 40
-"""Jobs shown of each state unless all are asked for."""
+"""Limit of jobs shown of each state without ``--all``."""
 
 
 def at(
@@ -60,11 +60,11 @@ def _print(moment: Moment, *, servers: bool, most: int | None) -> None:
         state: len(moment.jobs.filter(moment.jobs["state"] == state))
         for state in ("running", "paused", "waiting")
     }
-    told = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    summary = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     begins = format_seconds(moment.slot * moment.info["cluster"]["slot_seconds"])
     console.print(
         f"slot {moment.slot} of {moment.info['policy']}, {begins} from the start: "
-        f"{told or 'no open job'}",
+        f"{summary or 'no open job'}",
         soft_wrap=True,
         markup=False,
     )
@@ -86,14 +86,14 @@ def _servers(moment: Moment, *, every: bool) -> Table:
         numeric = name in {"count", "jobs", "workers", "ps"} or name in resources
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     keys = ["server"] if every else ["group", "role", "state"]
-    for _, part in moment.servers.group_by(keys, maintain_order=True):
-        state = part["state"][0]
+    for _, members in moment.servers.group_by(keys, maintain_order=True):
+        state = members["state"][0]
         cells = [
-            folded(part["server"].to_list()),
+            folded(members["server"].to_list()),
             state,
-            f"{len(part):,}",
-            *(f"{part[name].sum():,}" for name in ("jobs", "workers", "ps")),
-            *(_used(moment, part, resource) for resource in resources),
+            f"{len(members):,}",
+            *(f"{members[name].sum():,}" for name in ("jobs", "workers", "ps")),
+            *(_used(moment, members, resource) for resource in resources),
         ]
         table.add_row(*(SafeText(cell, _STYLES[state]) for cell in cells))
     return table

@@ -1,4 +1,4 @@
-"""``shadowprice audit``: try out what a policy promises its tenants."""
+"""``shadowprice audit``: test a policy's guarantees to its tenants."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def truthfulness(
     kinds.add_column("gained", justify="right")
     for kind in dict.fromkeys(kind for result in results for kind in result.gained):
         pairs = [result.gained[kind] for result in results if kind in result.gained]
-        kinds.add_row(kind, f"{sum(t for _, t in pairs):,}", f"{sum(w for w, _ in pairs):,}")
+        kinds.add_row(
+            kind, f"{sum(tried for _, tried in pairs):,}", f"{sum(gained for gained, _ in pairs):,}"
+        )
     stdout().print(kinds)
 
 

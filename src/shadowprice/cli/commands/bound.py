@@ -1,4 +1,4 @@
-"""``shadowprice bound``: how much any schedule could earn, and one that comes close."""
+"""``shadowprice bound``: a bound on what any schedule earns, and a schedule close to it."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def bound(
     if prices is not None:
         check_place(prices)
     scenario = workload.scenario(seed, quiet=quiet)
-    # Loads the compiler, which a wrong file is not to wait for.
+    # Loads the compiler: first report problems in the input.
     from shadowprice.certificate.certify import certify
     from shadowprice.simulator.starts import starts
 
     mention_compiling(quiet)
     with stop_sign() as stop, bound_progress(quiet) as report:
-        found = certify(
+        certificate = certify(
             scenario.cluster,
             scenario.jobs,
             scenario.until,
@@ -113,20 +113,20 @@ def bound(
             seed=seed,
         )
     if prices is not None:
-        write_prices(found, scenario.cluster, prices)
+        write_prices(certificate, scenario.cluster, prices)
     if output is Output.JSON:
-        print_json(found.record())
+        print_json(certificate.record())
         return
-    stdout().print(_table(found, distance))
+    stdout().print(_table(certificate, distance))
     if prices is not None:
         stdout().print(f"prices are in {prices}", soft_wrap=True, markup=False)
 
 
 def _distance(text: str) -> float:
-    """Return a distance given as 1% or 0.01."""
-    number = text.strip().removesuffix("%")
+    """Parse a relative gap such as 1% or 0.01."""
+    digits = text.strip().removesuffix("%")
     try:
-        value = float(number) / (100 if text.strip().endswith("%") else 1)
+        value = float(digits) / (100 if text.strip().endswith("%") else 1)
     except ValueError as error:
         raise InputError(Fault("--gap", f"{text!r} is no number", "write 1% or 0.01")) from error
     if not 0 <= value < 1:
@@ -136,28 +136,28 @@ def _distance(text: str) -> float:
 
 @contextmanager
 def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | None]:
-    """Show bound, best and gap as they improve, on a terminal only."""
+    """Show bound, best schedule and gap on a terminal; yield None otherwise."""
     console = stderr()
     if quiet or not console.is_terminal:
         yield None
         return
-    began = time.perf_counter()
+    start = time.perf_counter()
     with console.status("bound: looking for prices") as line:
 
         def report(bound: float, best: float) -> None:
             gap = f", best {best:,.2f}, gap {1 - best / bound:.1%}" if best and bound else ""
-            line.update(f"bound {bound:,.2f}{gap}, {time.perf_counter() - began:.0f} s")
+            line.update(f"bound {bound:,.2f}{gap}, {time.perf_counter() - start:.0f} s")
 
         yield report
 
 
 def check_place(path: Path) -> None:
-    """Check that prices can be written to a place before any time is spent on them.
+    """Check that a price file can be written, before the search starts.
 
     Raises
     ------
     InputError
-        If it cannot be written, or something is there that is no file of prices.
+        If the path can't be written, or holds a file that isn't a price file.
     """
     from shadowprice.policies.pricing.posted import FORMAT
     from shadowprice.results.target import check_file
@@ -166,11 +166,11 @@ def check_place(path: Path) -> None:
 
 
 def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
-    """Write the prices of a certificate, whole or not at all."""
+    """Write the prices of a certificate to a file atomically."""
     from shadowprice.results.target import whole_file
 
-    with whole_file(path) as part:
-        part.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")
 
 
 def _table(found: Certificate, gap: float) -> Table:

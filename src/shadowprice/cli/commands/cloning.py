@@ -32,7 +32,7 @@ app = typer.Typer(
 
 
 class MethodName(StrEnum):
-    """How the copies are found."""
+    """Solver of the number of copies."""
 
     EXACT = "exact"
     CLOSED_FORM = "closed-form"
@@ -40,7 +40,7 @@ class MethodName(StrEnum):
 
 
 class ConstraintName(StrEnum):
-    """How the deadline is held."""
+    """Form of the deadline constraint."""
 
     EXACT = "exact"
     RELAXED = "relaxed"
@@ -166,14 +166,15 @@ def waves(
         content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
         spread=spread, most=copies,
     )  # fmt: skip
-    found = {
-        one.value: run(
-            drawn, content.machines, WaveRule(one, copies=copies, machine_price=machine_price)
+    results = {
+        item.value: run(
+            drawn, content.machines, WaveRule(item, copies=copies, machine_price=machine_price)
         )
-        for one in rules
+        for item in rules
     }
     records = [
-        _waves_record(name, one, content.deadline, content.machines) for name, one in found.items()
+        _waves_record(name, item, content.deadline, content.machines)
+        for name, item in results.items()
     ]
     if output is Output.JSON:
         print_json(
@@ -189,13 +190,13 @@ def _rules(text: str) -> list[Rule]:
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.core.wording import closest
 
-    known = [one.value for one in Rule]
+    known = [rule.value for rule in Rule]
     rules = []
     for name in dict.fromkeys(part.strip() for part in text.split(",")):
         if name not in known:
             close = closest(name, known)
-            mend = f"did you mean {close!r}?" if close else f"write one of {', '.join(known)}"
-            raise InputError(Fault("--rule", f"no rule is called {name!r}", mend))
+            hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(known)}"
+            raise InputError(Fault("--rule", f"no rule is called {name!r}", hint))
         rules.append(Rule(name))
     return rules
 
@@ -231,12 +232,12 @@ def _print_waves(records: list[dict[str, Any]], deadline: float) -> None:
     )  # fmt: skip
     for name in names:
         table.add_column(name, justify="left" if name == "rule" else "right")
-    for one in records:
+    for record in records:
         table.add_row(
-            one["rule"], format_seconds(one["mean_flowtime"]),
-            format_seconds(one["median_flowtime"]), format_seconds(one["p99_flowtime"]),
-            f"{one['late_jobs']:.1%}", format_seconds(one["machine_time_per_job"]),
-            f"{one['wasted_share']:.1%}", f"{one['copies_per_task']:.2f}",
+            record["rule"], format_seconds(record["mean_flowtime"]),
+            format_seconds(record["median_flowtime"]), format_seconds(record["p99_flowtime"]),
+            f"{record['late_jobs']:.1%}", format_seconds(record["machine_time_per_job"]),
+            f"{record['wasted_share']:.1%}", f"{record['copies_per_task']:.2f}",
         )  # fmt: skip
     stdout().print(table)
 
@@ -370,7 +371,7 @@ def _print_solution(problem: CloningProblem, solution: Solution) -> None:
 
 
 def _levels(copies: list[int]) -> str:
-    """Write ``16 x 2, 4 x 1`` for a group whose tasks differ."""
+    """Format the copies of a group's tasks, such as ``16 x 2, 4 x 1``."""
     counts = {level: copies.count(level) for level in sorted(set(copies), reverse=True)}
     if len(counts) == 1:
         return str(copies[0])

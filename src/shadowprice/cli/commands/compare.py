@@ -132,13 +132,13 @@ def compare(
     again = seeds_from(seed, seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
-    # A wrong parameter is to wait neither for the compiler nor for the runs before its own.
+    # Report invalid parameters before compiling and before the first run.
     for choice in chosen:
         choice.parameters()
     mention_compiling(quiet)
-    # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
-    place = PendingDirectory(out, is_comparison) if out is not None else nullcontext()
-    with stop_sign() as stop, place as pending, ExitStack() as resources:
+    # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
+    directory = PendingDirectory(out, is_comparison) if out is not None else nullcontext()
+    with stop_sign() as stop, directory as pending, ExitStack() as resources:
         certificate = _certificate(scenario, proving, stop, quiet) if bound else None
 
         def keep(run: Run) -> None:
@@ -146,7 +146,7 @@ def compare(
                 run.info["bound"] = {
                     name: value
                     for name, value in certificate.record().items()
-                    if name not in {"best", "gap"}  # no schedule was looked for
+                    if name not in {"best", "gap"}  # the certificate was computed without schedules
                 }
             if advice and not run.info["partial"]:
                 run = _advised(run, scenario, chosen, advising, stop, quiet)
@@ -162,10 +162,10 @@ def compare(
             runs, more, stopped = _here(scenario, source, chosen, again, stop, keep, quiet)
         if again and stopped is None:
             trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
-        told = None if trials is None else trials.record()
+        record = None if trials is None else trials.record()
         if pending is not None:
             with told_anyway(lambda: _print(runs, trials, output)):
-                keep_comparison(runs, pending.path, told)
+                keep_comparison(runs, pending.path, record)
                 pending.commit()
     _print(runs, trials, output)
     if output is not Output.JSON:
@@ -184,16 +184,16 @@ def _advised(
     stop: StopSign,
     quiet: bool,
 ) -> Run:
-    """Return a run with advice on the jobs that it refused."""
+    """Return the run with advice on its refused jobs."""
     from shadowprice.simulator.advice import with_advice
 
-    of = next(one for one in choices if one.label == run.policy)
-    with progress_bar(f"advice on refused, {of.label}", quiet) as progress:
-        return with_advice(run, scenario, of, seconds=seconds, progress=progress, stop=stop)
+    choice = next(item for item in choices if item.label == run.policy)
+    with progress_bar(f"advice on refused, {choice.label}", quiet) as progress:
+        return with_advice(run, scenario, choice, seconds=seconds, progress=progress, stop=stop)
 
 
 def _check_out(out: Path | None, advice: bool) -> None:
-    """Refuse a place for results before a trace of a million rows is read for them."""
+    """Refuse an invalid output directory before a large trace is read."""
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.comparison import is_comparison
     from shadowprice.results.directory import check_directory
@@ -206,12 +206,15 @@ def _check_out(out: Path | None, advice: bool) -> None:
 
 @contextmanager
 def _restored_signals() -> Iterator[None]:
-    """Let Ctrl-C end what waits for others: there is no run here that could end early."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Restore the default SIGINT handler during a block.
+
+    Runs on Ray can't be stopped early, so Ctrl-C has to end the wait for them.
+    """
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 def _here(
@@ -223,7 +226,7 @@ def _here(
     keep: Callable[[Run], None],
     quiet: bool,
 ) -> tuple[list[Run], list[Measured], Run | None]:
-    """Run everything here; also return the run that was stopped, if one was."""
+    """Run everything in this process; the third result is the interrupted run, or None."""
     from shadowprice.simulator.trials import further_seeds, run_all
 
     def bar(label: str) -> AbstractContextManager[RunProgress | None]:
@@ -245,7 +248,10 @@ def _on_ray(
     resources: ExitStack,
     quiet: bool,
 ) -> tuple[list[Run], list[Measured]]:
-    """Spread all runs over a Ray cluster; with --out, what is done is kept until all is."""
+    """Spread all runs over a Ray cluster.
+
+    With ``out``, completed runs are kept beside it until all are done.
+    """
     from tempfile import TemporaryDirectory
 
     from shadowprice.experiments.comparing import compare_spread, kept_comparison
@@ -262,7 +268,7 @@ def _on_ray(
         spread: Spread = on_ray if kept is None else kept
         folder = Path(resources.enter_context(TemporaryDirectory()))
         try:
-            found = compare_spread(spread, scenarios, choices, folder, progress=bar)
+            results = compare_spread(spread, scenarios, choices, folder, progress=bar)
         except KeyboardInterrupt:
             if out is not None:
                 stderr().print(
@@ -272,7 +278,7 @@ def _on_ray(
             raise
         if kept is not None:
             resources.callback(kept.remove)
-    return found
+    return results
 
 
 def _print(runs: list[Run], trials: Trials | None, output: Output) -> None:
@@ -295,7 +301,7 @@ def _print(runs: list[Run], trials: Trials | None, output: Output) -> None:
 
 
 def _certificate(scenario: Scenario, seconds: float, stop: StopSign, quiet: bool) -> Certificate:
-    """Bound what any schedule of the workload earns; no schedule is looked for."""
+    """Compute the bound on what any schedule earns, without searching for a schedule."""
     from shadowprice.certificate.certify import certify
     from shadowprice.cli.commands.bound import bound_progress
 

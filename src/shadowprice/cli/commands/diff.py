@@ -1,4 +1,4 @@
-"""``shadowprice diff``: which jobs fared differently in two runs, and why."""
+"""``shadowprice diff``: jobs with different results in two runs, and the reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shadowprice.results.difference import Difference
 
 MOST = 20
-"""Jobs shown unless more are asked for."""
+"""Default limit of jobs shown."""
 
 
 def diff(
@@ -37,16 +37,16 @@ def diff(
     from shadowprice.results.difference import difference
     from shadowprice.results.files import read_run
 
-    found = difference(read_run(first), read_run(second))
+    result = difference(read_run(first), read_run(second))
     if output is Listing.JSON:
-        print_json(found.record())
+        print_json(result.record())
         return
-    for remark in found.remarks:
+    for remark in result.remarks:
         stderr().print(f"note: {remark}", soft_wrap=True, markup=False)
     if output is Listing.CSV:
-        typer.echo(found.jobs.write_csv(), nl=False)
+        typer.echo(result.jobs.write_csv(), nl=False)
         return
-    _print(found, limit)
+    _print(result, limit)
 
 
 def _print(found: Difference, limit: int) -> None:

@@ -89,7 +89,7 @@ def experiment(
 
     shadowprice experiment testbed --executor kubernetes --executor-set image=registry/train:1
     """
-    # Experiments pull in polars and numba: the command's help must not wait for them.
+    # Experiments import polars and numba, which would delay the command's help.
     from rich.console import Console
     from rich.table import Table
 
@@ -119,38 +119,41 @@ def experiment(
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
     made: list[_Made] = []
-    places = {one.name: folder / one.name if name == ALL else folder for one in chosen}
-    for place in places.values():  # of all, before the first: the last may be days away
-        check_directory(place, is_experiment)
-    check_drawing()  # or none of them could be made
+    directories = {entry.name: folder / entry.name if name == ALL else folder for entry in chosen}
+    for directory in directories.values():  # before the first starts: a run can take days
+        check_directory(directory, is_experiment)
+    check_drawing()  # every experiment needs it
     with OnRay(on) if on else nullcontext(InTurn()) as spread:
-        for one in chosen:
-            target = places[one.name]
+        for entry in chosen:
+            target = directories[entry.name]
             settings = partial(Settings, quick, seed, spread=spread, where=where)
             if name != ALL:
-                _make(one, target, settings, errors, keep=False)
+                _make(entry, target, settings, errors, keep=False)
             else:
-                made.append(_attempt(one, target, settings, errors))
+                made.append(_attempt(entry, target, settings, errors))
                 if made[-1].why:
-                    errors.print(f"{one.name} {made[-1]}", soft_wrap=True, markup=False)
+                    errors.print(f"{entry.name} {made[-1]}", soft_wrap=True, markup=False)
                     continue
-            figure = target / f"{one.name}.png"
-            Console().print(f"{one.title} ({one.source})\n[bold]{figure}[/bold]", soft_wrap=True)
+            figure = target / f"{entry.name}.png"
+            Console().print(
+                f"{entry.title} ({entry.source})\n[bold]{figure}[/bold]",
+                soft_wrap=True,
+            )
     if name == ALL:
         Console().print(_table(made))
-        left = [row for row in made if row.why]
-        for row in left:
+        incomplete = [row for row in made if row.why]
+        for row in incomplete:
             Console().print(f"{row.name} {row}", soft_wrap=True, markup=False)
-        if any(row.outcome == FAILED for row in left):
-            raise typer.Exit(1)  # what others did is kept: the same command makes what failed only
-        # Until here, so that what is cut off makes no experiment again that was done.
-        for target in places.values():
+        if any(row.outcome == FAILED for row in incomplete):
+            raise typer.Exit(1)  # keep finished runs: the same command only repeats failures
+        # Only now: an interrupted command must not repeat finished experiments.
+        for target in directories.values():
             forget_runs(target)
 
 
 @dataclass(frozen=True)
 class _Made:
-    """What became of one experiment of all."""
+    """Result of one experiment of ``all``."""
 
     name: str
     outcome: str
@@ -163,34 +166,36 @@ class _Made:
 
 
 def _attempt(one: Experiment, out: Path, chosen: Callable[..., Settings], errors: Console) -> _Made:
-    """Make one of all, and say what became of it."""
+    """Run one experiment of ``all``; record a failure instead of raising it."""
     from shadowprice.experiments.framework import UnavailableError
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     try:
         took, times = _make(one, out, chosen, errors, keep=True)
     except (MissingExtraError, UnavailableError) as error:
         outcome, why = SKIPPED, str(error)
     except ShadowpriceError as error:
         outcome, why = FAILED, str(error)
-    except Exception as error:  # of whatever: the others are still to be made
+    except Exception as error:  # any failure: the remaining experiments must still run
         outcome, why = FAILED, f"{type(error).__name__}: {error}"
     else:
         return _Made(one.name, RAN, took, times)
-    return _Made(one.name, outcome, time.perf_counter() - began, None, why)
+    return _Made(one.name, outcome, time.perf_counter() - start, None, why)
 
 
 def _check_executor(name: str, executor: str) -> None:
-    """Refuse an executor that does not run the jobs of an experiment."""
+    """Refuse an executor that can't run the jobs of an experiment."""
     from shadowprice.experiments.framework import experiments
 
-    able = {one.name: one.executors for one in experiments().values() if one.executors}
-    if name not in able:
-        said = f"the jobs of {name!r} run on no executor"
-        raise InputError(Fault("--executor", said, f"name {' or '.join(able)}, or leave it out"))
-    if executor not in able[name]:
-        said = f"the jobs of {name!r} do not run on {executor!r}"
-        raise InputError(Fault("--executor", said, f"name {' or '.join(able[name])}"))
+    by_name = {item.name: item.executors for item in experiments().values() if item.executors}
+    if name not in by_name:
+        message = f"the jobs of {name!r} run on no executor"
+        raise InputError(
+            Fault("--executor", message, f"name {' or '.join(by_name)}, or leave it out")
+        )
+    if executor not in by_name[name]:
+        message = f"the jobs of {name!r} do not run on {executor!r}"
+        raise InputError(Fault("--executor", message, f"name {' or '.join(by_name[name])}"))
 
 
 def _make(
@@ -201,10 +206,13 @@ def _make(
     *,
     keep: bool,
 ) -> tuple[float, Times]:
-    """Run one, and return how long it took here and in all."""
+    """Run one experiment and return its wall time and the times of its runs.
+
+    On Ctrl-C, print where finished runs are kept.
+    """
     from shadowprice.experiments.framework import kept_beside, run_experiment
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with _bar(experiment.name, errors) as progress:
         settings = chosen(progress=progress)
         try:
@@ -216,7 +224,7 @@ def _make(
                     soft_wrap=True,
                 )
             raise
-    return time.perf_counter() - began, settings.times
+    return time.perf_counter() - start, settings.times
 
 
 @contextmanager
@@ -234,27 +242,29 @@ def _bar(name: str, errors: Console) -> Iterator[Progress]:
 
 
 def _table(made: list[_Made]) -> object:
-    """Return what became of everything, how long it took, and would on two cores and on 64."""
+    """Return a table of results and times, with predictions for 2 and 64 cores."""
     from rich.table import Table
 
     table = Table(title="Seconds", title_justify="left")
     headings = ("experiment", "", "runs", "CPU", "took here", "on 2 cores", "on 64 cores")
-    for at, heading in enumerate(headings):
-        # Names are kept whole, on 80 columns too: headings break instead.
-        table.add_column(heading, justify="left" if at < 2 else "right", no_wrap=at == 0)
+    for index, heading in enumerate(headings):
+        # On 80 columns, break headings instead of names.
+        table.add_column(heading, justify="left" if index < 2 else "right", no_wrap=index == 0)
     total = [0.0] * 5
-    for one in made:
-        times = one.times
+    for result in made:
+        times = result.times
         if times is None:
-            total[2] += one.took
-            table.add_row(one.name, one.outcome, "", "", f"{one.took:.1f}")
+            total[2] += result.took
+            table.add_row(result.name, result.outcome, "", "", f"{result.took:.1f}")
             continue
-        worked = sum(times.runs) + times.rest
-        row = (len(times.runs), worked, one.took, times.on(2), times.on(64))
-        total = [before + value for before, value in zip(total, row, strict=True)]
-        table.add_row(one.name, one.outcome, f"{row[0]}", *(f"{value:.1f}" for value in row[1:]))
+        cpu_seconds = sum(times.runs) + times.rest
+        row = (len(times.runs), cpu_seconds, result.took, times.on(2), times.on(64))
+        total = [subtotal + value for subtotal, value in zip(total, row, strict=True)]
+        table.add_row(
+            result.name, result.outcome, f"{row[0]}", *(f"{value:.1f}" for value in row[1:])
+        )
     table.add_section()
-    ran = sum(one.outcome == RAN for one in made)
+    ran = sum(result.outcome == RAN for result in made)
     table.add_row(
         "all", f"{ran}/{len(made)}", f"{total[0]:.0f}", *(f"{value:.1f}" for value in total[1:])
     )

@@ -1,4 +1,4 @@
-"""``shadowprice explain``: one job's story."""
+"""``shadowprice explain``: the history of one job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shadowprice.results.story import Story
 
 MOST_STAYS = 12
-"""Placements shown of a plan or a run."""
+"""Limit of placements shown of a plan or a run."""
 
 
 def explain(
@@ -75,7 +75,7 @@ def explain(
 
 
 def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -> None:
-    """Tell the story of a job of the live service."""
+    """Print the history of a job of the live service."""
     from shadowprice.cli.commands.submit import print_job
     from shadowprice.cli.live import connected, when
     from shadowprice.core.errors import Fault, InputError
@@ -91,19 +91,19 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
             events, lines, omitted = listed, [event.line for event in listed], None
     if output is Output.JSON:
         gap = None if omitted is None else omitted.record
-        told_events = [event.record for event in events]
-        print_json({**story.record, "events": told_events, "lines": lines, "omitted": gap})
+        event_records = [event.record for event in events]
+        print_json({**story.record, "events": event_records, "lines": lines, "omitted": gap})
         return
-    print_job(story.job, log=False)  # its end has these lines
+    print_job(story.job, log=False)  # the last event has the log lines
     console = stdout()
     console.print()
     for event, line in zip(events, lines, strict=True):
-        told = line.partition("  ")[2]  # the service writes UTC; a person reads the clock here
-        why = event.data.get("reason")
-        told, *log = _with_log(told, why if isinstance(why, str) else "")
-        console.print(f"{when(event.at):<9} {told}", soft_wrap=True, markup=False)
-        for one in log:
-            console.print(f"{'':<9} | {one}", soft_wrap=True, markup=False)
+        text = line.partition("  ")[2]  # replace the service's UTC timestamp by local time
+        reason = event.data.get("reason")
+        text, *log = _with_log(text, reason if isinstance(reason, str) else "")
+        console.print(f"{when(event.at):<9} {text}", soft_wrap=True, markup=False)
+        for log_line in log:
+            console.print(f"{'':<9} | {log_line}", soft_wrap=True, markup=False)
         if omitted is not None and event.id == omitted.after:
             between = f"... {omitted.events:,} more (--full shows them)"
             console.print(f"{'':<9} {between}", soft_wrap=True, markup=False)
@@ -113,7 +113,7 @@ def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -
 
 
 def _with_log(told: str, why: str) -> list[str]:
-    """Return a line of a story and, each below it, the lines of a log that it ends in."""
+    """Split the lines of a log from the end of an event's text, and return all lines."""
     below = lines_below(why)
     joined = f"{first_line(why)} | {' | '.join(line.strip() for line in below)}"
     if not below or not told.endswith(escaped(joined)):
@@ -122,7 +122,10 @@ def _with_log(told: str, why: str) -> list[str]:
 
 
 def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None, str]:
-    """Return advice on a refused job, or why there is none; an empty text where none is due."""
+    """Return advice on a refused job, else a note that says why there is none.
+
+    The note is empty if the job needs no advice or the user declined it.
+    """
     from shadowprice.cli.commands.advising import (
         PATIENCE,
         counsel_on,
@@ -136,10 +139,10 @@ def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None
 
     if asked is False or not wanted(story):
         return None, ""
-    kept = read_advice(run).get(story.job["job"])
-    if kept is not None:
-        return kept, ""
-    # A run directory of somebody else may name any file: only a user who asks has it executed.
+    stored = read_advice(run).get(story.job["job"])
+    if stored is not None:
+        return stored, ""
+    # A foreign run directory may name any file, so execute it only on the user's request.
     if asked is None and executes_files(story.info):
         return None, "--advice works it out by running again, with the files that the run used"
     seconds = expected_seconds(story)
@@ -167,8 +170,8 @@ def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str)
         lines += [("", ""), *counsel_lines(counsel)]
     elif remark:
         lines += [("", ""), ("would do", remark)]
-    if told := guarantee_text(story.info):
-        lines += [("", ""), ("guarantee", told)]
+    if guarantee := guarantee_text(story.info):
+        lines += [("", ""), ("guarantee", guarantee)]
     group = _facts(lines)
     subtitle = f"under {story.info['policy']}"
     if story.info["partial"]:
@@ -207,5 +210,5 @@ def _verdict(job: dict[str, Any]) -> tuple[str, str]:
             return "green", "finished"
         return ("green", "finished in time") if late <= 0 else ("yellow", "finished late")
     colour = "red" if outcome in {"refused", "dropped"} else "yellow"
-    words = {"running": "still running", "waiting": "still waiting"}
-    return colour, words.get(outcome, outcome)
+    labels = {"running": "still running", "waiting": "still waiting"}
+    return colour, labels.get(outcome, outcome)

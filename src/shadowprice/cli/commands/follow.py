@@ -1,4 +1,4 @@
-"""``shadowprice logs``, ``events``, ``top``: what happens in the live service, as it happens."""
+"""``shadowprice logs``, ``events``, ``top``: live output of the service."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def logs(
     start = 0 if whole else None
     with connected(server) as client:
         client.job(job)
-        client.retry = FAILOVER if follow else 0.0  # it was there: it comes back
+        client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
         if follow and generation is None:
             for piece in client.follow_logs(job, process=process, start=start):
                 _write(piece.text)
@@ -64,7 +64,7 @@ def logs(
 
 
 def _write(text: str) -> None:
-    # A program's output is shown as it is, except what would command the terminal.
+    # Print the output unchanged, except for sequences that control the terminal.
     sys.stdout.write(escaped(text, lines=True) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
@@ -86,7 +86,7 @@ def events(
 
     shadowprice events --after 0 -o json | head -100
     """
-    seen = 0
+    printed = 0
     with connected(server) as client:
         for event in client.events(after):
             if event.id is None or (job is not None and event.job != job):
@@ -95,21 +95,21 @@ def events(
                 line = json_safe(json.dumps(event.record, ensure_ascii=False))
             else:
                 rest = {key: value for key, value in event.data.items() if value is not None}
-                what = f"{event.job}  " if event.job else ""
-                line = f"{when(event.at):<9} {event.kind:<10} {what}{_told(rest)}".rstrip()
+                subject = f"{event.job}  " if event.job else ""
+                line = f"{when(event.at):<9} {event.kind:<10} {subject}{_told(rest)}".rstrip()
             print(escaped(line) if output is Output.TABLE else line, flush=True)
-            seen += 1
-            if count is not None and seen >= count:
+            printed += 1
+            if count is not None and printed >= count:
                 return
 
 
 def _told(data: dict[str, Any]) -> str:
     reason = data.pop("reason", None)
-    words = [f"{key}={_word(value)}" for key, value in data.items()]
+    parts = [f"{key}={_word(value)}" for key, value in data.items()]
     if reason:
-        why = reason.get("message", "") if isinstance(reason, dict) else reason
-        words.append(one_line(str(why)))
-    return " ".join(words)
+        message = reason.get("message", "") if isinstance(reason, dict) else reason
+        parts.append(one_line(str(message)))
+    return " ".join(parts)
 
 
 def _word(value: object) -> str:
@@ -139,11 +139,11 @@ def top(
         if output is Output.JSON:
             from shadowprice.cli.commands.queue import OPEN
 
-            told, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
+            service, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
             record = {
-                "service": told.record,
+                "service": service.record,
                 "jobs": [job.record for job in jobs],
-                "servers": [one.record for one in servers],
+                "servers": [server_record.record for server_record in servers],
             }
             print_json(record)
             return
@@ -151,7 +151,7 @@ def top(
             console.print(_screen(client, 1_000))
             return
         with Live(_screen(client, console.height), console=console, screen=True) as live:
-            client.retry = FAILOVER  # it was there: it comes back
+            client.retry = FAILOVER  # the service answered before: wait for it
             while True:
                 time.sleep(interval)
                 live.update(_screen(client, console.height), refresh=True)
@@ -165,20 +165,20 @@ def _screen(client: Client, height: int) -> RenderableType:
     from shadowprice.cli.commands.queue import COLUMNS, rows_of
     from shadowprice.cli.console import SafeText
 
-    told, servers = client.service(), client.servers()
-    most = max(3, height - 6)
-    running = list(islice(client.jobs("running", "resizing"), most))
-    left = max(2, most - len(running))
-    waiting = list(islice(client.jobs("admitted", "standby", "pending"), left))
-    busy = sum(bool(one.jobs) for one in servers)
-    away = sum(one.state != "up" for one in servers)
+    service, servers = client.service(), client.servers()
+    limit = max(3, height - 6)
+    running = list(islice(client.jobs("running", "resizing"), limit))
+    remaining = max(2, limit - len(running))
+    waiting = list(islice(client.jobs("admitted", "standby", "pending"), remaining))
+    busy = sum(bool(server.jobs) for server in servers)
+    unavailable = sum(server.state != "up" for server in servers)
     head = (
-        f"{client.address.url}  policy {told.policy}  slot "
-        f"{'-' if told.slot is None else told.slot} of {told.slot_seconds:g} s  "
-        f"servers {busy} busy, {len(servers) - busy - away} idle, {away} away  "
+        f"{client.address.url}  policy {service.policy}  slot "
+        f"{'-' if service.slot is None else service.slot} of {service.slot_seconds:g} s  "
+        f"servers {busy} busy, {len(servers) - busy - unavailable} idle, {unavailable} away  "
         f"{datetime.now(UTC).astimezone():%H:%M:%S}"
     )
     rows = rows_of([*running, *waiting], datetime.now(UTC))
-    table = tabled(COLUMNS, rows[:most], right=["TIME", "WORKERS", "PS", "DONE"])
+    table = tabled(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
     foot = SafeText("" if rows else "nothing runs, nothing waits", "dim")
     return Group(SafeText(head, "bold"), table, foot)

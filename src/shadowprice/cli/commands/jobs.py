@@ -1,4 +1,4 @@
-"""``shadowprice jobs``: the jobs of a run, chosen and sorted."""
+"""``shadowprice jobs``: filter and sort the jobs of a run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 WHICH, HOW = "Which jobs", "How they are listed"
 MOST = 50
-"""Jobs in a table unless more are asked for."""
+"""Default limit of jobs in a table."""
 FIRST_LEFT_OUT: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
-"""Columns that a narrow terminal does without, the first one first."""
+"""Columns that a narrow terminal omits, in this order."""
 _WIDEST: Final = 10_000
-"""Columns of a terminal on which a table takes what it needs."""
+"""Terminal width at which a table isn't constrained, in columns."""
 
 
 def _patterns(flag: str, what: str, column: str) -> Any:
@@ -121,8 +121,8 @@ def jobs(
         completed=span("--completed", completed),
         late=late,
     ).apply(table)
-    asked = [*dict.fromkeys(_listed(columns))]  # once each, however often they are named
-    names = columns_of(table, asked or [c for c in SHOWN if c in table.columns])
+    requested = [*dict.fromkeys(_listed(columns))]  # remove duplicates
+    names = columns_of(table, requested or [c for c in SHOWN if c in table.columns])
     rows = ordered(chosen, _listed(sort))
     if limit is None and output is Listing.TABLE:
         limit = MOST
@@ -133,7 +133,7 @@ def jobs(
         print_json(shown.to_dicts())
     else:
         if len(shown) or not len(rows):
-            _print(shown, () if asked else FIRST_LEFT_OUT)
+            _print(shown, () if requested else FIRST_LEFT_OUT)
         if len(shown) < len(rows):
             stderr().print(
                 f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all", soft_wrap=True
@@ -145,27 +145,28 @@ def _listed(text: str | None) -> list[str]:
 
 
 def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
-    """Print jobs as a table, on a narrow terminal without some columns that may be spared."""
+    """Print jobs as a table; omit columns of ``spared`` until it fits the terminal."""
     if frame.is_empty():
         stderr().print("no job of this run is like that", soft_wrap=True)
         return
     console = stdout()
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
-    unbound = console.options.update_width(_WIDEST)
-    left_out: list[str] = []
+    unconstrained = console.options.update_width(_WIDEST)
+    omitted: list[str] = []
     table = _table(frame.select(names))
     for name in spared:
-        if console.measure(table, options=unbound).maximum <= console.width:
+        if console.measure(table, options=unconstrained).maximum <= console.width:
             break
         if name in names:
             names.remove(name)
-            left_out.append(name)
+            omitted.append(name)
             table = _table(frame.select(names))
     console.print(table)
-    if left_out:
-        told = ", ".join(sorted(left_out, key=frame.columns.index))
+    if omitted:
+        omitted_names = ", ".join(sorted(omitted, key=frame.columns.index))
         stderr().print(
-            f"no room for {told}; a wider terminal, --columns or -o csv has them", soft_wrap=True
+            f"no room for {omitted_names}; a wider terminal, --columns or -o csv has them",
+            soft_wrap=True,
         )
 
 

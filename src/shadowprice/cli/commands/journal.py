@@ -39,11 +39,11 @@ def journal(
     """
     from shadowprice.results.files import JOURNAL
 
-    told = _read(path / JOURNAL if path.is_dir() else path, check=check, events=events)
+    summary = _read(path / JOURNAL if path.is_dir() else path, check=check, events=events)
     if output is Output.JSON:
-        print_json(told)
+        print_json(summary)
         return
-    for line in _lines(told):
+    for line in _lines(summary):
         stdout().print(line, soft_wrap=True, markup=False, highlight=False)
 
 

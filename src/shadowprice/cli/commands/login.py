@@ -1,4 +1,4 @@
-"""``shadowprice login``: which services there are, and with which token."""
+"""``shadowprice login`` and ``tokens``: known services and their tokens."""
 
 from __future__ import annotations
 
@@ -50,41 +50,41 @@ def login(
     """
     from shadowprice.client.servers import Address, Servers, checked_token, checked_url, home
 
-    kept = Servers.load()
+    saved = Servers.load()
     if server is None:
-        _list(kept, output)
+        _list(saved, output)
         return
     if remove:
-        if server not in kept.known:
+        if server not in saved.known:
             raise InputError(Fault(server, "is not kept", "see shadowprice login"))
-        del kept.known[server]
-        kept.chosen = next(iter(kept.known), None) if kept.chosen == server else kept.chosen
-        kept.save()
+        del saved.known[server]
+        saved.chosen = next(iter(saved.known), None) if saved.chosen == server else saved.chosen
+        saved.save()
         return
     line = None
-    if server in kept.known and token_file is None:
-        kept.chosen = server
+    if server in saved.known and token_file is None:
+        saved.chosen = server
     else:
-        known = kept.known.get(server)
-        url = known.url if known is not None else checked_url(server, "URL")
-        label = name or (server if known is not None else _label(url))
+        existing = saved.known.get(server)
+        url = existing.url if existing is not None else checked_url(server, "URL")
+        label = name or (server if existing is not None else _label(url))
         if any(mark in label for mark in ":./ ") and name is not None:
             raise InputError(Fault("--name", f"{label!r} looks like an address", "write lab"))
         token = checked_token(_token(token_file), str(token_file or "the token"))
         from shadowprice.client import Client
 
         with Client(Address(url, token)) as client:
-            told = client.service()  # a wrong token or address is not kept
-        kept.known[label] = Address(url, token)
-        kept.chosen = label
-        line = f"{label}: {url}, policy {told.policy}, as {told.caller.tenant or told.caller.role}"
-    kept.save()
+            info = client.service()  # raises an error if the token or address is wrong
+        saved.known[label] = Address(url, token)
+        saved.chosen = label
+        line = f"{label}: {url}, policy {info.policy}, as {info.caller.tenant or info.caller.role}"
+    saved.save()
     if output is Output.JSON:
-        _list(kept, output)
+        _list(saved, output)
         return
     if line is not None:
         stdout().print(line)
-    if server in kept.known:
+    if server in saved.known:
         stdout().print(f"{server} is the default now ({home()})", soft_wrap=True)
 
 
@@ -110,8 +110,8 @@ def _token(file: Path | None) -> str:
 
 def _list(kept: Any, output: Output) -> None:
     rows = [
-        {"name": name, "url": one.url, "default": name == kept.chosen}
-        for name, one in kept.known.items()
+        {"name": name, "url": address.url, "default": name == kept.chosen}
+        for name, address in kept.known.items()
     ]
     if output is Output.JSON:
         print_json(rows)
@@ -156,18 +156,21 @@ def tokens(
         if revoke is not None:
             client.revoke_token(revoke)
         elif operator or tenant is not None:
-            made = client.create_token(tenant, expires=expires, note=note)
+            created = client.create_token(tenant, expires=expires, note=note)
             if output is Output.JSON:
-                print_json(made.record)
+                print_json(created.record)
             else:
-                typer.echo(made.token)
+                typer.echo(created.token)
         else:
-            found = client.tokens()
+            listed = client.tokens()
             if output is Output.JSON:
-                print_json([one.record for one in found])
+                print_json([token.record for token in listed])
                 return
             now = datetime.now(UTC)
-            rows = [(one.id, one.role, one.tenant, _validity(one, now), one.note) for one in found]
+            rows = [
+                (token.id, token.role, token.tenant, _validity(token, now), token.note)
+                for token in listed
+            ]
             show(["ID", "ROLE", "TENANT", "VALID", "NOTE"], rows, right=["ID"])
 
 

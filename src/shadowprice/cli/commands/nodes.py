@@ -49,30 +49,30 @@ def nodes(
     shadowprice nodes --each
     """
     with connected(server) as client:
-        found = client.servers()
+        servers = client.servers()
     if output is Output.JSON:
-        print_json([one.record for one in found])
+        print_json([item.record for item in servers])
     elif each:
         rows = [
             (
-                one.name,
-                one.role,
-                _state(one),
-                amounts(one.capacity),
+                item.name,
+                item.role,
+                _state(item),
+                amounts(item.capacity),
                 " ".join(
-                    f"{entry.job or 'others'}({entry.workers}+{entry.ps})" for entry in one.jobs
+                    f"{entry.job or 'others'}({entry.workers}+{entry.ps})" for entry in item.jobs
                 ),
             )
-            for one in found
+            for item in servers
         ]
         show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
     else:
-        alike: dict[tuple[str, str, str], list[Server]] = {}
-        for one in found:
-            alike.setdefault((one.role, _state(one), amounts(one.capacity)), []).append(one)
+        groups: dict[tuple[str, str, str], list[Server]] = {}
+        for item in servers:
+            groups.setdefault((item.role, _state(item), amounts(item.capacity)), []).append(item)
         grouped = [
-            (role, len(members), state, capacity, short([one.name for one in members]))
-            for (role, state, capacity), members in alike.items()
+            (role, len(members), state, capacity, short([item.name for item in members]))
+            for (role, state, capacity), members in groups.items()
         ]
         show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
 
@@ -108,16 +108,23 @@ def uncordon(
 
 def _change(names: list[str], away: bool, yes: bool, server: str | None, output: Output) -> None:
     with connected(server) as client:
-        wanted = set(names)
-        busy = [one for one in client.servers() if one.name in wanted and one.jobs]
-        jobs = sum(len(one.jobs) for one in busy)
+        requested = set(names)
+        busy = [
+            server_record
+            for server_record in client.servers()
+            if server_record.name in requested and server_record.jobs
+        ]
+        jobs = sum(len(server_record.jobs) for server_record in busy)
         if away and busy and not confirmed(f"{jobs} jobs run there; drain?", yes):
             raise typer.Exit(1)
         changed = [(client.drain if away else client.uncordon)(name) for name in names]
     if output is Output.JSON:
-        print_json([one.record for one in changed])
+        print_json([server_record.record for server_record in changed])
     else:
-        show(["SERVER", "STATE"], [(one.name, _state(one)) for one in changed])
+        show(
+            ["SERVER", "STATE"],
+            [(server_record.name, _state(server_record)) for server_record in changed],
+        )
 
 
 def prices(
@@ -134,20 +141,22 @@ def prices(
     shadowprice prices --slots 24
     """
     with connected(server) as client:
-        found = client.prices(slots)
+        slot_prices = client.prices(slots)
     if output is Output.JSON:
-        print_json([one.record for one in found])
+        print_json([slot_entry.record for slot_entry in slot_prices])
         return
     columns = ["SLOT", "BEGINS"]
-    if found:
+    if slot_prices:
         columns += [
-            f"{kind} {resource}" for kind, entry in found[0].kinds.items() for resource in entry
+            f"{kind} {resource}"
+            for kind, entry in slot_prices[0].kinds.items()
+            for resource in entry
         ]
     priced = False
     rows: list[tuple[object, ...]] = []
-    for one in found:
+    for slot_entry in slot_prices:
         cells: list[str] = []
-        for entry in one.kinds.values():
+        for entry in slot_entry.kinds.values():
             for share in entry.values():
                 used = share.get("used")
                 text = "-" if used is None else f"{100 * used:.0f}%"
@@ -155,7 +164,7 @@ def prices(
                     priced = True
                     text = f"{number(share['price'])}  {text}"
                 cells.append(text)
-        rows.append((one.slot, when(one.begins), *cells))
+        rows.append((slot_entry.slot, when(slot_entry.begins), *cells))
     show(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
         stderr().print("the policy posts no prices: only what is reserved", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``shadowprice observed``: what really ran beside what a service that observes would have done."""
+"""``shadowprice observed``: actual and simulated results of a service that observes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def observed(
     shadowprice observed --days 30 --limit 0 -o json
     """
     with connected(server) as client:
-        told = client.comparison(days)
+        comparison = client.comparison(days)
         jobs = list(islice(client.compared_jobs(), limit))
     if output is Output.JSON:
-        print_json({**told.record, "compared": [job.record for job in jobs]})
+        print_json({**comparison.record, "compared": [job.record for job in jobs]})
         return
-    show(["", "WOULD HAVE", "REALLY"], _summary(told), right=["WOULD HAVE", "REALLY"])
-    for remark in _remarks(told):
+    show(["", "WOULD HAVE", "REALLY"], _summary(comparison), right=["WOULD HAVE", "REALLY"])
+    for remark in _remarks(comparison):
         stderr().print(remark, soft_wrap=True, markup=False)
     if jobs:
         stdout().print()
@@ -77,7 +77,7 @@ def _summary(told: Comparison) -> list[Sequence[object]]:
 
 
 def _remarks(told: Comparison) -> list[str]:
-    observed, strangers = told.observed, told.unmanaged_jobs.count
+    observed, unmanaged = told.observed, told.unmanaged_jobs.count
     remarks = []
     if told.last_observation is None:
         remarks.append("nothing was looked at yet: only what would have been is known")
@@ -86,9 +86,9 @@ def _remarks(told: Comparison) -> list[str]:
             f"{observed.assumed_completed} jobs ended with unknown exit status; "
             "counted as completed"
         )
-    if strangers:
+    if unmanaged:
         remarks.append(
-            f"{strangers} jobs ran without being submitted here; their utility is unknown and the "
+            f"{unmanaged} jobs ran without being submitted here; their utility is unknown and the "
             "policy did not account for them"
         )
     if told.incomplete:

@@ -86,8 +86,8 @@ def _print_one(info: PolicyInfo) -> None:
     if info.paper:
         console.print(f"described in {info.paper}", markup=False)
     if info.extension is not None:
-        place = " ".join(str(part) for part in info.extension.record().values() if part)
-        console.print(f"loaded from {place}", soft_wrap=True, markup=False)
+        origin = " ".join(str(part) for part in info.extension.record().values() if part)
+        console.print(f"loaded from {origin}", soft_wrap=True, markup=False)
     if info.details:
         console.print()
         console.print(info.details, markup=False)
@@ -123,7 +123,7 @@ def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[st
     paper: Mapping[str, object] = getattr(model, "paper_settings", {})
     for name, field in model.model_fields.items():
         if name == "preset" and not paper:
-            continue  # it changes nothing
+            continue  # presets need settings of a paper
         inner = _model_in(field.annotation)
         if inner is not None:
             yield from parameter_rows(inner, f"{prefix}{field.alias or name}.")

@@ -1,4 +1,4 @@
-"""``shadowprice profile``: how fast a command trains with how many workers, as a job file."""
+"""``shadowprice profile``: measure a command's speed by worker count; write a job file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shadowprice.training.measure.pace import StepTime
 
 MOST_PROCESSES = 1_000
-"""Workers, or servers, that are tried on one machine."""
+"""Maximum number of workers, or of parameter servers, on one machine."""
 
 Tell = Callable[[int, str, float, "StepTime | None"], None]
 
@@ -117,11 +117,11 @@ def profile(
         check_file(out, lambda head: head.startswith(HEAD))
     library = None if family is None else _library(family, families)
     limits = Limits(float(parse_span(time, "--time", "1min")), precision, steps=steps)
-    asked = Command(
+    measured = Command(
         tuple(command), str(Path.cwd()), _environment(env or []), cpu, gpu,
         float(parse_span(grace, "--grace", "30s")),
     )  # fmt: skip
-    _check_command(asked.words)
+    _check_command(measured.words)
     if not gpu and real_devices():
         stderr().print(
             "note: this machine has GPUs, and no worker is given one of its own (--gpu 1): those "
@@ -132,10 +132,10 @@ def profile(
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
         _shown(counts, quiet or output is Output.JSON) as tell,
     ):
-        points, unmeasured = asyncio.run(measure_all(Path(folder), asked, counts, limits, tell))
+        points, unmeasured = asyncio.run(measure_all(Path(folder), measured, counts, limits, tell))
     if not points:
         raise _not_measured(unmeasured)
-    findings = Findings(points, unmeasured, asked)
+    findings = Findings(points, unmeasured, measured)
     if out is not None:
         _write(out, job_file(findings, name, minibatches or 10_000, _today(), bool(minibatches)))
     if family is not None and library is not None:
@@ -145,50 +145,54 @@ def profile(
     else:
         _print(findings, out)
         if family is not None:
-            told = f"the curve of family {shown(family)} is in {families}"
-            stdout().print(told, soft_wrap=True, markup=False)
+            message = f"the curve of family {shown(family)} is in {families}"
+            stdout().print(message, soft_wrap=True, markup=False)
     if unmeasured:
         raise _not_measured(unmeasured)
 
 
 def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError:
-    """Show the ends of logs, and return an error that says what was not measured, and why."""
-    for who, why in unmeasured.items():
-        first, *lines = why.splitlines()
+    """Print the ends of logs, and return an error that lists what wasn't measured and why."""
+    for counts, reason in unmeasured.items():
+        first, *lines = reason.splitlines()
         if lines:
-            stderr().print(f"{_counted(who)}: {first}; its log ends:", soft_wrap=True, markup=False)
+            stderr().print(
+                f"{_counted(counts)}: {first}; its log ends:", soft_wrap=True, markup=False
+            )
         for line in lines:
             stderr().print(line, soft_wrap=True, markup=False)
-    told = "; ".join(f"{_counted(who)}: {why.splitlines()[0]}" for who, why in unmeasured.items())
-    return ShadowpriceError(f"not measured: {told}")
+    summary = "; ".join(
+        f"{_counted(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
+    )
+    return ShadowpriceError(f"not measured: {summary}")
 
 
 def _library(family: str, path: Path) -> Families:
-    """Return what a library holds by now, after checking that it can be written."""
+    """Return the families of a library file, after checking that it can be written."""
     from shadowprice.inputs.families import parse_families, read_families
     from shadowprice.results.target import check_file
 
-    check_file(path, lambda _: True)  # it is read in full below, and refused where it is no library
+    check_file(path, lambda _: True)  # the content is validated below
     try:
         parse_families({"families": {family: {"throughput": {1: 1.0}}}}, "--family")
     except InputError as error:
         raise InputError(
-            [Fault("--family", one.message, one.mend) for one in error.faults]
+            [Fault("--family", fault.message, fault.mend) for fault in error.faults]
         ) from error
     return read_families(path) if path.exists() else {}
 
 
 def _numbers(option: str, text: str, least: int) -> list[int]:
-    """Return the numbers of ``1,2,4``."""
-    mend = f"write numbers from {least} to {MOST_PROCESSES:,}, each once, such as 1,2,4"
+    """Parse a comma-separated list of numbers such as ``1,2,4``."""
+    hint = f"write numbers from {least} to {MOST_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InputError(Fault(option, f"{shown(text)} is no list of numbers", mend))
+        raise InputError(Fault(option, f"{shown(text)} is no list of numbers", hint))
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers) or not all(
-        least <= one <= MOST_PROCESSES for one in numbers
+        least <= number <= MOST_PROCESSES for number in numbers
     ):
-        raise InputError(Fault(option, f"{shown(text)} is out of range, or names one twice", mend))
+        raise InputError(Fault(option, f"{shown(text)} is out of range, or names one twice", hint))
     return numbers
 
 
@@ -196,16 +200,16 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     from shadowprice.core.specs import validate
     from shadowprice.core.specs.run import RunSpec
 
-    found = {}
+    variables = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise InputError(Fault("--env", f"{shown(pair)} sets nothing", "write NAME=VALUE"))
-        found[name] = value
-    _, faults = validate(RunSpec, {"command": ["x"], "env": found}, "")
+        variables[name] = value
+    _, faults = validate(RunSpec, {"command": ["x"], "env": variables}, "")
     if faults:
-        raise InputError([Fault("--env", one.message, one.mend) for one in faults])
-    return found
+        raise InputError([Fault("--env", fault.message, fault.mend) for fault in faults])
+    return variables
 
 
 def _check_command(words: tuple[str, ...]) -> None:
@@ -216,10 +220,10 @@ def _check_command(words: tuple[str, ...]) -> None:
 
     _, faults = validate(RunSpec, {"command": list(words)}, "")
     if faults:
-        raise InputError([Fault("COMMAND", one.message, one.mend) for one in faults])
+        raise InputError([Fault("COMMAND", fault.message, fault.mend) for fault in faults])
     if shutil.which(words[0]) is None:
-        mend = "write what a shell would find, such as: -- python train.py"
-        raise InputError(Fault("COMMAND", f"there is no program {shown(words[0])}", mend))
+        hint = "write what a shell would find, such as: -- python train.py"
+        raise InputError(Fault("COMMAND", f"there is no program {shown(words[0])}", hint))
 
 
 def _counted(who: tuple[int, int]) -> str:
@@ -237,13 +241,13 @@ def _today() -> str:
 def _write(path: Path, content: str) -> None:
     from shadowprice.results.target import whole_file
 
-    with whole_file(path) as part:
-        part.write_text(content, encoding="utf-8")
+    with whole_file(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
 
 
 @contextmanager
 def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
-    """Show what is measured: bars on a terminal, a line a number elsewhere."""
+    """Show the measurements: bars on a terminal, one line for each change elsewhere."""
     from shadowprice.training.measure.findings import rounded
 
     def told(what: str, step: StepTime | None) -> str:
@@ -259,7 +263,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
 
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bars:
-            tasks = [bars.add_task(_counted(who), total=1.0, start=False) for who in counts]
+            tasks = [bars.add_task(_counted(key), total=1.0, start=False) for key in counts]
 
             def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
                 bars.start_task(tasks[at])
@@ -300,7 +304,7 @@ def _table(findings: Findings) -> Table:
     headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
     for heading in headings:
         table.add_column(heading, justify="right")
-    said = dict(zip(findings.curve, findings.linear.quality.predicted, strict=True))
+    predicted = dict(zip(findings.curve, findings.linear.quality.predicted, strict=True))
     for point in findings.points:
         size = point.memory.get("worker")
         in_curve = findings.curve[point.workers] is point
@@ -311,7 +315,7 @@ def _table(findings: Findings) -> Table:
             format_seconds(point.step.seconds),
             f"{point.step.minibatches:g}",
             "-" if size is None else format_amount(size >> 20 << 20, Dimension.BYTES),
-            f"{rounded(said[point.workers]):g}" if in_curve else "",
+            f"{rounded(predicted[point.workers]):g}" if in_curve else "",
         ]
         table.add_row(*cells)
     return table

@@ -36,7 +36,7 @@ STATES = (*OPEN, "finished", "refused", "failed", "cancelled")
 
 
 def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
-    """Return jobs as squeue lists them."""
+    """Return jobs as table rows in squeue's style."""
     return [
         (
             job.name,
@@ -54,7 +54,7 @@ def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 
 
 def _where(job: Job) -> str:
-    """Return where a job runs, or why it does not."""
+    """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
         return short(job.servers)
     return f"({first_line(job.reason_text)})" if job.reason_text else ""
@@ -88,10 +88,10 @@ def queue(
     from itertools import islice
 
     states = () if state == "all" else tuple(part.strip() for part in state.split(",") if part)
-    for one in states:
-        if one not in STATES:
+    for name in states:
+        if name not in STATES:
             raise InputError(
-                Fault("--state", f"{one!r} is no state", f"one of: {', '.join(STATES)}")
+                Fault("--state", f"{name!r} is no state", f"one of: {', '.join(STATES)}")
             )
     with connected(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant), limit + 1))
@@ -207,15 +207,15 @@ def cancel(
     shadowprice cancel resnet50-a
     """
     with connected(server) as client:
-        found = [client.job(name) for name in dict.fromkeys(jobs)]
-        running = [job.name for job in found if job.state in {"running", "resizing"}]
+        named = [client.job(name) for name in dict.fromkeys(jobs)]
+        running = [job.name for job in named if job.state in {"running", "resizing"}]
         if running and not confirmed(f"Stop {', '.join(running)}?", yes):
             raise typer.Exit(1)
-        gone = [client.cancel(job.name) for job in found]
+        cancelled = [client.cancel(job.name) for job in named]
     if output is Output.JSON:
-        print_json([job.record for job in gone])
+        print_json([job.record for job in cancelled])
     else:
-        show(["NAME", "STATE"], [(job.name, job.state) for job in gone])
+        show(["NAME", "STATE"], [(job.name, job.state) for job in cancelled])
 
 
 def revise(
@@ -252,14 +252,14 @@ def revise(
 
 
 def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
-    """Return new values by key; ``utility.value`` changes one of the utility's own."""
+    """Parse changes by key; ``utility.value`` changes one key of the utility."""
     import yaml
 
     changes: dict[str, object] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for pair in words:
+        key, equals, text = pair.partition("=")
         if not equals or not key or len(text) > 10_000:
-            raise InputError(Fault("--set", f"{word!r} sets nothing", "write deadline=6h"))
+            raise InputError(Fault("--set", f"{pair!r} sets nothing", "write deadline=6h"))
         try:
             value = yaml.safe_load(text)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -268,8 +268,8 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         if not dot:
             changes[key] = value
             continue
-        before = changes.get(head, spec.get(head))
-        if not isinstance(before, dict):
+        current = changes.get(head, spec.get(head))
+        if not isinstance(current, dict):
             raise InputError(Fault(f"--set {key}", f"the job has no {head} with parts"))
-        changes[head] = {**before, inner: value}
+        changes[head] = {**current, inner: value}
     return changes

@@ -1,4 +1,4 @@
-"""``shadowprice report``: write the page of a run again."""
+"""``shadowprice report``: regenerate the page of a run."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def report(
     from shadowprice.results.target import check_file, is_page, own_page
 
     path = to or run / REPORT
-    # The page of a run, whatever version wrote it, is the run's own.
+    # The run's own page may be replaced, whatever version wrote it.
     own = path.parent.resolve() == run.resolve() and path.name == REPORT
     if own:
-        read = read_run(run)  # first: a folder that holds no run is to be told as such
+        loaded = read_run(run)  # first: report a directory without a run as such
         check_file(path, own_page)
     else:
         check_file(path, is_page)
-        read = read_run(run)
+        loaded = read_run(run)
     try:
-        write_report(read, path)
+        write_report(loaded, path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be written: {reason}")) from error

@@ -1,4 +1,4 @@
-"""``shadowprice serve`` and ``shadowprice backup``: the live service, and copies of its data."""
+"""``shadowprice serve`` and ``shadowprice backup``: the live service and its backups."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from shadowprice.core.wording import shown
 LIVE = "The live service"
 
 NEEDED = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
-"""Packages of the extra."""
+"""Packages of the service's extra."""
 
 
 class MissingServiceError(MissingExtraError):
-    """The service's libraries are not installed; the call is wrong, not the run."""
+    """The service's libraries aren't installed, so the call is wrong, not the run."""
 
     exit_code = 2
 
 
 def check_extra(where: str = "") -> None:
-    """Refuse to go on without the libraries of the service.
+    """Check that the libraries of the service are installed.
+
+    ``where`` is the data location; a database URL needs its driver too.
 
     Raises
     ------
     MissingServiceError
-        Naming the extra that brings them.
+        If a library is missing.
     """
     needed = (*NEEDED, "psycopg") if "://" in where else NEEDED
     for package in needed:
@@ -191,7 +193,7 @@ def serve(
     from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
     host, port = parse_listen(listen)
-    kept = parse_span(keep, "--keep", "365d")
+    retention = parse_span(keep, "--keep", "365d")
     named = o.policy_choice(policy, params, settings)
     choice = replace(named, settings={**named.info.live_settings, **named.settings})
     chosen = Settings(
@@ -204,7 +206,7 @@ def serve(
         executor_settings=_pairs(executor_set or []),
         address=address,
         observe=observe,
-        keep_days=float(kept) / 86_400,
+        keep_days=float(retention) / 86_400,
         token_file=token_file,
         families=families,
         users=parse_users(allow_user or []),
@@ -239,19 +241,19 @@ def serve(
 def _followed(
     trainingjobs: str | None, executor: str, address: str, *, observe: bool
 ) -> str | None:
-    """Return where the API server is whose resources become jobs, None for nowhere."""
+    """Return the location of the API server whose TrainingJobs become jobs, or None."""
     if trainingjobs is None:
         return address if executor == "kubernetes" and not observe else None
     if trainingjobs == "none":
         return None
     if observe:
-        mend = "leave it out, or leave --observe out"
-        raise InputError(Fault("--trainingjobs", "what only observes takes no jobs", mend))
+        hint = "leave it out, or leave --observe out"
+        raise InputError(Fault("--trainingjobs", "what only observes takes no jobs", hint))
     return trainingjobs
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
-    """Return what ``--executor-set`` says; the executor knows what it means."""
+    """Parse the values of ``--executor-set``; the executor validates the settings."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -285,19 +287,19 @@ def backup(
     from shadowprice.service.store.files import FILE, RESTORE, backup_file, check_copy, is_store
 
     if "://" in data:
-        mend = "use pg_dump, which copies a database while it is written"
-        raise InputError(Fault(data, "is a database of its own", mend))
+        hint = "use pg_dump, which copies a database while it is written"
+        raise InputError(Fault(data, "is a database of its own", hint))
     source = Path(data) / FILE
     if not source.is_file():
         raise InputError(Fault(data, "is no data directory of a service", f"there is no {FILE}"))
     if not is_store(source):
         message = "is no database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE}"))
-    check_copy(target)  # first: what is in the way of a file may be removed, a log must not be
+    check_copy(target)  # first: a file at the target may be replaced, a database's log must not
     check_file(target, lambda _: is_store(target))
     backup_file(source, target)
-    told: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
+    record: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
     if output is Output.JSON:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(record))
     else:
-        stdout().print(f"wrote {told['file']} ({told['bytes']:,} bytes)", soft_wrap=True)
+        stdout().print(f"wrote {record['file']} ({record['bytes']:,} bytes)", soft_wrap=True)

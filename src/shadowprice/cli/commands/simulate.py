@@ -86,16 +86,16 @@ def simulate(
     advising = float(parse_span(advice_time, "--advice-time", "1min"))
     choice = o.policy_choice(policy, params, set_)
     if out is not None:
-        check_directory(out, is_run)  # not after a trace of a million rows was read
+        check_directory(out, is_run)  # before a large trace is read
     scenario = workload.scenario(seed, params, quiet=quiet)
-    choice.parameters()  # a wrong one is not to wait for the compiler
+    choice.parameters()  # report invalid parameters before compiling
     mention_compiling(quiet)
-    # From here on a first Ctrl-C ends the run early and keeps it; a second one leaves at once.
-    place = PendingDirectory(out, is_run) if out is not None else nullcontext()
-    with stop_sign() as stop, place as pending:
+    # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
+    directory = PendingDirectory(out, is_run) if out is not None else nullcontext()
+    with stop_sign() as stop, directory as pending:
         built = choice.build(scenario.context())
-        place_of = pending.path / JOURNAL if journal and pending else None
-        writer = JournalObserver(place_of, choice.name) if place_of else nullcontext()
+        journal_path = pending.path / JOURNAL if journal and pending else None
+        writer = JournalObserver(journal_path, choice.name) if journal_path else nullcontext()
         with progress_bar(choice.name, quiet) as progress, writer as observer:
             observers = () if observer is None else (observer,)
             run = record_run(
@@ -131,7 +131,7 @@ def simulate(
 
 @contextmanager
 def told_anyway(tell: Callable[[], None]) -> Iterator[None]:
-    """Tell the figures also where they cannot be kept: a full disk is not to cost a long run."""
+    """Print the results even if they can't be saved, for example on a full disk."""
     try:
         yield
     except OSError:
@@ -149,15 +149,15 @@ def _print(run: Run, output: Output) -> None:
 
 
 def _leave_without_advice(run: Run, status: int) -> None:
-    """Exit as a run that was interrupted does, where only the advice on it was."""
+    """Exit like an interrupted run if only the advice was interrupted."""
     from shadowprice.cli.stopping import current
     from shadowprice.results.advice import advised_outcomes
 
-    told = run.info["advice"]
-    which = " or ".join(advised_outcomes(run.info))
+    advice = run.info["advice"]
+    outcomes = " or ".join(advised_outcomes(run.info))
     stderr().print(
-        f"interrupted: the run is whole, with advice on {told['told']} of "
-        f"{told['refused']} {which} jobs",
+        f"interrupted: the run is whole, with advice on {advice['told']} of "
+        f"{advice['refused']} {outcomes} jobs",
         soft_wrap=True,
         markup=False,
     )
@@ -175,7 +175,7 @@ def _keep(run: Run, pending: PendingDirectory) -> None:
 
 
 def leave_if_partial(runs: list[Run], out: Path | None, status: int) -> None:
-    """Exit with a status (130, or 143) if a run was interrupted, saying what there is of it."""
+    """Exit with ``status`` if a run was interrupted; print where its results are."""
     from shadowprice.cli.stopping import current
 
     for run in runs:

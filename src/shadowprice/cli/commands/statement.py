@@ -1,4 +1,4 @@
-"""``shadowprice statement``: what tenants earned and paid in a run, or pay at a live service."""
+"""``shadowprice statement``: tenants' payments in a run or at a live service."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def statement(
 
 
 def _is_run(text: str) -> bool:
-    """Whether a word names a place on the disk and no tenant."""
+    """Return whether a word names a path instead of a tenant."""
     return "/" in text or Path(text).exists()
 
 
@@ -88,19 +88,19 @@ def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
     from shadowprice.results.accounts import books_of
     from shadowprice.results.files import read_run
 
-    read = read_run(run)
-    books = books_of(read)
+    loaded = read_run(run)
+    books = books_of(loaded)
     if tenant is not None and tenant not in books.accounts:
         known = ", ".join(books.accounts)
         raise InputError(Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {known}"))
     if output is Listing.JSON:
-        print_json(_record(read, books, tenant))
+        print_json(_record(loaded, books, tenant))
     elif output is Listing.CSV:
-        _print_csv(read, books, tenant)
+        _print_csv(loaded, books, tenant)
     elif tenant is None:
-        _print_all(read, books)
+        _print_all(loaded, books)
     else:
-        _print_one(read, books, tenant)
+        _print_one(loaded, books, tenant)
 
 
 def _record(run: Run, books: Books, tenant: str | None) -> Mapping[str, object]:
@@ -121,7 +121,7 @@ def _record(run: Run, books: Books, tenant: str | None) -> Mapping[str, object]:
 
 
 def _print_csv(run: Run, books: Books, tenant: str | None) -> None:
-    """Print a row a tenant, or of one tenant a row a job."""
+    """Print a row for each tenant, or for each job of one tenant."""
     import csv
     import sys
 
@@ -132,9 +132,9 @@ def _print_csv(run: Run, books: Books, tenant: str | None) -> None:
         for account in books.accounts.values():
             row = dict(account.record())
             for name in ("share", "lent", "borrowed"):
-                held = row[name]
-                assert isinstance(held, dict)
-                row[name] = " ".join(f"{kind}={value:g}" for kind, value in held.items())
+                amounts = row[name]
+                assert isinstance(amounts, dict)
+                row[name] = " ".join(f"{kind}={value:g}" for kind, value in amounts.items())
             rows.append(row)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if rows:
@@ -202,8 +202,10 @@ def _print_all(run: Run, books: Books) -> None:
     stdout().print(table)
     variance = books.fairness_variance
     if variance is not None:
-        told = "revenue fairness ratio: the share of all revenue over the share of all places"
-        stdout().print(f"{told}; variance over tenants {variance:.4g}", soft_wrap=True)
+        explanation = (
+            "revenue fairness ratio: the share of all revenue over the share of all places"
+        )
+        stdout().print(f"{explanation}; variance over tenants {variance:.4g}", soft_wrap=True)
     if not books.charged:
         stdout().print(f"{run.policy} charges nobody: no payments, no loans", soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""``shadowprice submit`` and ``quote``: ask the live service to run jobs, or what it would say."""
+"""``shadowprice submit`` and ``quote``: submit jobs to the live service, or quote them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
 
 DECIDING = 10
-"""Seconds that several jobs are given to be decided on before their states are shown."""
+"""Wait for decisions on several jobs before their states are shown, in seconds."""
 
 FilesArgument = Annotated[
     list[Path],
@@ -44,35 +44,35 @@ OnlyOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job of a file, and where it stands."""
+    """A job of a file, and its location in the file."""
 
     place: str
     record: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the job."""
         return str(self.record.get("name"))
 
 
 def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
     from shadowprice.inputs.files import read_records
 
-    found = []
+    entries = []
     for file in files:
-        for place, record in read_records(file):
+        for location, record in read_records(file):
             if not isinstance(record, Mapping):
-                raise InputError(Fault(place, "is no job", "write `name: ...` and so on"))
-            found.append(Entry(place.rstrip(":"), record))
+                raise InputError(Fault(location, "is no job", "write `name: ...` and so on"))
+            entries.append(Entry(location.rstrip(":"), record))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
-        missing = names - {entry.name for entry in found}
+        missing = names - {entry.name for entry in entries}
         if missing:
             raise InputError(Fault("--only", f"the files hold no job {min(missing)!r}"))
-        found = [entry for entry in found if entry.name in names]
-    if not found:
+        entries = [entry for entry in entries if entry.name in names]
+    if not entries:
         raise InputError(Fault(str(files[0]), "holds no job"))
-    return found
+    return entries
 
 
 def submit(
@@ -99,25 +99,25 @@ def submit(
     from shadowprice.client.calls import BATCH
 
     entries = _entries(files, only)
-    taken: list[Job] = []
+    submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
         for first in range(0, len(entries), BATCH):
-            part = entries[first : first + BATCH]
-            with _placed(part, single=len(entries) == 1):
+            batch = entries[first : first + BATCH]
+            with _placed(batch, single=len(entries) == 1):
                 if len(entries) == 1:
-                    taken.append(client.submit(part[0].record))
+                    submitted.append(client.submit(batch[0].record))
                 else:
-                    told = client.submit_many([one.record for one in part], wait=DECIDING)
-                    taken += told.jobs
-                    problems |= told.problems
+                    response = client.submit_many([item.record for item in batch], wait=DECIDING)
+                    submitted += response.jobs
+                    problems |= response.problems
         if wait:
-            client.retry = FAILOVER  # it was there: it comes back
-            taken = _awaited(client, taken, quiet or output is Output.JSON)
+            client.retry = FAILOVER  # the service answered before: wait for it
+            submitted = _awaited(client, submitted, quiet or output is Output.JSON)
     if output is Output.JSON:
-        told_of = [job.record for job in taken]
-        told_of += [{"name": name, "problem": str(error)} for name, error in problems.items()]
-        print_json(told_of)
+        records = [job.record for job in submitted]
+        records += [{"name": name, "problem": str(error)} for name, error in problems.items()]
+        print_json(records)
     else:
         rows = [
             (
@@ -128,22 +128,22 @@ def submit(
                 number(job.payoff),
                 first_line(job.reason_text),
             )
-            for job in taken
+            for job in submitted
         ]
         columns = ["NAME", "TENANT", "STATE", "FINISH" if wait else "PROMISE", "PAYOFF", "REASON"]
         show(columns, rows, right=["PAYOFF"])
     if problems:
-        places = {entry.name: entry.place for entry in entries}
+        locations = {entry.name: entry.place for entry in entries}
         for name, error in problems.items():
-            stderr().print(f"error: {places[name]}: {error}", soft_wrap=True)
+            stderr().print(f"error: {locations[name]}: {error}", soft_wrap=True)
         raise typer.Exit(2)
-    if wait and any(job.state != "finished" for job in taken):
+    if wait and any(job.state != "finished" for job in submitted):
         raise typer.Exit(1)
 
 
 @contextmanager
 def _placed(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
-    """Tell faults that the service found by their place in the files."""
+    """Convert the service's diagnostics to locations in the files."""
     from shadowprice.client import ServiceError
 
     try:
@@ -157,18 +157,18 @@ def _placed(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
 
 def _told(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
     if single:
-        rest = fault.place.removeprefix("job").lstrip(":. ")
-        place = f"{entries[0].place}.{rest}" if rest else entries[0].place
-        return Fault(place, fault.message, fault.mend)
+        suffix = fault.place.removeprefix("job").lstrip(":. ")
+        location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
+        return Fault(location, fault.message, fault.mend)
     head, bracket, tail = fault.place.partition("]")
-    at = head.removeprefix("jobs[")
-    if bracket and at.isdigit() and int(at) < len(entries):
-        return Fault(f"{entries[int(at)].place}{tail}", fault.message, fault.mend)
+    index = head.removeprefix("jobs[")
+    if bracket and index.isdigit() and int(index) < len(entries):
+        return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.mend)
     return fault
 
 
 def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
-    """Return jobs once all are over, showing how far they are."""
+    """Wait until all jobs are closed, and show their progress."""
     import time
 
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -190,13 +190,13 @@ def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
         while True:
             for name in [name for name, job in current.items() if job.open]:
                 current[name] = client.job(name)
-            still = [job for job in current.values() if job.open]
+            open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
-            bar.update(task, completed=done, state=_counted(still))
-            if not still:
+            bar.update(task, completed=done, state=_counted(open_jobs))
+            if not open_jobs:
                 return list(current.values())
             time.sleep(pause)
-            pause = min(pause * 1.3, 2.0 + len(still) / 50)
+            pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)
 
 
 def _counted(jobs: Sequence[Job]) -> str:
@@ -220,31 +220,31 @@ def quote(
 
     shadowprice quote jobs.yaml
     """
-    found = []
+    quotes = []
     with connected(server) as client:
         for entry in _entries(files, only):
             record = {key: value for key, value in entry.record.items() if key != "run"}
             with _placed([entry], single=True):
-                found.append(client.quote(record))
+                quotes.append(client.quote(record))
     if output is Output.JSON:
-        print_json([one.record for one in found])
+        print_json([item.record for item in quotes])
         return
     rows: list[tuple[object, ...]] = []
-    budgeted = any(one.points is not None for one in found)
-    for one in found:
-        displaced = one.displaced if isinstance(one.displaced, int) else len(one.displaced)
-        why = one.message if one.refusal is None else one.refusal.message
-        left = None if one.points is None else one.points.left
-        cells = one.job, one.answer, when(one.promise), number(one.utility), number(one.price)
-        rows.append((*cells, *([number(left)] if budgeted else []), displaced or "-", why))
+    budgeted = any(item.points is not None for item in quotes)
+    for item in quotes:
+        displaced = item.displaced if isinstance(item.displaced, int) else len(item.displaced)
+        reason = item.message if item.refusal is None else item.refusal.message
+        remaining = None if item.points is None else item.points.left
+        cells = item.job, item.answer, when(item.promise), number(item.utility), number(item.price)
+        rows.append((*cells, *([number(remaining)] if budgeted else []), displaced or "-", reason))
     columns = ["NAME", "ANSWER", "FINISH", "WORTH", "PRICE", "DISPLACES", "REASON"]
-    if budgeted:  # what the tenant would hold then
+    if budgeted:  # points that the tenant would have left
         columns.insert(5, "LEFT")
     show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
 
 
 def described(job: Job) -> Iterator[tuple[str, object]]:
-    """Yield what is told of one job."""
+    """Yield names and values that describe one job."""
     from shadowprice.rest.jobs import JobDetail
 
     yield "state", job.state
@@ -262,9 +262,13 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
     yield "speed", _speed(job)
     if job.points is not None:
-        used, back = job.points.used, job.points.refund
-        rest = f"{number(back)} came back" if back is not None else f"{number(used)} used so far"
-        yield "points", f"{number(job.points.price)} paid, {rest}"
+        used, refunded = job.points.used, job.points.refund
+        remainder = (
+            f"{number(refunded)} came back"
+            if refunded is not None
+            else f"{number(used)} used so far"
+        )
+        yield "points", f"{number(job.points.price)} paid, {remainder}"
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""
@@ -274,7 +278,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _margin(job: Job) -> str:
-    """Return the margin of a job's promise in words; empty if it has none."""
+    """Describe the margin of a job's promise; empty without a margin."""
     slots = job.promise_margin_slots
     if not slots:
         return ""
@@ -283,7 +287,7 @@ def _margin(job: Job) -> str:
 
 
 def _speed(job: Job) -> str:
-    """Return where what is believed of a job's speed comes from; empty where it is as stated."""
+    """Describe the source of a job's speed estimate; empty if the job states it."""
     speed = job.speed
     measured = ", ".join(map(str, speed.measured))
     known = f"measured with {measured} worker{'' if measured == '1' else 's'}" if measured else ""
@@ -293,14 +297,9 @@ def _speed(job: Job) -> str:
 
 
 def print_job(job: Job, *, log: bool = True) -> None:
-    """Print what is told of one job, and the last lines of its log that came with its reason.
+    """Print one job, and the last log lines that its reason contains.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    log : bool
-        Whether with those lines.
+    ``log=False`` leaves these lines out.
     """
-    told = zip(chain(["log ends"], repeat("")), lines_below(job.reason_text), strict=False)
-    facts([("job", job.name), *described(job), *(told if log else ())])
+    log_lines = zip(chain(["log ends"], repeat("")), lines_below(job.reason_text), strict=False)
+    facts([("job", job.name), *described(job), *(log_lines if log else ())])

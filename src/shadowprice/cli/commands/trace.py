@@ -1,4 +1,4 @@
-"""``shadowprice trace`` and ``shadowprice generate``: where workloads come from."""
+"""``shadowprice trace`` and ``shadowprice generate``: sources of workloads."""
 
 from __future__ import annotations
 
@@ -132,20 +132,20 @@ def formats(output: OutputOption = Output.TABLE) -> None:
     known = by_name.values()
     if output is Output.JSON:
         hidden = {"read", "extension"}
-        names = [one.name for one in fields(TraceFormat) if one.name not in hidden]
-        rows = [{name: getattr(one, name) for name in names} for one in known]
+        names = [item.name for item in fields(TraceFormat) if item.name not in hidden]
+        rows = [{name: getattr(item, name) for name in names} for item in known]
         print_json(rows)
         return
     console = stdout()
-    for one in known:
-        console.print(f"[bold]{one.name}[/bold]  {one.title}")
-        if one.files:
-            console.print(f"  files    {one.files}", markup=False)
-        if one.citation:
-            console.print(f"  source   {one.citation} ({one.licence})", markup=False)
-        for name, meaning in one.options.items():
+    for item in known:
+        console.print(f"[bold]{item.name}[/bold]  {item.title}")
+        if item.files:
+            console.print(f"  files    {item.files}", markup=False)
+        if item.citation:
+            console.print(f"  source   {item.citation} ({item.licence})", markup=False)
+        for name, meaning in item.options.items():
             console.print(f"  option   {name}: {meaning}", markup=False)
-        for gotcha in one.gotchas:
+        for gotcha in item.gotchas:
             console.print(f"  note     {gotcha}", markup=False)
     console.print("[bold]options of every format[/bold]")
     for name, meaning in SELECTION_OPTIONS.items():
@@ -224,7 +224,8 @@ def generate(
                 horizon=slots,
                 seed=seed,
             )
-        # The jobs, which take longest, come first: what is cut off leaves no other's cluster.
+        # Jobs take longest, so write them first: an interruption must not leave the cluster file of
+        # other jobs.
         workload.write(out / "jobs.jsonl")
         _write_yaml(out / "cluster.yaml", document)
     servers = sum(server.get("count", 1) for server in document["servers"])
@@ -237,8 +238,8 @@ def _write_yaml(path: Path, document: dict[str, Any]) -> None:
     from shadowprice.results.target import YAML_MARK, whole_file
 
     text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
-    with whole_file(path) as part:
-        part.write_text(YAML_MARK + text, encoding="utf-8")
+    with whole_file(path) as temporary:
+        temporary.write_text(YAML_MARK + text, encoding="utf-8")
 
 
 def _gpu_time(statistics: Any) -> str:
@@ -268,7 +269,9 @@ def _print_statistics(statistics: Any) -> None:
     from shadowprice.core.amounts import format_seconds
 
     shares = ", ".join(f"{name}: {share:.2%}" for name, share in statistics.gpu_shares.items())
-    run = ", ".join(f"p{at} {seconds:,.0f} s" for at, seconds in statistics.run_time.items())
+    run = ", ".join(
+        f"p{percentile} {seconds:,.0f} s" for percentile, seconds in statistics.run_time.items()
+    )
     rows = {
         "jobs": f"{statistics.jobs:,}",
         "first submission": str(statistics.start or "unknown"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shadowprice.rest.ops import Timespan
 
 NONE = "none"
-"""Removes the end."""
+"""Argument that removes the end."""
 
 
 def until(
@@ -45,17 +45,17 @@ def until(
     """
     with connected(server) as client:
         if moment is None:
-            told = client.timespan()
+            timespan = client.timespan()
         else:
-            told = client.change_timespan(None if moment == NONE else _sent(moment))
+            timespan = client.change_timespan(None if moment == NONE else _sent(moment))
     if output is Output.JSON:
-        print_json(told.record)
+        print_json(timespan.record)
     else:
-        stdout().print(end_line(told), soft_wrap=True, markup=False)
+        stdout().print(end_line(timespan), soft_wrap=True, markup=False)
 
 
 def _sent(text: str) -> str:
-    """Return a moment as the service reads it: a clock time is this machine's, not its own."""
+    """Return a moment for the service; a clock time is interpreted in local time."""
     from shadowprice.core.amounts import parse_duration
     from shadowprice.core.errors import InputError
     from shadowprice.core.moments import SECOND, parse_moment_ahead
@@ -69,7 +69,7 @@ def _sent(text: str) -> str:
 
 
 def end_line(timespan: Timespan) -> str:
-    """Return the end of the timespan as a line for people."""
+    """Describe the end of the timespan in one line."""
     if timespan.ends is None:
         return "the timespan has no end"
     if timespan.ended:

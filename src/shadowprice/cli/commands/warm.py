@@ -1,4 +1,4 @@
-"""``shadowprice warm``: compile what policies need before they are used."""
+"""``shadowprice warm``: compile the policies' kernels ahead of their use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``shadowprice whatif``: what more servers, or fewer, would have earned."""
+"""``shadowprice whatif``: utility of a workload with more or fewer servers."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ def whatif(
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
     mention_compiling(quiet)
     with stop_sign() as stop, progress_bar("whatif", quiet):
-        found = run_whatif(source, choices, changes, chosen, stop=stop)
+        result = run_whatif(source, choices, changes, chosen, stop=stop)
     if output is Output.JSON:
-        print_json(found.record())
+        print_json(result.record())
         return
-    for at, name in enumerate(found.policies):
-        if at:
+    for index, name in enumerate(result.policies):
+        if index:
             stdout().print()
-        stdout().print(_table(found, name))
+        stdout().print(_table(result, name))
     if not quiet:
         stderr().print(
             "gains are of whole runs: a policy that decides otherwise can earn less with more",
@@ -151,12 +151,12 @@ def whatif(
 
 
 def parsed(add: list[str] | None, remove: list[str] | None) -> list[Change]:
-    """Return the changed clusters that options name.
+    """Parse the changes of the cluster from ``--add`` and ``--remove``.
 
     Raises
     ------
     InputError
-        If one names no servers.
+        If a text names no servers.
     """
     from shadowprice.simulator.whatif import Change
 
@@ -165,18 +165,18 @@ def parsed(add: list[str] | None, remove: list[str] | None) -> list[Change]:
 
 
 def check_alone(workload: Workload, seeds: int) -> None:
-    """Refuse a workload beside a service, which has its own.
+    """Refuse workload options for a service, which simulates its own workload.
 
     Raises
     ------
     InputError
-        If one is given.
+        If an option differs from its default.
     """
     for field in fields(workload):
         if getattr(workload, field.name) != field.default:
             option = f"--{field.name.replace('_', '-')}"
-            mend = "leave it out, or leave out --server and --days"
-            raise InputError(Fault(option, "the service has its own workload", mend))
+            hint = "leave it out, or leave out --server and --days"
+            raise InputError(Fault(option, "the service has its own workload", hint))
     if seeds != 1:
         raise InputError(Fault("--seeds", "what happened there happened once", "leave it out"))
 
@@ -184,7 +184,7 @@ def check_alone(workload: Workload, seeds: int) -> None:
 def _of_service(
     policy: list[str] | None, params: Path | None, set_: list[str] | None
 ) -> Sequence[PolicyChoice | None]:
-    """Return what a service is asked to decide by; None for what it does by itself."""
+    """Return the policies to simulate; None stands for the service's own policy."""
     if not policy:
         if params is not None or set_:
             raise InputError(Fault("--set", "is for no policy", "name it: --policy rolling"))
@@ -199,14 +199,18 @@ def _table(found: WhatIf, policy: str) -> Table:
     from shadowprice.cli.seeds import with_reach
     from shadowprice.results.measures import OVER_SEEDS, Measure
 
-    measures = {one.key: one for one in OVER_SEEDS}
+    measures = {candidate.key: candidate for candidate in OVER_SEEDS}
     shown = [measures[key] for key in ("total_utility", "finished", "in_time")]
     shown += [
         Measure("gain", "gain", _unread, 1),
         Measure("gain_per_server", "gain a server", _unread, 1),
         Measure("gain_per_cost", "gain a cost", _unread, 1),
     ]
-    shown = [one for one in shown if found.frame[one.key].null_count() < len(found.frame)]
+    shown = [
+        candidate
+        for candidate in shown
+        if found.frame[candidate.key].null_count() < len(found.frame)
+    ]
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column(SafeText(policy))
     for measure in shown:

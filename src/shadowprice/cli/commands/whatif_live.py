@@ -1,4 +1,4 @@
-"""``shadowprice whatif --server``: what a live service's last days would have earned otherwise."""
+"""``shadowprice whatif --server``: simulate a live service's recent workload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 PAUSE: Final = 0.5
-"""Seconds between two looks at a run."""
+"""Interval between polls of a simulation, in seconds."""
 
 
 def ask_service(
@@ -30,28 +30,11 @@ def ask_service(
     *,
     quiet: bool,
 ) -> int:
-    """Ask a service about every change under every policy, and print what it finds.
+    """Simulate every change under every policy on a service, and print the results.
 
-    Parameters
-    ----------
-    server : str or None
-        Which service.
-    changes : sequence of Change
-        Clusters to try; empty for one more of every kind, or for the cluster as it is where a
-        policy is named.
-    choices : sequence of PolicyChoice or None
-        Who decides; None for the service's own policy.
-    days : float
-        How far to look back.
-    output : Output
-        How to print it.
-    quiet : bool
-        Whether to show no progress.
-
-    Returns
-    -------
-    int
-        1 where a simulation failed, else 0.
+    Without changes, try one more server of every kind, or the unchanged cluster if a policy is
+    named. ``None`` in ``choices`` stands for the service's own policy. ``days`` is the length of
+    the simulated history. Return 1 if a simulation failed, else 0.
     """
     for choice in choices:
         if choice is not None and choice.file is not None:
@@ -62,25 +45,25 @@ def ask_service(
         client.retry = FAILOVER  # a run may take long enough for a restart
         if not changes:
             changes = _margins(client, named=any(choices))
-        found = [
+        runs = [
             _asked(client, change, choice, days, quiet=quiet)
             for choice in choices
             for change in changes
         ]
     if output is Output.JSON:
-        print_json({"runs": [run.record for run in found]})
+        print_json({"runs": [run.record for run in runs]})
     else:
-        rows = [_row(run) for run in found]
+        rows = [_row(run) for run in runs]
         columns = ["SERVERS", "POLICY", "STATE", "JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED"]
         show(columns, rows, right=["JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED"])
-        for run in found:
+        for run in runs:
             if run.reason:
                 stderr().print(f"{run.id}: {run.reason}", soft_wrap=True, markup=False)
-    return int(any(run.state != "done" for run in found))
+    return int(any(run.state != "done" for run in runs))
 
 
 def _margins(client: Client, *, named: bool) -> list[Change]:
-    """Return the cluster as it is for another policy, and one more of every kind for its own."""
+    """Return the unchanged cluster for a named policy, else one more server of every kind."""
     from shadowprice.simulator.whatif import AS_IT_IS, Change
 
     if named:
@@ -96,7 +79,7 @@ def _asked(
     *,
     quiet: bool,
 ) -> WhatIf:
-    """Ask one question, and wait for what comes of it; it ends with the command."""
+    """Request a simulation and wait for its result; cancel it if the command is interrupted."""
     servers, label = dict(change.added), change.label
     if choice is None:
         run = client.ask_whatif(days, servers)
