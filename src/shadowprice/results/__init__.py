@@ -1,1 +1,1 @@
-"""What a run leaves behind: recorder, tables, accounts, stories, pages; for every driver."""
+"""Results of a run for every driver: recorder, tables, accounts, histories and pages."""

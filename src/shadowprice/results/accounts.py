@@ -1,7 +1,8 @@
-"""What each tenant of a run earned, paid, received, lent and borrowed, from the run's files alone.
+"""Tenants' accounts of a run: earnings, payments and loans of capacity.
 
-Nothing is asked of the policy again: payments come from ``payments.jsonl``, utilities from
-``jobs.parquet``, places used from ``allocations.parquet``, shares from ``run.json``.
+They are computed from the run's files alone: payments from ``payments.jsonl``, utilities from
+``jobs.parquet``, used places from ``allocations.parquet`` and shares from ``run.json``. A place is
+the capacity for one worker or one parameter server.
 """
 
 from __future__ import annotations
@@ -23,29 +24,33 @@ _KEYS: Final = frozenset({"job", "slot", "payer", "payee"})
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One tenant's books over a run.
+    """One tenant's account of a run.
 
     Parameters
     ----------
     tenant : str
-        Its name.
+        Name of the tenant.
     share : mapping of str to int
-        Places it owns, by type.
+        Places that the tenant owns, by type.
     jobs, finished : int
-        Jobs it submitted, and those that completed.
+        Submitted and completed jobs.
     earned : float
-        Utility of its completed jobs, counted from their arrival.
+        Utility of the completed jobs, counted from their arrival.
     earned_own : float
-        The part of it earned within its own share.
+        The part of ``earned`` from jobs that stayed within the tenant's own share.
     paid, received, to_itself : int
-        Millionths of a unit of utility: what its jobs paid, what it received, and how much of
-        both went from its own jobs to its own unused share.
+        Millionths of a unit of utility: paid by the tenant's jobs, received by the tenant, and the
+        part
+        of both that the jobs paid for the tenant's own unused share.
     lent, borrowed : mapping of str to float
-        Place-slots by type: what others used of its unused share, and what its jobs used of
-        others'. Both without what it borrowed from itself.
+        Place-slots by type: the tenant's unused share that others used, and the share of others
+        that
+        the tenant's jobs used. Loans of the tenant to itself are excluded.
     fairness : float or None
-        Revenue fairness ratio (section 5.1): its share of all revenue over the mean of its shares
-        of workers and of parameter servers; None where it owns nothing, or nobody earned.
+        Revenue fairness ratio (section 5.1): the tenant's share of all revenue, over the mean of
+        its
+        shares of workers and of parameter servers. None if it owns nothing or the run earned
+        nothing.
     """
 
     tenant: str
@@ -63,7 +68,7 @@ class Account:
 
     @property
     def revenue(self) -> float:
-        """What the run was worth to it: utility, less payments, plus income (section 5.1)."""
+        """Utility, less payments, plus income (section 5.1)."""
         return self.earned + (self.received - self.paid) / MICRO
 
     def record(self) -> Fields:
@@ -87,16 +92,18 @@ class Account:
 
 @dataclass(frozen=True, eq=False)
 class Books:
-    """The accounts of all tenants of a run.
+    """Accounts of all tenants of a run.
 
     Parameters
     ----------
     accounts : mapping of str to Account
         By tenant, in the order of the cluster.
     payments : polars.DataFrame
-        One row a payment: job, slot, payer, payee, amount in millionths.
+        One row for each payment: job, slot, payer, payee, amount in millionths.
     loans : polars.DataFrame
-        One row a (slot, type, lender, borrower): place-slots lent.
+        One row for each (slot, type, lender, borrower): place-slots lent.
+    charged : bool
+        Whether the policy charges tenants.
     """
 
     accounts: Mapping[str, Account]
@@ -106,8 +113,10 @@ class Books:
 
     @property
     def fairness_variance(self) -> float | None:
-        """Variance over tenants of the revenue fairness ratio, None where there are none."""
-        ratios = [a.fairness for a in self.accounts.values() if a.fairness is not None]
+        """Variance over tenants of the revenue fairness ratio; None if no tenant has one."""
+        ratios = [
+            account.fairness for account in self.accounts.values() if account.fairness is not None
+        ]
         if not ratios:
             return None
         mean = sum(ratios) / len(ratios)
@@ -115,12 +124,12 @@ class Books:
 
 
 def books_of(run: Run) -> Books:
-    """Keep the books of a run.
+    """Compute the accounts of all tenants of a run.
 
     Parameters
     ----------
     run : Run
-        The run; its policy need not charge, the books then hold utilities alone.
+        The run. If its policy doesn't charge, the accounts only contain utilities.
 
     Raises
     ------
@@ -140,27 +149,27 @@ def books_of(run: Run) -> Books:
     revenue = float(run.jobs["utility"].sum())
     accounts = {}
     for tenant in tenants:
-        mine = pl.col("tenant") == tenant
-        jobs = run.jobs.filter(mine)
-        apart = loans.filter(pl.col("lender") != pl.col("borrower"))
+        is_own = pl.col("tenant") == tenant
+        jobs = run.jobs.filter(is_own)
+        external = loans.filter(pl.col("lender") != pl.col("borrower"))
         account = Account(
             tenant=tenant,
             share=shares.get(tenant, {}),
             jobs=len(jobs),
             finished=int((jobs["outcome"] == "finished").sum()),
             earned=float(jobs["utility"].sum()),
-            earned_own=float(own.filter(mine)["utility"].sum()),
+            earned_own=float(own.filter(is_own)["utility"].sum()),
             paid=_total(payments.filter(pl.col("payer") == tenant)),
             received=_total(payments.filter(pl.col("payee") == tenant)),
             to_itself=_total(
                 payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == tenant))
             ),
-            lent=_by_type(apart.filter(pl.col("lender") == tenant)),
-            borrowed=_by_type(apart.filter(pl.col("borrower") == tenant)),
+            lent=_by_type(external.filter(pl.col("lender") == tenant)),
+            borrowed=_by_type(external.filter(pl.col("borrower") == tenant)),
         )
         accounts[tenant] = account
     return Books(
-        {name: _with_fairness(a, shares, revenue) for name, a in accounts.items()},
+        {name: _with_fairness(entry, shares, revenue) for name, entry in accounts.items()},
         payments,
         loans,
         run.payments is not None,
@@ -168,14 +177,14 @@ def books_of(run: Run) -> Books:
 
 
 def timeline(run: Run, books: Books) -> pl.DataFrame:
-    """Return what each tenant did in each slot.
+    """Return each tenant's earnings, payments and loans by slot.
 
     Columns
     -------
     slot, tenant
-        Slots in which the tenant's books moved.
+        Slots in which the tenant's account changed.
     earned, paid, received
-        Units of utility; payments of a tenant to itself left out.
+        Units of utility, without a tenant's payments to itself.
     lent, borrowed
         Place-slots of all types together.
     """
@@ -183,12 +192,12 @@ def timeline(run: Run, books: Books) -> pl.DataFrame:
     parts = [
         _moves(finished, "completion", "tenant", "utility", "earned"),
     ]
-    apart = books.payments.filter(pl.col("payer") != pl.col("payee")).with_columns(
+    external = books.payments.filter(pl.col("payer") != pl.col("payee")).with_columns(
         pl.col("amount") / MICRO
     )
     parts += [
-        _moves(apart, "slot", "payer", "amount", "paid"),
-        _moves(apart, "slot", "payee", "amount", "received"),
+        _moves(external, "slot", "payer", "amount", "paid"),
+        _moves(external, "slot", "payee", "amount", "received"),
     ]
     lent = books.loans.filter(pl.col("lender") != pl.col("borrower"))
     parts += [
@@ -210,7 +219,7 @@ def _moves(table: pl.DataFrame, slot: str, tenant: str, value: str, name: str) -
 
 
 def _payments(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the payments, and the (job, slot) that borrowed."""
+    """Return the payments, and the distinct (job, slot) pairs that borrowed."""
     rows = []
     for record in run.payments() if run.payments is not None else ():
         amount = sum(round(value * MICRO) for key, value in record.items() if key not in _KEYS)
@@ -229,7 +238,7 @@ def _payments(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _loans(
     run: Run, shares: Mapping[str, Mapping[str, int]], borrowing: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return who used whose places: what was borrowed, in the proportions of Eq. (2)."""
+    """Return borrowed places by lender and borrower, divided in proportion to Eq. (2)."""
     schema = {
         "slot": pl.Int64(),
         "type": pl.String(),
@@ -284,7 +293,7 @@ def _loans(
 
 def _used_by_type(run: Run) -> pl.DataFrame:
     """Return the places that each job used in each slot, by type."""
-    asked = run.jobs.select(
+    types = run.jobs.select(
         "job",
         "tenant",
         pl.col("demand").map_elements(_type_of, return_dtype=pl.String).alias("worker_type"),
@@ -293,7 +302,7 @@ def _used_by_type(run: Run) -> pl.DataFrame:
     used = run.allocations.group_by("slot", "job").agg(
         pl.col("workers").sum().cast(pl.Int64), pl.col("ps").sum().cast(pl.Int64)
     )
-    joined = used.join(asked, on="job")
+    joined = used.join(types, on="job")
     parts = [
         joined.select("slot", "job", "tenant", type=kind, places=count)
         for kind, count in (("worker_type", "workers"), ("ps_type", "ps"))
@@ -302,7 +311,7 @@ def _used_by_type(run: Run) -> pl.DataFrame:
 
 
 def _type_of(demand: str) -> str:
-    """Return the type of place that a demand names, such as ``worker/v100 1, bandwidth 1Gbps``."""
+    """Return the place type in a demand such as ``worker/v100 1, bandwidth 1Gbps``."""
     return demand.partition(",")[0].rpartition(" ")[0]
 
 
@@ -323,10 +332,10 @@ def _with_fairness(
         total = _places(prefix, *shares.values())
         if total:
             fractions.append(_places(prefix, account.share) / total)
-    part = sum(fractions) / len(fractions) if fractions else 0.0
-    if not part or not revenue:
+    fraction = sum(fractions) / len(fractions) if fractions else 0.0
+    if not fraction or not revenue:
         return account
-    ratio = account.revenue / revenue / part
+    ratio = account.revenue / revenue / fraction
     values = {name: getattr(account, name) for name in Account.__dataclass_fields__}
     return Account(**(values | {"fairness": ratio}))
 

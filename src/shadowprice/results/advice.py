@@ -1,4 +1,4 @@
-"""What would have had a refused job admitted: changes of its entry in the job file, verified."""
+"""Verified changes of a refused job's entry in the job file that get the job admitted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 
 
 def advised_outcomes(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return how jobs of a run ended that there is advice on.
+    """Return the job outcomes of a run that qualify for advice.
 
-    Parameters
-    ----------
-    info : mapping
-        As ``run.json`` tells it. Where the policy's first word is not its last, a job that ran for
-        a while in what was left over, and was given up, was not admitted either.
+    ``info`` is the content of ``run.json``. If the policy doesn't decide at once, a dropped job was
+    never admitted either: it only ran on spare capacity.
     """
     final = info.get("capabilities", {}).get("answers_at_once", True)
     return ("refused",) if final else ("refused", "dropped")
@@ -22,31 +19,32 @@ def advised_outcomes(info: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change of a job's entry in its file, with which it is admitted.
+    """One change of a job's entry in its file that gets the job admitted.
 
-    Parameters
+    Attributes
     ----------
     way : str
         ``value``, ``work``, ``size``, ``workers``, ``arrival`` or ``deadline``.
     key : str
-        What to change, as a path in the job's entry: ``utility.value``, ``worker.memory``.
+        Path of the changed key in the job's entry: ``utility.value``, ``worker.memory``.
     before, after : str
-        What stands there, and what is to stand there instead.
+        Current and new value.
     change : str
-        How much that is, for a person.
+        Size of the change, formatted.
     refused : str
-        The next smaller change, at most 1 % less, or one whole unit where it counts in units; with
-        it the job is refused.
+        The next smaller change, with which the job is still refused: at most 1 % smaller, or by one
+        unit for integers.
     completion : int or None
-        Slot in which the changed job is promised to complete, where it is promised one.
+        Promised completion slot of the changed job; None without a promise.
     utility, price : float or None
-        What that is worth, and what is asked for it.
+        Utility and price of the changed job.
     verified : str
-        How it was verified: ``asked``, the policy was asked again at that moment; ``run``, the jobs
-        were run again with the change.
+        ``asked`` if the policy quoted the changed job at that moment, ``run`` if the jobs were run
+        again with the change.
     at_those_prices : str or None
-        Where running again gave another number than asking at the prices of that moment: the
-        latter, or ``nothing`` where no change would do at those prices.
+        Result of the quote if it differs from that of the repeated run; ``nothing`` if no change
+        gets
+        the job admitted at the quoted prices.
     """
 
     way: str
@@ -62,22 +60,22 @@ class Advice:
     at_those_prices: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return the advice as plain values, without what is unknown."""
+        """Return the advice as plain values, without unknown ones."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Hopeless:
-    """One way of changing a job in which nothing has it admitted.
+    """One way of changing a job that doesn't get it admitted.
 
-    Parameters
+    Attributes
     ----------
     way, key : str
         As in `Advice`.
     up_to : str
         The largest change that was tried.
     tried : int
-        How many changes were tried, spread over all of the range.
+        Number of tried changes, spread over the whole range.
     """
 
     way: str
@@ -86,28 +84,28 @@ class Hopeless:
     tried: int
 
     def record(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the record as plain values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Counsel:
-    """All that can be advised about one refused job.
+    """All advice on one refused job.
 
-    Parameters
+    Attributes
     ----------
     job : str
-        The job.
+        Name of the job.
     slot : int
-        The slot of its arrival, in which the policy is asked again.
+        Arrival slot of the job, in which the policy is queried again.
     held : str
-        What every advice holds fixed.
+        Description of the circumstances that every advice assumes unchanged.
     advice : sequence of Advice
-        One for each way that has it admitted.
+        One change for each way that gets the job admitted.
     hopeless : sequence of Hopeless
-        Ways in which nothing does.
+        Ways that don't get it admitted.
     left_out : sequence of str
-        Keys that were not looked at, because every change asks for a run that is too long.
+        Keys that weren't tried, because each change needs a run that takes too long.
     """
 
     job: str
@@ -118,7 +116,7 @@ class Counsel:
     left_out: Sequence[str] = ()
 
     def record(self) -> dict[str, Any]:
-        """Return the counsel as plain values."""
+        """Return the advice as plain values."""
         return {
             "job": self.job,
             "slot": self.slot,
@@ -130,12 +128,12 @@ class Counsel:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Counsel:
-        """Return the counsel that `record` told."""
+        """Build the advice from the result of `record`."""
         return cls(
             record["job"],
             record["slot"],
             record["held"],
-            [Advice(**one) for one in record["advice"]],
-            [Hopeless(**one) for one in record["hopeless"]],
+            [Advice(**item) for item in record["advice"]],
+            [Hopeless(**item) for item in record["hopeless"]],
             record["left_out"],
         )

@@ -1,4 +1,4 @@
-"""Making a run out of what a recorder kept and the circumstances of the run."""
+"""Builds a `Run` from a recorder and the circumstances of the run."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from shadowprice.results.slot_tables import allocation_table, expand, heat_table
 from shadowprice.results.tables import decision_records, job_table, payment_record, plain
 
 LIBRARIES: Final = ("highspy", "numba", "numpy", "polars", "scipy")
-"""Libraries that can change a result; their versions are part of it."""
+"""Libraries that can change a result; their versions are recorded with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where a part of a run came from.
+    """Source of one input of a run.
 
     Parameters
     ----------
     kind : str
-        ``cluster``, ``jobs``, ``trace``, ``trace format`` (the file of one that isn't part of this
+        ``cluster``, ``jobs``, ``trace``, ``trace format`` (the file of a format that isn't part of
+        this
         package), ``params`` or ``incidents``.
     name : str
         As the user gave it.
     sha256 : str
-        Digest of the bytes; empty where there is no single file.
+        Digest of the content; empty if the input isn't a single file.
     begins : str or None
-        Date and time at which slot 0 begins, as ISO 8601 writes them, where a trace tells.
+        Date and time of the start of slot 0 in ISO 8601, if a trace defines it.
     """
 
     kind: str
@@ -55,12 +56,12 @@ class Input:
     def of(
         cls, kind: str, path: Path, name: str | None = None, begins: datetime | None = None
     ) -> Input:
-        """Digest a file, or all files of a directory in the order of their names."""
+        """Build an input from a file, or from all files of a directory sorted by name."""
         digest = hashlib.sha256()
         files = sorted(entry for entry in path.rglob("*") if entry.is_file())
         for file in files if path.is_dir() else [path]:
-            with file.open("rb") as opened:
-                while block := opened.read(1 << 20):
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
                     digest.update(block)
         date = None if begins is None else begins.isoformat()
         return cls(kind, name or str(path), digest.hexdigest(), date)
@@ -68,24 +69,24 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a run was of, beside what the recorder saw of it.
+    """Properties of a run that the recorder doesn't observe.
 
     Parameters
     ----------
     policy : str
         Name of the policy.
     seed : int
-        Seed of everything drawn.
+        Random seed.
     until : int or None
         End of the timespan T.
     inputs : sequence of Input
-        Where its parts came from.
+        Sources of the inputs.
     settings : mapping or None
-        The policy's settings as they were given, None where they are not known.
+        The policy's settings as given by the user; None if unknown.
     options : mapping
-        How the inputs were read, by the name of the option.
+        Options with which the inputs were read, by name.
     origin : mapping or None
-        Source of a policy that isn't part of this package, with its digest.
+        Source and digest of a policy that isn't part of this package.
     """
 
     policy: str
@@ -106,27 +107,22 @@ def collect(
     *,
     partial: bool,
 ) -> Run:
-    """Return a run with its tables, from a recorder that has seen its end.
+    """Return a run with its tables, from a recorder that has observed the end of the run.
 
     Parameters
     ----------
     recorder : Recorder
-        What it kept.
+        The observed events.
     policy : Policy
-        Who decided.
+        The policy that decided.
     circumstances : Circumstances
-        What the run was of.
+        Policy name, seed and inputs.
     wall : float
-        Seconds that the run took, less what follows.
+        Wall time of the run in seconds, without the time of this function.
     preparing : float
-        Seconds that compiling and loading kernels took meanwhile.
+        The part of it that compiling and loading kernels took, in seconds.
     partial : bool
-        Whether it was stopped before its end.
-
-    Returns
-    -------
-    Run
-        With all that a run directory holds.
+        Whether the run was stopped before its end.
     """
     slots, rows = expand(recorder.segments())
     jobs = job_table(recorder)
@@ -160,11 +156,11 @@ def collect(
         },
     }
 
-    proved = guaranteed(policy)
-    if proved is not None:
+    guaranteeing = guaranteed(policy)
+    if guaranteeing is not None:
         arrived = [job for job in recorder.jobs if job.name in recorder.arrived]
-        if told := proved.guarantee(arrived):
-            info["guarantee"] = plain(told)
+        if guarantee := guaranteeing.guarantee(arrived):
+            info["guarantee"] = plain(guarantee)
 
     def decisions(plans: bool) -> Iterator[Fields]:
         return decision_records(recorder, plans=plans)
@@ -191,7 +187,7 @@ def _versions() -> dict[str, str]:
 
 
 def _cluster_record(cluster: Cluster) -> Fields:
-    """Return the cluster as ``run.json`` keeps it: servers refer to their kind by number."""
+    """Return the cluster for ``run.json``; servers refer to their kind by number."""
     kinds = cluster.kinds.tolist()
     first = {kind: row for row, kind in reversed(list(enumerate(kinds)))}
     return {

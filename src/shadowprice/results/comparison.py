@@ -1,4 +1,4 @@
-"""Several policies' runs of one workload side by side: as rows, as plain values, as a directory."""
+"""Runs of one workload under several policies: table rows, plain values, directories."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ NUMBERS: Final = "compare.json"
 class Row:
     """One measure of several runs.
 
-    Parameters
+    Attributes
     ----------
     name : str
-        What people read.
+        Label of the measure.
     values : sequence of float or None
-        A run each; None where it has none.
+        One for each run; None if the run has no value.
     texts : sequence of str
-        The same as tables have it.
+        Formatted values.
     best : set of int
-        Positions of the best; none where all are equal, or neither end is better.
+        Positions of the best values; empty if all are equal or the measure has no preferred
+        direction.
     """
 
     name: str
@@ -50,37 +51,33 @@ class Row:
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
-    """Return the measures worth telling of runs of one workload, in the order of reading."""
+    """Return the rows of a comparison in display order, without those that have no values."""
     infos = [run.info for run in runs]
     end = max(run.summary["end"] for run in runs)
     rows = []
-    for one in measures_of(infos):
-        values = [one.read(info) for info in infos]
-        if one.key == RESTRICTED:
+    for measure in measures_of(infos):
+        values = [measure.read(info) for info in infos]
+        if measure.key == RESTRICTED:
             if len(runs) > 1:
                 rows.append(_common(runs))
             values = [up_to(info, end) for info in infos]
-        texts = ["-" if value is None else one.written(value) for value in values]
-        rows.append(Row(one.name, values, texts, best_of(values, one.better)))
+        texts = ["-" if value is None else measure.written(value) for value in values]
+        rows.append(Row(measure.name, values, texts, best_of(values, measure.better)))
     return [row for row in rows if any(value is not None for value in row.values)]
 
 
 def _common(runs: Sequence[Run]) -> Row:
-    """Return the completion times of the jobs that all finished, the same for each."""
+    """Return the row of mean completion times over the jobs that every run finished."""
     shared, means = common_completion([run.jobs for run in runs])
     texts = ["-" if mean is None else number(mean) for mean in means]
     return Row(f"mean JCT of {shared:,} all finished", means, texts, best_of(means, -1))
 
 
 def record_of(runs: Sequence[Run], trials: Fields | None = None) -> Fields:
-    """Return a comparison as ``compare.json`` keeps it.
+    """Return a comparison as stored in ``compare.json``.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        The runs of the first seed.
-    trials : mapping, optional
-        Measures of all seeds, see `report.seeds.seeds_section`.
+    ``runs`` are those of the first seed. ``trials`` holds the measures of all seeds; see
+    `report.seeds.seeds_section`.
     """
     record: Fields = {
         "partial": any(run.info["partial"] for run in runs),
@@ -95,7 +92,7 @@ def record_of(runs: Sequence[Run], trials: Fields | None = None) -> Fields:
             }
             for run in runs
         },
-        # What a run's own summary cannot say: some are of all runs together, or up to their end.
+        # Not in the summaries: some measures depend on all runs, or on their latest end.
         "measures": {
             row.name: dict(zip((run.policy for run in runs), row.values, strict=True))
             for row in rows_of(runs)
@@ -105,7 +102,7 @@ def record_of(runs: Sequence[Run], trials: Fields | None = None) -> Fields:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a directory is a comparison, and holds nothing else."""
+    """Return whether a directory contains a comparison and nothing else."""
     entries = list(path.iterdir())
     if any(entry.is_symlink() for entry in entries):
         return False
@@ -117,17 +114,19 @@ def is_comparison(path: Path) -> bool:
 
 def keep_run(run: Run, folder: Path) -> None:
     """Write one of the runs, with its page, into the directory of a comparison."""
-    place = folder / folder_name(run.policy)
-    place.mkdir()
-    write_run(run, place)
-    write_report(run, place / REPORT)
+    directory = folder / folder_name(run.policy)
+    directory.mkdir()
+    write_run(run, directory)
+    write_report(run, directory / REPORT)
 
 
 def keep_comparison(
     runs: Sequence[Run], folder: Path, trials: Mapping[str, object] | None = None
 ) -> None:
-    """Write what is told of all runs: the page, and the numbers."""
-    told = None if trials is None else dict(trials)
-    page = render_comparison(runs, [(row.name, row.texts, row.best) for row in rows_of(runs)], told)
+    """Write the page and the numbers of a comparison."""
+    record = None if trials is None else dict(trials)
+    page = render_comparison(
+        runs, [(row.name, row.texts, row.best) for row in rows_of(runs)], record
+    )
     (folder / PAGE).write_text(page, encoding="utf-8")
-    write_json(folder / NUMBERS, record_of(runs, told))
+    write_json(folder / NUMBERS, record_of(runs, record))

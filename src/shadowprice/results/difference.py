@@ -1,4 +1,4 @@
-"""Two runs of one workload, job by job: which fared differently, and why."""
+"""Job-by-job comparison of two runs of one workload, with reasons."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """What differs between two runs.
+    """Differences between two runs.
 
-    Parameters
+    Attributes
     ----------
     first, second : dict
         ``run.json`` of each.
     jobs : polars.DataFrame
-        A row a job that is in both and fared differently, the largest change of utility first:
+        One row for each job of both runs whose result differs, the largest change of utility first:
         ``job``, ``tenant``, ``outcome_a``, ``outcome_b``, ``completion_a``, ``completion_b``,
         ``utility_a``, ``utility_b``, ``gain`` (b less a), ``why``.
     outcomes : polars.DataFrame
-        A row a pair of outcomes: ``outcome_a``, ``outcome_b``, ``jobs``, ``gain``.
+        One row for each pair of outcomes: ``outcome_a``, ``outcome_b``, ``jobs``, ``gain``.
     only_first, only_second : list of str
-        Jobs of one run alone.
+        Jobs that only one run has.
     """
 
     first: Fields
@@ -41,27 +41,27 @@ class Difference:
 
     @property
     def remarks(self) -> list[str]:
-        """What the runs do not share, apart from the policy: a reader should know it first."""
-        told = []
+        """Notes on differences between the inputs and the completeness of the runs."""
+        notes = []
         for name, value in (("seed", "seed"), ("until", "timespan"), ("cluster", "cluster")):
             if self.first[name] != self.second[name]:
-                told.append(f"the runs differ in their {value}")
+                notes.append(f"the runs differ in their {value}")
         digests = [{part["kind"]: part["sha256"] for part in run["inputs"]} for run in self._infos]
-        told += [
+        notes += [
             f"the runs differ in their {kind} input"
             for kind in sorted({*digests[0], *digests[1]} - {"cluster"})
             if digests[0].get(kind) != digests[1].get(kind)
         ]
         if self.first["incidents"] != self.second["incidents"]:
-            told.append("the runs differ in what happened to servers and jobs")
+            notes.append("the runs differ in what happened to servers and jobs")
         for name, missing in (("first", self.only_first), ("second", self.only_second)):
             if missing:
                 is_are = "is" if len(missing) == 1 else "are"
-                told.append(f"{counted(len(missing), 'job')} {is_are} in the {name} run only")
-        told += [
+                notes.append(f"{counted(len(missing), 'job')} {is_are} in the {name} run only")
+        notes += [
             f"the run of {info['policy']} is partial" for info in self._infos if info["partial"]
         ]
-        return told
+        return notes
 
     @property
     def _infos(self) -> tuple[Fields, Fields]:
@@ -81,13 +81,7 @@ class Difference:
 
 
 def difference(first: Run, second: Run) -> Difference:
-    """Compare two runs job by job.
-
-    Parameters
-    ----------
-    first, second : Run
-        The runs; jobs are told apart by their names.
-    """
+    """Compare two runs job by job; jobs are matched by name."""
     tables = [_with_width(run) for run in (first, second)]
     both = tables[0].join(tables[1], on="job", how="inner", suffix="_b", maintain_order="left")
     both = both.with_columns((pl.col("utility_b") - pl.col("utility")).alias("gain"))
@@ -97,7 +91,7 @@ def difference(first: Run, second: Run) -> Difference:
         | (pl.col("gain") != 0)
     )
     names = (first.policy, second.policy)
-    why = [
+    reasons = [
         _why({name: row[name] for name in tables[0].columns}, _other(row, tables[0].columns), names)
         for row in changed.iter_rows(named=True)
     ]
@@ -113,7 +107,7 @@ def difference(first: Run, second: Run) -> Difference:
             "utility_b",
             "gain",
         )
-        .with_columns(pl.Series("why", why, dtype=pl.String()))
+        .with_columns(pl.Series("why", reasons, dtype=pl.String()))
         .sort(pl.col("gain").abs(), descending=True, maintain_order=True)
     )
     outcomes = (
@@ -163,40 +157,42 @@ def _other(row: Row, columns: list[str]) -> Row:
 
 
 def _why(a: Row, b: Row, policies: tuple[str, str]) -> str:
-    """Say in a few words what made the difference, the later run last."""
+    """Describe the cause of a job's different results; ``b`` is the later run."""
     if a["outcome"] != b["outcome"]:
-        told = [
+        endings = [
             _ended(row, policy)
             for row, policy in zip((a, b), policies, strict=True)
             if row["outcome"] != "finished"
         ]
-        return "; ".join(told)
+        return "; ".join(endings)
     if a["completion"] is None or b["completion"] is None:
         return "earned differently"
     parts = []
-    late = b["start"] - a["start"]
-    if late:
-        parts.append(f"started {_slots(abs(late))} {'later' if late > 0 else 'earlier'}")
-    widths = [row["worker_slots"] / max(row["active"], 1) for row in (a, b)]
-    if abs(widths[0] - widths[1]) > 0.05:
-        parts.append(f"ran with {widths[1]:.3g} workers rather than {widths[0]:.3g}")
+    start_delay = b["start"] - a["start"]
+    if start_delay:
+        parts.append(
+            f"started {_slots(abs(start_delay))} {'later' if start_delay > 0 else 'earlier'}"
+        )
+    mean_workers = [row["worker_slots"] / max(row["active"], 1) for row in (a, b)]
+    if abs(mean_workers[0] - mean_workers[1]) > 0.05:
+        parts.append(f"ran with {mean_workers[1]:.3g} workers rather than {mean_workers[0]:.3g}")
     pauses = [row["completion"] - row["start"] + 1 - row["active"] for row in (a, b)]
     if pauses[0] != pauses[1]:
         parts.append(f"paused {_slots(pauses[1])} rather than {pauses[0]}")
     if not parts:
         parts.append("was placed differently")
-    moved = b["completion"] - a["completion"]
-    if moved:
-        when = f"{_slots(abs(moved))} {'later' if moved > 0 else 'sooner'}"
+    delay = b["completion"] - a["completion"]
+    if delay:
+        when = f"{_slots(abs(delay))} {'later' if delay > 0 else 'sooner'}"
         return f"{', '.join(parts)}: done {when}"
     return ", ".join(parts)
 
 
 def _ended(row: Row, policy: str) -> str:
-    word = {"refused": "refused by", "dropped": "dropped by", "cancelled": "cancelled under"}
-    if row["outcome"] in word:
-        told = f"{word[row['outcome']]} {policy}"
-        return f"{told}: {row['message']}" if row["message"] else told
+    verbs = {"refused": "refused by", "dropped": "dropped by", "cancelled": "cancelled under"}
+    if row["outcome"] in verbs:
+        text = f"{verbs[row['outcome']]} {policy}"
+        return f"{text}: {row['message']}" if row["message"] else text
     ran = "never ran" if row["start"] is None else f"ran {_slots(row['active'])}"
     return f"still {row['outcome']} at the end of {policy}, {ran}"
 

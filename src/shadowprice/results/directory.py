@@ -1,4 +1,4 @@
-"""A directory that appears whole or not at all."""
+"""Atomic creation of an output directory."""
 
 from __future__ import annotations
 
@@ -15,46 +15,39 @@ _NEW = "give --out a new directory"
 
 
 def check_directory(out: Path, ours: Callable[[Path], bool]) -> None:
-    """Refuse a place that no `PendingDirectory` could fill, before anything is read or computed.
-
-    Parameters
-    ----------
-    out : Path
-        Where it would be.
-    ours : callable
-        Whether an existing directory is an earlier result that may be replaced.
+    """Check that a `PendingDirectory` could be created, before anything is read or computed.
 
     Raises
     ------
     InputError
-        If the place is taken by something else or cannot be written.
+        If the path is occupied by anything but an earlier result, or can't be written.
     """
     with PendingDirectory(out, ours):
         pass
 
 
 class PendingDirectory:
-    """A directory filled beside its final place and moved there by one rename.
+    """Directory that is filled beside its final path and moved there by one rename.
 
-    An earlier result at that place is replaced; anything else there is never touched: no link, no
-    device, no directory with a file that no earlier run of this kind wrote.
+    An earlier result at that path is replaced. Anything else is left untouched: links, devices, and
+    directories with files that no earlier run of this kind wrote.
 
     Parameters
     ----------
     out : Path
-        Where it will be.
+        Final path.
     ours : callable
-        Whether an existing directory is an earlier result that may be replaced.
+        Returns whether an existing directory is an earlier result that may be replaced.
 
     Attributes
     ----------
     path : Path
-        Where to write; on leaving the context it is removed unless `commit` was called.
+        Temporary directory to write to. Leaving the context removes it unless `commit` was called.
 
     Raises
     ------
     InputError
-        If the place is taken by something else or cannot be written.
+        If the path is occupied by anything else, or can't be written.
     """
 
     def __init__(self, out: Path, ours: Callable[[Path], bool]) -> None:
@@ -88,19 +81,21 @@ class PendingDirectory:
             remove_made(self._made)
 
     def commit(self) -> None:
-        """Move the directory to its place.
+        """Move the directory to its final path.
 
         Raises
         ------
         ShadowpriceError
-            If something else took the place meanwhile: the results are then beside it.
+            If the path was occupied in the meantime. The results are then in a numbered directory
+            beside
+            it.
         """
         try:
             self._check()
         except InputError as error:
-            beside = self._beside()
-            self.path.rename(beside)
-            raise ShadowpriceError(f"{error}; the results are in {beside}") from error
+            alternative = self._beside()
+            self.path.rename(alternative)
+            raise ShadowpriceError(f"{error}; the results are in {alternative}") from error
         if not self.out.exists():
             self.path.rename(self.out)
             return
@@ -131,6 +126,6 @@ class PendingDirectory:
 
     def _beside(self) -> Path:
         number = 2
-        while (place := self.out.with_name(f"{self.out.name}-{number}")).exists():
+        while (candidate := self.out.with_name(f"{self.out.name}-{number}")).exists():
             number += 1
-        return place
+        return candidate

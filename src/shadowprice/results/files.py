@@ -1,4 +1,4 @@
-"""The run directory: written whole, read back for reports and explanations."""
+"""Run directory: its format, writing, reading and integrity checks."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ FORMAT: Final = 1
 """Version of the run directory's format."""
 
 _ESCAPES: Final = "backslashreplace"
-"""Bytes of a path that are no text are written as the escapes that JSON has for them."""
+"""Error handler that writes undecodable bytes of a path as JSON escapes."""
 
 Fields = dict[str, Any]
-"""What one line or object of JSON holds, by name."""
+"""Keys and values of a JSON object."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Everything a run directory holds.
+    """Content of a run directory.
 
     Parameters
     ----------
@@ -51,12 +51,13 @@ class Run:
     jobs, slots, allocations, heat : polars.DataFrame
         The tables; see `tables` and `slot_tables` for their columns.
     decisions : callable
-        Called with whether committed plans are wanted; yields the decision records in order, as
-        `tables.decision_records` does.
+        Yields the decision records in order, as `tables.decision_records` does. Its argument
+        selects
+        whether they include committed plans.
     payments : callable or None
-        Yields the payment records; None where the policy does not charge.
+        Yields the payment records; None if the policy doesn't charge.
     advice : mapping of str to Counsel
-        What would have had refused jobs admitted, by job, where it was asked for.
+        Advice on refused jobs, by job, if it was requested.
     """
 
     info: Fields
@@ -69,14 +70,14 @@ class Run:
     advice: Mapping[str, Counsel] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, object]:
-        # What yields the records holds on to the engine that ran, or to a folder.
-        kept = partial(_with_or_without_plans, list(self.decisions(True)))
+        # The callables refer to the engine or to a directory, so pickle their records instead.
+        decisions = partial(_with_or_without_plans, list(self.decisions(True)))
         payments = None if self.payments is None else partial(iter, list(self.payments()))
-        return self.__dict__ | {"decisions": kept, "payments": payments}
+        return self.__dict__ | {"decisions": decisions, "payments": payments}
 
     @property
     def summary(self) -> Fields:
-        """The summary metrics."""
+        """Summary metrics."""
         summary: Fields = self.info["summary"]
         return summary
 
@@ -87,17 +88,17 @@ class Run:
 
     @property
     def server_names(self) -> list[str]:
-        """Names of the servers, in the order that tables count them."""
+        """Names of the servers, in the order of their positions in the tables."""
         return server_names(self.info)
 
 
 def folder_name(policy: str) -> str:
-    """Return the folder of a policy's run beside others: ``oasis lower=clearing`` has blanks."""
+    """Return the directory name of a policy's run: variants have spaces in their names."""
     return "-".join(policy.split())
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory holds a run and nothing else: regular files that a run wrote."""
+    """Return whether a directory contains regular files of a run and nothing else."""
     entries = list(path.iterdir())
     names = {entry.name for entry in entries}
     if RUN not in names or not names <= FILES:
@@ -112,14 +113,9 @@ def is_run(path: Path) -> bool:
 
 
 def write_run(run: Run, folder: Path) -> None:
-    """Write a run into an existing directory, all but its report.
+    """Write a run into an existing directory, without its report.
 
-    Parameters
-    ----------
-    run : Run
-        The run.
-    folder : Path
-        The directory; ``run.json`` is written last, so a directory that has one is complete.
+    ``run.json`` is written last, so a directory that contains it is complete.
     """
     write_lines(folder / DECISIONS, run.decisions(True))
     if run.payments is not None:
@@ -128,7 +124,7 @@ def write_run(run: Run, folder: Path) -> None:
         write_lines(folder / ADVICE, (counsel.record() for counsel in run.advice.values()))
     for name in TABLES:
         frame: pl.DataFrame = getattr(run, name)
-        # By way of memory: polars reports a full disk as a damaged file.
+        # Write through memory, because polars reports a full disk as a damaged file.
         content = io.BytesIO()
         frame.write_parquet(content, compression="zstd")
         (folder / f"{name}.parquet").write_bytes(content.getbuffer())
@@ -161,7 +157,7 @@ def read_run(folder: Path) -> Run:
     Raises
     ------
     InputError
-        If it is not a run directory, or is damaged, or of an unknown format.
+        If the directory isn't a run directory, is damaged or has an unknown format.
     """
     info = read_info(folder)
     frames = {name: read_table(folder, name) for name in TABLES}
@@ -188,7 +184,7 @@ def _with_or_without_plans(records: Iterable[Fields], plans: bool) -> Iterator[F
 
 
 def read_advice(folder: Path) -> dict[str, Counsel]:
-    """Return the advice that a run directory keeps, by job; none where none was asked for.
+    """Return the advice in a run directory, by job; empty if none was requested.
 
     Raises
     ------
@@ -202,18 +198,18 @@ def read_advice(folder: Path) -> dict[str, Counsel]:
 
 
 def read_info(folder: Path) -> Fields:
-    """Read ``run.json`` of a run directory.
+    """Read ``run.json`` of a run directory, and verify the digests of its files.
 
     Raises
     ------
     InputError
-        If it is not a run directory, or is damaged, or of an unknown format.
+        If the directory isn't a run directory, is damaged or has an unknown format.
     """
     path = folder / RUN
     if not path.is_file():
-        mend = "give the directory that `shadowprice simulate --out` wrote"
-        found = "holds no run" if folder.is_dir() else "is no run directory"
-        raise InputError(Fault(str(folder), found, mend))
+        hint = "give the directory that `shadowprice simulate --out` wrote"
+        problem = "holds no run" if folder.is_dir() else "is no run directory"
+        raise InputError(Fault(str(folder), problem, hint))
     try:
         info = _load_info(path)
         version = info["format"]
@@ -237,12 +233,12 @@ _AGAIN: Final = "run the simulation again"
 
 
 def _load_info(path: Path) -> Fields:
-    """Return ``run.json``, whatever it holds, as long as it is a JSON object.
+    """Return the JSON object in ``run.json`` without checking its keys.
 
     Raises
     ------
     ValueError, OSError
-        If it is not.
+        If the file is unreadable, too large or not a JSON object.
     """
     if path.stat().st_size > bounds.RUN_FILE.most:
         raise ValueError(bounds.RUN_FILE.message(path.stat().st_size))
@@ -251,22 +247,21 @@ def _load_info(path: Path) -> Fields:
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     if not isinstance(info, dict):
-        raise ValueError("is no object")  # one kind of error for every damage
+        raise ValueError("is no object")  # callers catch ValueError for every kind of damage
     return info
 
 
 def _verify(folder: Path, info: Fields) -> None:
-    """Refuse a run whose files are not those that were written.
+    """Refuse a run whose files differ from those that were written.
 
-    What is read afterwards has the columns, types and references it was written with, so that
-    nothing that reads a run has to doubt each value.
+    Later readers can then rely on the columns, types and references of the files.
     """
     record = {key: value for key, value in info.items() if key != "digest"}
     files = info.get("files")
     if info.get("digest") != _digest_of(record) or not isinstance(files, dict):
         message = "is damaged: it is not as it was written"
         raise InputError(Fault(str(folder / RUN), message, _AGAIN))
-    # A file that belongs to a run, but was not there when this one was written.
+    # Files with a known name that were added after the run was written.
     added = sorted(
         name for name in FILES - {RUN, REPORT} - files.keys() if (folder / name).exists()
     )
@@ -277,11 +272,11 @@ def _verify(folder: Path, info: Fields) -> None:
         if path.is_symlink() or not path.is_file():
             raise InputError(Fault(str(path), "is missing or damaged", _AGAIN))
         try:
-            found = _digest(path)
+            actual = _digest(path)
         except OSError as error:
             message = f"cannot be read: {error.strerror}"
             raise InputError(Fault(str(path), message)) from error
-        if found != digest:
+        if actual != digest:
             message = "is damaged: it is not as it was written"
             raise InputError(Fault(str(path), message, _AGAIN))
 
@@ -304,12 +299,12 @@ def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
     path : Path
         The file.
     containing : str
-        Only lines with this text in them; the others are not parsed.
+        Text that a line must contain; other lines aren't parsed.
 
     Raises
     ------
     InputError
-        If the file is absent or a line is damaged.
+        If the file is missing or a line is damaged.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -324,16 +319,16 @@ def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
 
 
 def read_table(folder: Path, name: str) -> pl.DataFrame:
-    """Read one of the tables of a run directory.
+    """Read a table of a run directory.
 
     Raises
     ------
     InputError
-        If it is missing or damaged.
+        If the table is missing or damaged.
     """
     path = folder / f"{name}.parquet"
     try:
-        with path.open("rb") as file:  # polars takes no path that is no text
+        with path.open("rb") as file:  # polars refuses paths that aren't valid text
             return pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(
@@ -342,24 +337,24 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
 
 
 def read_decisions(folder: Path, containing: str = "") -> Iterator[Fields]:
-    """Yield the records of a run's ``decisions.jsonl`` whose lines contain a text.
+    """Yield the records of ``decisions.jsonl`` whose lines contain a text.
 
     Raises
     ------
     InputError
-        If the file is absent or a line is damaged.
+        If the file is missing or a line is damaged.
     """
     return read_lines(folder / DECISIONS, containing)
 
 
 def server_names(info: Fields) -> list[str]:
-    """Return the names of a run's servers, in the order that its tables count them."""
+    """Return the names of a run's servers, in the order of their positions in the tables."""
     return [name for name, _ in info["cluster"]["servers"]]
 
 
 def outcome_word(outcome: str) -> str:
-    """Return what people read for an outcome: a decision ``rejected`` is a job refused.
+    """Return the displayed word for an outcome: ``refused`` for ``rejected``.
 
-    ``decisions.jsonl`` says ``rejected``, which programs rely on; everything else says ``refused``.
+    The format of ``decisions.jsonl`` uses ``rejected``; every other output says ``refused``.
     """
     return "refused" if outcome == "rejected" else outcome

@@ -1,4 +1,4 @@
-"""Choosing among the jobs of a run, as an accounting command does."""
+"""Filters and sort order for the jobs of a run."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ SHOWN: Final = (
     "worker_slots",
     "reason",
 )
-"""Columns listed unless others are asked for."""
+"""Default columns of a listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Slots from ``first`` to ``last``, both included; None where a side is open."""
+    """Slots from ``first`` to ``last``, both inclusive; None leaves a side open."""
 
     first: int | None = None
     last: int | None = None
 
     @classmethod
     def parse(cls, text: str, slot_seconds: float, place: str) -> Range:
-        """Read ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
+        """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
+
+        ``place`` is the location of the text in error messages.
 
         Raises
         ------
         InputError
-            If it is none of these.
+            If the text isn't a range.
         """
         first, dots, last = text.partition("..")
         if not dots:
@@ -55,14 +57,14 @@ class Range:
         try:
             ends = [_slot(part, slot_seconds) for part in (first, last)]
         except (InputError, ValueError) as error:
-            mend = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
-            raise InputError(Fault(place, f"{shown(text)} is no range of slots", mend)) from error
+            hint = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
+            raise InputError(Fault(place, f"{shown(text)} is no range of slots", hint)) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
             raise InputError(Fault(place, f"{text!r} ends before it begins"))
         return cls(*ends)
 
     def holds(self, column: str) -> pl.Expr:
-        """Return whether a column's slot is in the range; unknown slots are not."""
+        """Return an expression: the column's slot is in the range and not null."""
         inside = pl.col(column).is_not_null()
         if self.first is not None:
             inside &= pl.col(column) >= self.first
@@ -72,20 +74,22 @@ class Range:
 
 
 def parse_slot(text: str, slot_seconds: float, place: str) -> int:
-    """Read one slot, as its number or as a time from the start.
+    """Parse a slot, given as a number or as a duration from the start.
+
+    ``place`` is the location of the text in error messages.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If the text isn't a slot.
     """
     try:
         slot = _slot(text, slot_seconds)
     except (InputError, ValueError):
         slot = None
     if slot is None:
-        mend = "write a number from 0 on, or a time from the start such as 2h"
-        raise InputError(Fault(place, f"{shown(text)} is no slot", mend))
+        hint = "write a number from 0 on, or a time from the start such as 2h"
+        raise InputError(Fault(place, f"{shown(text)} is no slot", hint))
     return slot
 
 
@@ -100,18 +104,18 @@ def _slot(text: str, slot_seconds: float) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which jobs of a run are wanted; what is left empty does not choose.
+    """Filter for the jobs of a run; empty fields don't restrict it.
 
-    Parameters
+    Attributes
     ----------
     job, tenant, class_, reason : sequence of str
-        Patterns as of file names (``resnet*``), one of which has to match.
+        Patterns in the style of file names (``resnet*``), one of which has to match.
     outcome : sequence of str
-        Outcomes, as ``jobs.parquet`` names them.
+        Outcomes, as named in ``jobs.parquet``.
     arrived, started, completed : Range
-        When.
+        Slots of the arrival, the first slot and the completion.
     late : bool or None
-        True: past their target; False: those that met it.
+        True for jobs that missed their target, False for jobs that met it.
     """
 
     job: Sequence[str] = ()
@@ -125,18 +129,18 @@ class Selection:
     late: bool | None = None
 
     def apply(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a job table that are wanted.
+        """Return the rows of a job table that match.
 
         Raises
         ------
         InputError
-            If an outcome is unknown, with the nearest known one.
+            If an outcome is unknown; the hint is the closest known outcome.
         """
-        unknown = next((one for one in self.outcome if one not in OUTCOMES), None)
+        unknown = next((outcome for outcome in self.outcome if outcome not in OUTCOMES), None)
         if unknown is not None:
             close = closest(unknown, OUTCOMES)
-            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(OUTCOMES)}"
-            raise InputError(Fault("--outcome", f"there is no outcome {shown(unknown)}", mend))
+            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(OUTCOMES)}"
+            raise InputError(Fault("--outcome", f"there is no outcome {shown(unknown)}", hint))
         wanted = pl.lit(value=True)
         for column, patterns in (
             ("job", self.job),
@@ -179,42 +183,35 @@ OUTCOMES: Final = (
 
 
 def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns") -> list[str]:
-    """Return the columns asked for; ``all`` stands for every one.
+    """Return the requested columns; ``all`` stands for every column.
 
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        The jobs.
-    names : sequence of str
-        The columns.
-    place : str
-        Where they were asked for, for errors.
+    ``place`` is the location of the request in error messages.
 
     Raises
     ------
     InputError
-        If there is no such column, with the nearest.
+        If a column is unknown; the hint is the closest known column.
     """
     if list(names) == ["all"]:
         return jobs.columns
     for name in names:
         if name not in jobs.columns:
             close = closest(name, jobs.columns)
-            mend = f"did you mean {close!r}?" if close else f"known: {', '.join(jobs.columns)}"
-            raise InputError(Fault(place, f"there is no column {shown(name)}", mend))
+            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(jobs.columns)}"
+            raise InputError(Fault(place, f"there is no column {shown(name)}", hint))
     return list(names)
 
 
 def ordered(jobs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the rows by columns, the first before the others; ``-utility`` is the largest first.
+    """Sort the rows by columns in order of priority; ``-utility`` sorts in descending order.
 
     Raises
     ------
     InputError
-        If there is no such column.
+        If a column is unknown.
     """
     if not keys:
         return jobs
     names = columns_of(jobs, [key.removeprefix("-") for key in keys], "--sort")
-    down = [key.startswith("-") for key in keys]
-    return jobs.sort(names, descending=down, nulls_last=True, maintain_order=True)
+    descending = [key.startswith("-") for key in keys]
+    return jobs.sort(names, descending=descending, nulls_last=True, maintain_order=True)

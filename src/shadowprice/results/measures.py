@@ -1,4 +1,4 @@
-"""The figures by which runs are compared, and what each is called: one line a figure."""
+"""Measures by which runs are compared, and their labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Read = Callable[[Mapping[str, Any]], float | None]
 
 
 class Unit(Enum):
-    """In what a measure is written."""
+    """Unit in which a measure is formatted."""
 
     NUMBER = "number"
     SHARE = "share"
@@ -22,24 +22,24 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of a run.
+    """One measure of a run.
 
-    Parameters
+    Attributes
     ----------
     key : str
-        Its column in tables of runs.
+        Column name in tables of runs.
     name : str
-        What people read.
+        Label.
     read : callable
-        Takes it from ``run.json``; None where the run has none.
+        Reads the value from ``run.json``; returns None if the run has none.
     better : int
-        1 higher, -1 lower, 0 neither.
+        1 if higher is better, -1 if lower is better, else 0.
     unit : Unit
-        In what it is written.
+        Unit for formatting.
     over_seeds : bool
-        Whether its mean over many seeds is told as well.
+        Whether means over several seeds include it.
     unless_zero : bool
-        Whether nobody needs to be told of it where it is 0.
+        Whether it is omitted if every value is 0.
     """
 
     key: str
@@ -52,18 +52,18 @@ class Measure:
 
     @property
     def share(self) -> bool:
-        """Whether it is a share of 1."""
+        """Whether the value is a fraction."""
         return self.unit is Unit.SHARE
 
     def written(self, value: float, figures: Callable[[float], str] = number) -> str:
-        """Return a value for a person; plain numbers as ``figures`` writes them."""
+        """Format a value; ``figures`` formats plain numbers."""
         if self.unit is Unit.SHARE:
             return f"{value:.1%}"
         return span(value) if self.unit is Unit.SECONDS else figures(value)
 
 
 def _at(*path: str) -> Read:
-    """Return how to read what stands there in ``run.json``."""
+    """Return a reader of the value at a path of ``run.json``."""
 
     def read(info: Mapping[str, Any]) -> float | None:
         value: Any = info
@@ -83,7 +83,7 @@ def _latency(percentile: str) -> Read:
 
 
 def _utility_of(*path: str) -> Read:
-    """Return how to read what part of something the total utility is."""
+    """Return a reader of the total utility as a fraction of the value at a path."""
     whole = _at(*path)
 
     def read(info: Mapping[str, Any]) -> float | None:
@@ -94,7 +94,7 @@ def _utility_of(*path: str) -> Read:
 
 
 RESTRICTED: Final = "restricted_mean_jct"
-"""Key of the measure that runs share only up to one and the same end; see `up_to`."""
+"""Key of the measure that is only comparable up to a common end; see `up_to`."""
 
 _SHARE, _SECONDS = Unit.SHARE, Unit.SECONDS
 
@@ -103,7 +103,7 @@ _EARNED: Final = (
     Measure(
         "value_share", "of the value on offer", _utility_of("summary", "value"), 1, _SHARE, True
     ),
-    # The most that any schedule could earn, where somebody asked for it.
+    # The bound on what any schedule earns is only known if it was requested.
     Measure("bound_share", "of the bound", _utility_of("bound", "bound"), 1, _SHARE),
 )
 _OUTCOMES: Final = (
@@ -120,7 +120,8 @@ _TIMES: Final = (
     Measure(
         "in_time", "in time, of all with a target", _summary("met_target", "share"), 1, _SHARE, True
     ),
-    # Of finished jobs alone: no end is better, for a policy may finish only the short ones.
+    # Only covers finished jobs: without a preferred direction, because a policy may finish
+    # only the short ones.
     Measure("mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True),
     Measure("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
     Measure(
@@ -168,65 +169,59 @@ _COMPUTING: Final = (
 OVER_SEEDS: Final = tuple(
     one for one in (*_EARNED, *_OUTCOMES, *_TIMES, *_MONEY, *_COMPUTING) if one.over_seeds
 )
-"""Measures whose means over many seeds are told, in the order of reading."""
+"""Measures with means over several seeds, in display order."""
 
 
 def measures_of(infos: Sequence[Mapping[str, Any]]) -> list[Measure]:
-    """Return the measures worth telling of runs on one cluster, in the order of reading.
-
-    Parameters
-    ----------
-    infos : sequence of mapping
-        ``run.json`` of each.
-    """
+    """Return the measures to show for runs on one cluster, in display order."""
     use = [
         Measure(
             f"in_use_{name}", f"{name} in use", _summary("utilisation", name), unit=_SHARE
         )
         for name in infos[0]["summary"]["utilisation"]
     ]  # fmt: skip
-    told = []
-    for one in (*_EARNED, *_OUTCOMES, *_TIMES, *use, *_MONEY, *_COMPUTING):
-        values = [value for info in infos if (value := one.read(info)) is not None]
-        if any(values) if one.unless_zero else values:
-            told.append(one)
-    return told
+    shown = []
+    for measure in (*_EARNED, *_OUTCOMES, *_TIMES, *use, *_MONEY, *_COMPUTING):
+        values = [value for info in infos if (value := measure.read(info)) is not None]
+        if any(values) if measure.unless_zero else values:
+            shown.append(measure)
+    return shown
 
 
 def measured(info: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return every measure over seeds of a run, by key."""
+    """Return every measure in `OVER_SEEDS` of a run, by key."""
     return {measure.key: measure.read(info) for measure in OVER_SEEDS}
 
 
 def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
-    """Return the positions of the best values; none where all are equal or neither is better."""
+    """Return the positions of the best values; empty if all are equal or ``better`` is 0."""
     known = [value for value in values if value is not None]
     if not better or len(set(known)) < 2:
         return frozenset()
     best = max(known) if better > 0 else min(known)
-    return frozenset(at for at, value in enumerate(values) if value == best)
+    return frozenset(index for index, value in enumerate(values) if value == best)
 
 
 def up_to(info: Mapping[str, Any], end: int) -> float | None:
-    """Return the restricted mean completion time of a run up to a later end than its own.
+    """Return the restricted mean completion time of a run, extended to a later end.
 
-    Each job that it left unfinished, refused ones included, has waited so much longer by then.
+    Every unfinished job, including refused ones, waits until the later end.
 
     Parameters
     ----------
     info : mapping
         ``run.json`` of the run.
     end : int
-        First slot that does not count; none before the run's own.
+        First slot after the common end, not before the run's own end.
 
     Returns
     -------
     float or None
-        Slots; None where no job arrived.
+        Slots; None if no job arrived.
     """
     summary = info["summary"]
     mean = summary["jct"]["restricted_mean"]
     if mean is None:
         return None
-    left = (summary["arrived"] - summary["finished"]) / summary["arrived"]
-    return float(mean + left * (end - summary["end"]))
+    unfinished = (summary["arrived"] - summary["finished"]) / summary["arrived"]
+    return float(mean + unfinished * (end - summary["end"]))

@@ -11,37 +11,41 @@ import polars as pl
 Summary = dict[str, object]
 
 NOT_ARRIVED: Final = "not arrived"
-"""Outcome of a job that the run ended before; it is no part of any metric."""
+"""Outcome of a job whose arrival is after the end of the run; no metric includes it."""
 
 
 def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
     """Return the metrics of a run.
 
-    Every share is one of the jobs that arrived, whatever became of them. Times of completion are
-    known of finished jobs alone, and a policy that finishes only short ones has short ones to show;
-    `restricted_mean` is the measure beside them that no choice of jobs improves.
+    Every share refers to all jobs that arrived. Completion times only cover finished jobs, so a
+    policy improves them by finishing only short jobs. `restricted_mean` can't be improved by such a
+    choice.
 
     Parameters
     ----------
     jobs : polars.DataFrame
-        As `tables.job_table` gives it.
+        From `tables.job_table`.
     slots : polars.DataFrame
-        As `slot_tables.slot_table` gives it.
+        From `slot_tables.slot_table`.
 
     Returns
     -------
     dict
-        ``jobs`` of the workload and those that ``arrived`` before the run ended; of these:
-        ``admitted`` (taken in: committed to by a planner, or queued and not refused),
-        ``finished``, ``refused``, ``dropped``, ``cancelled``, ``unfinished`` (still running or
-        waiting at the end); ``not_arrived``; ``total_utility`` and the ``value`` it is earned from
-        (every job that arrived done as early as it could be); ``jct`` in slots from the submission
-        to the end of the completion slot (mean, median, p90, p99 of finished jobs, and
-        ``restricted_mean``, up to ``end``); ``end`` of the run, see `end_of`; ``makespan`` in
-        slots from the first arrival to the end of the last completion; ``met_target`` (jobs that
-        finished in time, of all that arrived with a target, and their share); ``utilisation`` of
-        each resource from the first arrival to ``end``; ``resizes`` of jobs in all (moved, resized,
-        resumed) and the ``resize_seconds`` lost to them; ``late`` by class; ``refusals`` by reason.
+        ``jobs`` of the workload and those that ``arrived`` before the run ended. Of these:
+        ``admitted`` (committed by a planner, or queued and not refused), ``finished``, ``refused``,
+        ``dropped``, ``cancelled``, ``unfinished`` (running or waiting at the end). ``not_arrived``.
+        ``total_utility``, and the ``value``: the utility if every job that arrived completed as
+        early
+        as possible. ``jct`` in slots from the submission to the end of the completion slot: mean,
+        median, p90 and p99 of finished jobs, and ``restricted_mean`` up to ``end``. ``end`` of the
+        run, see `end_of`. ``makespan`` in slots from the first arrival to the end of the last
+        completion. ``met_target``: jobs that finished in time, all that arrived with a target, and
+        the
+        share. ``utilisation`` of each resource from the first arrival to ``end``. ``resizes`` of
+        all
+        jobs (moves, resizes and resumptions) and the ``resize_seconds`` they took. ``late`` by
+        class.
+        ``refusals`` by reason.
     """
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
@@ -74,15 +78,10 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
 
 
 def end_of(jobs: pl.DataFrame, slots: pl.DataFrame) -> int:
-    """Return the end of a run: of the last slot in which a job ran or arrived.
+    """Return the end of a run: the first slot after the last in which a job ran or arrived.
 
-    Slots that a run lasts beyond that (up to a late incident, or because a queued job waits for
-    ever) say nothing about the jobs.
-
-    Returns
-    -------
-    int
-        First slot after the run; 0 where nothing arrived.
+    Later slots contain no information about the jobs: a run may last until a late incident, or
+    because a queued job waits forever. Return 0 if no job arrived.
     """
     ran = slots["slot"].filter(slots["running"] > 0).max()
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)["arrival"].max()
@@ -91,28 +90,28 @@ def end_of(jobs: pl.DataFrame, slots: pl.DataFrame) -> int:
 
 
 def restricted_mean(jobs: pl.DataFrame, end: int) -> float | None:
-    """Return the mean of all jobs' completion times up to the end of a run.
+    """Return the mean completion time of all jobs up to the end of a run, in slots.
 
-    A job that arrived and did not finish counts with the time from its submission to the end,
-    whatever the reason: the restricted mean survival time, area under the share of jobs that are
-    not done. To compare runs, give all the same end, the latest of theirs.
+    A job that arrived and didn't finish counts with the time from its submission to the end. This
+    is the restricted mean survival time: the area under the share of unfinished jobs. To compare
+    runs, use the latest of their ends for all.
 
     Parameters
     ----------
     jobs : polars.DataFrame
-        As `tables.job_table` gives it.
+        From `tables.job_table`.
     end : int
         First slot after the run.
 
     Returns
     -------
     float or None
-        Slots; None where no job arrived.
+        None if no job arrived.
     """
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
-    left = end - pl.col("submitted")
-    spent = pl.when(pl.col("outcome") == "finished").then(pl.min_horizontal("jct", left))
-    mean = arrived.select(spent.otherwise(left).mean()).item() if len(arrived) else None
+    remaining = end - pl.col("submitted")
+    spent = pl.when(pl.col("outcome") == "finished").then(pl.min_horizontal("jct", remaining))
+    mean = arrived.select(spent.otherwise(remaining).mean()).item() if len(arrived) else None
     return None if mean is None else float(mean)
 
 
@@ -127,16 +126,16 @@ def common_completion(runs: Sequence[pl.DataFrame]) -> tuple[int, list[float | N
     Returns
     -------
     jobs : int
-        How many all of them finished.
+        Number of jobs that every run finished.
     means : list of float or None
-        Mean slots from the submission to the end of the completion slot, a run each.
+        For each run, mean slots from the submission to the end of the completion slot.
     """
-    both = np.ones(len(runs[0]), dtype=bool)
+    finished = np.ones(len(runs[0]), dtype=bool)
     for jobs in runs:
-        both &= (jobs["outcome"] == "finished").to_numpy()
-    if not both.any():
+        finished &= (jobs["outcome"] == "finished").to_numpy()
+    if not finished.any():
         return 0, [None] * len(runs)
-    return int(both.sum()), [float(jobs["jct"].to_numpy()[both].mean()) for jobs in runs]
+    return int(finished.sum()), [float(jobs["jct"].to_numpy()[finished].mean()) for jobs in runs]
 
 
 def met_target(jobs: pl.DataFrame) -> Summary:
@@ -145,7 +144,7 @@ def met_target(jobs: pl.DataFrame) -> Summary:
     Returns
     -------
     dict
-        ``met``, ``of`` and ``share`` (None where no job has a target).
+        ``met``, ``of`` and ``share`` (None if no job has a target).
     """
     targeted = jobs.filter((pl.col("outcome") != NOT_ARRIVED) & pl.col("target").is_not_null())
     met = int((targeted["late"] <= 0).sum())
@@ -157,7 +156,7 @@ def met_target(jobs: pl.DataFrame) -> Summary:
 
 
 def latency(seconds: Sequence[float]) -> Summary:
-    """Return percentiles of the time that decisions took, in seconds."""
+    """Return percentiles of the decision times, in seconds."""
     values = np.asarray(seconds, dtype=np.float64)
     if not len(values):
         return {"decisions": 0}
@@ -175,7 +174,7 @@ def latency(seconds: Sequence[float]) -> Summary:
 
 
 def resources(slots: pl.DataFrame) -> list[str]:
-    """Return the resources that a slot table counts."""
+    """Return the resources in a slot table."""
     return [name.removeprefix("used_") for name in slots.columns if name.startswith("used_")]
 
 
@@ -200,19 +199,19 @@ def _makespan(jobs: pl.DataFrame) -> int | None:
 
 def _utilisation(jobs: pl.DataFrame, slots: pl.DataFrame, end: int) -> dict[str, float | None]:
     first = jobs["arrival"].min()
-    # A row stands for the slots up to the next: one, or a long stretch in which nothing ran.
+    # A row represents all slots up to the next row; an idle stretch has a single row.
     following = pl.col("slot").shift(-1).fill_null(end).clip(upper_bound=end)
-    lasts = slots.select(following - pl.col("slot")).to_series()
+    durations = slots.select(following - pl.col("slot")).to_series()
     within = pl.col("slot").is_between(0 if first is None else first, end - 1)
     inside = slots.select(within).to_series()
-    lasts = lasts.filter(inside)
+    durations = durations.filter(inside)
     shares: dict[str, float | None] = {}
     for resource in resources(slots):
-        # A column at a time: a copy of the whole table is as much again as a long run takes.
+        # One column at a time: copying the whole table would double the memory of a long run.
         total = slots[f"total_{resource}"].filter(inside).cast(pl.Float64)
-        some = total.null_count() < len(total)
-        available = float((total * lasts).sum()) if some else 0.0
-        used = float((slots[f"used_{resource}"].filter(inside).cast(pl.Float64) * lasts).sum())
+        is_limited = total.null_count() < len(total)
+        available = float((total * durations).sum()) if is_limited else 0.0
+        used = float((slots[f"used_{resource}"].filter(inside).cast(pl.Float64) * durations).sum())
         shares[resource] = used / available if available else None
     return shares
 

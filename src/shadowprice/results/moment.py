@@ -1,4 +1,4 @@
-"""One slot of a run: who runs where, what waits and why, and how full every server is."""
+"""State of a run in one slot: running and waiting jobs, and the load of every server."""
 
 from __future__ import annotations
 
@@ -42,26 +42,28 @@ JOBS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """What a run knows of one slot.
+    """State of a run in one slot.
 
-    Parameters
+    Attributes
     ----------
     info : dict
         ``run.json``.
     slot : int
         The slot.
     jobs : polars.DataFrame
-        A row an open job: those that run, then those that wait, each in order of arrival.
-        ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``; ``since`` the first
-        slot of an unbroken stay in that state; ``ran`` the slots it ran before this one;
-        ``servers`` where it stands (``gpu-[3,5] x2``: two workers on each, ``+1ps`` one parameter
-        server); ``next`` the slot in which a job that waits ran next; ``completion`` when it
-        completed in the end; ``reason`` why it waits.
+        One row for each open job: running jobs, then waiting jobs, each in order of arrival.
+        ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``. ``since``: first slot
+        of
+        the uninterrupted period in that state. ``ran``: number of earlier slots in which it ran.
+        ``servers``: its placement (``gpu-[3,5] x2``: two workers on each; ``+1ps``: one parameter
+        server). ``next``: next slot in which a waiting job ran. ``completion``: its eventual
+        completion
+        slot. ``reason``: why it waits.
     servers : polars.DataFrame
-        A row a server: ``server``, ``group`` (its name without the number), ``role``, ``state``
-        (``lost``, ``idle``, ``mixed``, ``full``: nothing is left of a resource), ``jobs``,
+        One row for each server: ``server``, ``group`` (its name without the number), ``role``,
+        ``state`` (``lost``, ``idle``, ``mixed``, or ``full`` if a resource is exhausted), ``jobs``,
         ``workers``, ``ps``, ``share`` (used share of its scarcest resource), and ``used_R``,
-        ``total_R`` for every limited resource R in the unit that ``slots.parquet`` uses.
+        ``total_R`` for every limited resource R in the unit of ``slots.parquet``.
     """
 
     info: Fields
@@ -71,16 +73,16 @@ class Moment:
 
     @property
     def usage(self) -> dict[str, tuple[float, float]]:
-        """Used and total amount of every resource, over servers that are there."""
-        there = self.servers.filter(pl.col("state") != "lost")
+        """Used and total amount of every resource, over servers that aren't lost."""
+        present = self.servers.filter(pl.col("state") != "lost")
         names = [name[5:] for name in self.servers.columns if name.startswith("used_")]
         return {
-            name: (float(there[f"used_{name}"].sum()), float(there[f"total_{name}"].sum()))
+            name: (float(present[f"used_{name}"].sum()), float(present[f"total_{name}"].sum()))
             for name in names
         }
 
     def record(self) -> Fields:
-        """Return the moment as plain values."""
+        """Return the state as plain values."""
         return {
             "policy": self.info["policy"],
             "slot": self.slot,
@@ -94,12 +96,12 @@ class Moment:
 
 
 def read_moment(folder: Path, slot: int) -> Moment:
-    """Read one slot of a run directory.
+    """Read the state of a run directory in one slot.
 
     Raises
     ------
     InputError
-        If the directory holds no run, or the run did not get to the slot.
+        If the directory contains no run, or the run didn't reach the slot.
     """
     info = read_info(folder)
     return _moment(
@@ -114,12 +116,12 @@ def read_moment(folder: Path, slot: int) -> Moment:
 
 
 def moment_of(run: Run, slot: int) -> Moment:
-    """Return one slot of a run that is in memory.
+    """Return the state of a run in one slot.
 
     Raises
     ------
     InputError
-        If the run did not get to the slot.
+        If the run didn't reach the slot.
     """
     return _moment(
         run.info, slot, run.jobs, run.slots, run.allocations, run.decisions(True), run.policy
@@ -139,8 +141,10 @@ def _moment(
         span = f"slots {slots['slot'][0]} to {slots['slot'][-1]}" if len(slots) else "no slot"
         raise InputError(Fault(place, f"slot {slot} is not in this run", f"it has {span}"))
     names = server_names(info)
-    here = allocations.filter(pl.col("slot") == slot)
-    asked = dict(zip(jobs["job"], zip(jobs["demand"], jobs["ps_demand"], strict=True), strict=True))
+    current = allocations.filter(pl.col("slot") == slot)
+    demands = dict(
+        zip(jobs["job"], zip(jobs["demand"], jobs["ps_demand"], strict=True), strict=True)
+    )
     closed = _closed_before(info, slot, decisions := list(_relevant(decisions, slot)))
     open_jobs = jobs.filter(
         (pl.col("arrival") <= slot)
@@ -150,13 +154,13 @@ def _moment(
     return Moment(
         info,
         slot,
-        _jobs(open_jobs, here, allocations, slot, names, decisions),
-        _servers(info, here, asked, slot),
+        _jobs(open_jobs, current, allocations, slot, names, decisions),
+        _servers(info, current, demands, slot),
     )
 
 
 def _relevant(decisions: Iterable[Fields], slot: int) -> Iterable[Fields]:
-    """Yield the decisions taken up to a slot; they are in order, so that reading stops there."""
+    """Yield the decisions up to a slot; they are ordered, so reading stops at the first later one."""
     for record in decisions:
         if record["slot"] > slot:
             return
@@ -164,11 +168,11 @@ def _relevant(decisions: Iterable[Fields], slot: int) -> Iterable[Fields]:
 
 
 def _closed_before(info: Fields, slot: int, decisions: Iterable[Fields]) -> set[str]:
-    """Return the jobs refused, dropped or cancelled by a slot."""
+    """Return the jobs that were refused, dropped or cancelled by a slot."""
     last = {line["job"]: line["outcome"] for line in decisions}
-    gone = {job for job, outcome in last.items() if outcome in {"rejected", "dropped"}}
+    closed = {job for job, outcome in last.items() if outcome in {"rejected", "dropped"}}
     cancelled = (event for event in info["incidents"] if event["slot"] <= slot)
-    return gone | {event["cancel"] for event in cancelled if "cancel" in event}
+    return closed | {event["cancel"] for event in cancelled if "cancel" in event}
 
 
 def _jobs(
@@ -179,9 +183,9 @@ def _jobs(
     names: list[str],
     decisions: Iterable[Fields],
 ) -> pl.DataFrame:
-    stands: dict[str, list[tuple[int, int, int]]] = {}
+    placements: dict[str, list[tuple[int, int, int]]] = {}
     for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
-        stands.setdefault(name, []).append((server, workers, ps))
+        placements.setdefault(name, []).append((server, workers, ps))
     active = allocations.select("job", "slot").unique().sort("job", "slot")
     ran: dict[str, list[int]] = {
         str(name): list(slots)
@@ -190,12 +194,14 @@ def _jobs(
     last: dict[str, Fields] = {line["job"]: line for line in decisions}
     rows = []
     for row in open_jobs.iter_rows(named=True):
-        name, entries = row["job"], stands.get(row["job"], [])
+        name, entries = row["job"], placements.get(row["job"], [])
         slots = ran.get(name, [])
-        before = [at for at in slots if at < slot]
-        after = next((at for at in slots if at > slot), None)
-        state = "running" if entries else ("paused" if before else "waiting")
-        since = _since(before, slot) if entries else (before[-1] + 1 if before else row["arrival"])
+        earlier = [past for past in slots if past < slot]
+        following = next((past for past in slots if past > slot), None)
+        state = "running" if entries else ("paused" if earlier else "waiting")
+        since = (
+            _since(earlier, slot) if entries else (earlier[-1] + 1 if earlier else row["arrival"])
+        )
         rows.append(
             (
                 name,
@@ -204,38 +210,38 @@ def _jobs(
                 state,
                 row["arrival"],
                 since,
-                len(before),
+                len(earlier),
                 sum(workers for _, workers, _ in entries),
                 sum(ps for _, _, ps in entries),
                 _stand(names, entries),
-                None if entries else after,
+                None if entries else following,
                 row["completion"],
                 None if entries else _waits(last.get(name), slot),
             )
         )
-    # Those that run come first; the sort is stable, so that order of arrival stays.
+    # Running jobs first; ties keep the order of the job table.
     rows.sort(key=lambda row: (row[3] != "running", row[4]))
     return pl.DataFrame(rows, schema=JOBS, orient="row")
 
 
 def _since(before: list[int], slot: int) -> int:
-    """Return the first slot of the unbroken stay that ends in a slot."""
+    """Return the first slot of the uninterrupted run of slots that ends in ``slot``."""
     first = slot
-    for at in reversed(before):
-        if at != first - 1:
+    for earlier in reversed(before):
+        if earlier != first - 1:
             break
-        first = at
+        first = earlier
     return first
 
 
 def _stand(names: list[str], entries: list[tuple[int, int, int]]) -> str:
-    standing = ((names[server], (workers, ps)) for server, workers, ps in entries)
-    told = []
-    for servers, (workers, ps) in together(standing):
+    placed = ((names[server], (workers, ps)) for server, workers, ps in entries)
+    parts = []
+    for servers, (workers, ps) in together(placed):
         counts = [f"x{workers}"] if workers else []
         counts += [f"+{ps}ps"] if ps else []
-        told += [" ".join([name, *counts]) for name in folded_names(servers)]
-    return " ".join(told)
+        parts += [" ".join([name, *counts]) for name in folded_names(servers)]
+    return " ".join(parts)
 
 
 def _waits(decision: Fields | None, slot: int) -> str:
@@ -251,13 +257,7 @@ def _waits(decision: Fields | None, slot: int) -> str:
 
 
 def amounts_of(text: str | None) -> dict[str, int]:
-    """Return the amounts that a job table's ``demand`` tells, as the integers that are kept.
-
-    Parameters
-    ----------
-    text : str or None
-        Such as ``gpu 1, cpu 4, memory 16GiB, bandwidth 1Gbps``.
-    """
+    """Parse a job table's ``demand``, such as ``gpu 1, cpu 4, memory 16GiB``; None is empty."""
     if not text:
         return {}
     pairs = (part.rsplit(" ", 1) for part in text.split(", "))
@@ -277,37 +277,37 @@ def _servers(
         for kind in cluster["kinds"]
     ]
     used: list[Counter[str]] = [Counter() for _ in names]
-    standing: list[list[tuple[int, int]]] = [[] for _ in names]
+    placed: list[list[tuple[int, int]]] = [[] for _ in names]
     demands: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
     for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
         if name not in demands:
             demands[name] = (amounts_of(asked[name][0]), amounts_of(asked[name][1]))
-        standing[server].append((workers, ps))
+        placed[server].append((workers, ps))
         for count, demand in zip((workers, ps), demands[name], strict=True):
             for resource, amount in demand.items():
                 used[server][resource] += count * amount
     lost = _lost(info, slot)
     unit = {name: 1000 if kind == "count" else 1 for name, kind in cluster["resources"].items()}
     columns: dict[str, list[Any]] = {}
-    for at, (name, kind) in enumerate(cluster["servers"]):
+    for index, (name, kind) in enumerate(cluster["servers"]):
         capacity = {
             resource: amount for resource, amount in kinds[kind].items() if 0 < amount < UNLIMITED
         }
-        share = max((used[at][r] / amount for r, amount in capacity.items()), default=0.0)
+        share = max((used[index][r] / amount for r, amount in capacity.items()), default=0.0)
         row: dict[str, Any] = {
             "server": name,
             "group": group_of(name),
             "role": cluster["kinds"][kind]["role"],
-            "state": _state(name in lost, bool(standing[at]), share),
-            "jobs": len(standing[at]),
-            "workers": sum(workers for workers, _ in standing[at]),
-            "ps": sum(ps for _, ps in standing[at]),
+            "state": _state(name in lost, bool(placed[index]), share),
+            "jobs": len(placed[index]),
+            "workers": sum(workers for workers, _ in placed[index]),
+            "ps": sum(ps for _, ps in placed[index]),
             "share": share,
         }
         for resource in cluster["resources"]:
             scale = unit[resource]
             limited = resource in capacity
-            row[f"used_{resource}"] = used[at][resource] / scale if limited else 0.0
+            row[f"used_{resource}"] = used[index][resource] / scale if limited else 0.0
             row[f"total_{resource}"] = capacity[resource] / scale if limited else 0.0
         for column, value in row.items():
             columns.setdefault(column, []).append(value)

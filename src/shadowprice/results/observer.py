@@ -1,4 +1,4 @@
-"""Looking on while a driver, of simulated or of real time, runs an engine."""
+"""Observer of an engine, for drivers of simulated or real time."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from shadowprice.engine.state import JobRecord
 
 
 class Observer:
-    """What looks on while a driver runs an engine; every hook does nothing by default.
+    """Observer of a driver that runs an engine; every hook does nothing by default.
 
     Attributes
     ----------
     collects : bool
-        Whether it keeps what became of jobs that are over: they then leave the engine.
+        Whether it stores the records of closed jobs, which the driver then removes from the engine.
     """
 
     collects = False
 
     def began(self, engine: Engine) -> None:
-        """Take note of the engine before its first event."""
+        """Handle the start of the run, before the engine's first event."""
 
     def coming(self, engine: Engine, event: DriverEvent) -> None:
-        """Take note of an event that the engine is about to handle."""
+        """Handle an event before the engine processes it."""
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Take note of an event that the engine handled and of the commands it gave."""
+        """Handle an event that the engine processed, and the resulting commands."""
 
     def slot_running(self, engine: Engine, slot: int) -> None:
-        """Take note of a slot in which placements are settled and running."""
+        """Handle a slot after its placements are settled and running."""
 
     def decided(self, seconds: float) -> None:
-        """Take note of how long the policy took over one decision."""
+        """Handle the duration of one decision of the policy, in seconds."""
 
     def left(self, records: Sequence[JobRecord]) -> None:
-        """Take note of jobs that are over and have left the engine."""
+        """Handle closed jobs that were removed from the engine."""
 
     def finished(self, engine: Engine) -> None:
-        """Take note of the end of the run."""
+        """Handle the end of the run."""

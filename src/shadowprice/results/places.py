@@ -1,4 +1,4 @@
-"""Servers and what stands on them, in short: equal ones together, ``gpu-[0-3,7]``."""
+"""Compact formatting of server names and placements, such as ``gpu-[0-3,7]``."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ What = TypeVar("What", bound=Hashable)
 
 
 def group_of(server: str) -> str:
-    """Return a server's name without its number: ``gpu`` of ``gpu-3``."""
+    """Return a server's name without its number: ``gpu`` for ``gpu-3``."""
     return re.sub(r"-\d+$", "", server)
 
 
 def named_plan(rows: Iterable[Sequence[int]], names: Sequence[str]) -> list[list[object]]:
-    """Return the rows of a schedule with servers by name.
+    """Return the rows of a schedule with server names instead of positions.
 
-    Parameters
-    ----------
-    rows : iterable of (slot, server, workers, ps)
-        Servers by their positions in the cluster.
-    names : sequence of str
-        Their names, in that order.
+    ``rows`` are (slot, server, workers, ps), with servers by their positions in ``names``.
     """
     return [[slot, names[server], workers, ps] for slot, server, workers, ps in rows]
 
 
 def folded(names: Iterable[str]) -> str:
-    """Return names of servers in short: ``gpu-[0-3,7] net``."""
+    """Format server names compactly: ``gpu-[0-3,7] net``."""
     return " ".join(folded_names(names))
 
 
 def folded_names(names: Iterable[str]) -> list[str]:
-    """Return names of servers in short, those that differ in their number as one."""
+    """Return server names with numbers of the same group merged: ``gpu-[0-3,7]``, ``net``."""
     numbers: dict[str, list[int]] = {}
     single: list[str] = []
     for name in names:
@@ -42,22 +37,16 @@ def folded_names(names: Iterable[str]) -> list[str]:
             numbers.setdefault(match[1], []).append(int(match[2]))
         else:
             single.append(name)
-    parts = [f"{group}-{_ranges(sorted(found))}" for group, found in numbers.items()]
+    parts = [f"{group}-{_ranges(sorted(members))}" for group, members in numbers.items()]
     return [*parts, *single]
 
 
 def together(standing: Iterable[tuple[str, What]]) -> list[tuple[list[str], What]]:
-    """Return servers on which the same stands together: their names, and what it is.
-
-    Parameters
-    ----------
-    standing : iterable of (str, hashable)
-        Names of servers, and what stands on each.
-    """
-    alike: dict[What, list[str]] = {}
+    """Group servers by what runs on them; return (server names, value) pairs."""
+    groups: dict[What, list[str]] = {}
     for name, what in standing:
-        alike.setdefault(what, []).append(name)
-    return [(names, what) for what, names in alike.items()]
+        groups.setdefault(what, []).append(name)
+    return [(names, what) for what, names in groups.items()]
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -69,5 +58,5 @@ def _ranges(numbers: list[int]) -> str:
             spans.append([number, number])
     if len(numbers) == 1:
         return str(numbers[0])
-    told = (str(low) if low == high else f"{low}-{high}" for low, high in spans)
-    return f"[{','.join(told)}]"
+    ranges = (str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    return f"[{','.join(ranges)}]"

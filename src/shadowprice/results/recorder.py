@@ -1,4 +1,4 @@
-"""What a simulation leaves behind, collected in flat arrays while it runs."""
+"""Observer that collects a run in flat arrays."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from shadowprice.results.observer import Observer
 _FEWER_ROWS: Final = "give --until, or make slots longer"
 
 HEAT_BINS: Final = 2000
-"""Most columns of a heat map; longer runs average neighbouring slots."""
+"""Maximum number of columns of a heat map; longer runs average neighbouring slots."""
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 class HeatBins:
-    """Rows of numbers by slot, averaged over neighbouring slots once there are too many.
+    """Rows of numbers by slot, averaged over neighbouring slots if there are too many.
 
     Parameters
     ----------
     width : int
         Numbers in a row.
     most : int
-        Bins to keep; the slots of a bin double whenever a slot falls beyond them.
+        Maximum number of bins. The slots per bin double whenever a slot lies beyond them.
     """
 
     def __init__(self, width: int, most: int = HEAT_BINS) -> None:
@@ -68,19 +68,19 @@ class HeatBins:
         self._counts = np.zeros(0, dtype=np.int64)
 
     def add(self, slot: int, row: Floats) -> None:
-        """Take in the row of a slot; the first bin begins with the first slot taken in."""
+        """Add the row of a slot; the first bin starts with the first added slot."""
         if self.origin is None:
             self.origin = slot
         while (slot - self.origin) // self.slots_per_bin >= self.most:
             self.halve()
-        at = (slot - self.origin) // self.slots_per_bin
-        if at >= len(self._counts):
-            self._grow(at + 1)
-        self._sums[at] += row
-        self._counts[at] += 1
+        index = (slot - self.origin) // self.slots_per_bin
+        if index >= len(self._counts):
+            self._grow(index + 1)
+        self._sums[index] += row
+        self._counts[index] += 1
 
     def means(self) -> Floats:
-        """Return the mean row of each bin, shape (bins, width); NaN where no slot fell in."""
+        """Return the mean row of each bin, shape (bins, width); NaN for bins without slots."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self._sums / self._counts[:, None], dtype=np.float64)
 
@@ -93,7 +93,7 @@ class HeatBins:
         self._sums, self._counts = sums, counts
 
     def halve(self) -> None:
-        """Join neighbouring bins."""
+        """Merge neighbouring bins."""
         self.slots_per_bin *= 2
         odd = len(self._counts) % 2
         sums = np.pad(self._sums, ((0, odd), (0, 0)))
@@ -104,16 +104,16 @@ class HeatBins:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """What ran where and for how long, as parallel arrays.
+    """Placements with their durations, as parallel arrays.
 
     Parameters
     ----------
     jobs : ndarray of int64
         Position of the job in the workload.
     servers, workers, ps : ndarray of int64
-        Server row and the counts that stood there.
+        Server row, and the numbers of workers and parameter servers on it.
     starts, ends : ndarray of int64
-        First slot, and first slot in which it no longer stood there.
+        First slot, and first slot after the segment.
     """
 
     jobs: Integers
@@ -125,18 +125,18 @@ class Segments:
 
 
 class Fate(NamedTuple):
-    """What became of a job.
+    """Result of a job.
 
     Attributes
     ----------
     status : Status
-        Where it is, or how it ended.
+        Current or final status.
     started, completion : int or None
-        First slot in which it ran, and the slot in which it completed.
+        First slot in which the job ran, and completion slot.
     progress : int
         Progress units made.
     refusal : Refusal or None
-        Why it was refused, dropped or cancelled.
+        Reason why the job was refused, dropped or cancelled.
     """
 
     status: Status
@@ -153,10 +153,10 @@ _NEVER: Final = -1
 
 
 class Recorder(Observer):
-    """An observer that keeps all that the results of a run are made of.
+    """Observer that records everything that the results of a run are built from.
 
-    A placement is one row of six integers for as long as it stands, so a run of millions of
-    job-slots stays within tens of megabytes.
+    A placement takes one row of six integers for its whole duration. A run of millions of job-slots
+    therefore stays within tens of megabytes.
 
     Parameters
     ----------
@@ -165,20 +165,20 @@ class Recorder(Observer):
     jobs : sequence of Job
         The workload, in file order.
     policy : Policy
-        Asked for its prices in every slot, where it posts any.
+        Queried for its prices in every slot if it posts any.
 
     Attributes
     ----------
     decisions : list of (int, decision)
-        Commit, Promise, Reject, Queue and Drop decisions with the slot in which they were taken.
+        Commit, Promise, Reject, Queue and Drop decisions with their slots.
     charges : list of Charge
         Payments, in order.
     incidents : list of ServerLost, ServerBack or JobCancelled
-        What happened from outside.
+        External events.
     latencies : array of float
-        Seconds that the policy took over each decision.
+        Seconds that the policy took for each decision.
     restarted : dict of str to int
-        Times that jobs restarted: moved, resized or resumed after a pause.
+        Number of restarts by job: moves, resizes and resumptions after a pause.
     arrived : set of str
         Jobs that arrived.
     earned, completions : dict of str to float, dict of str to int
@@ -186,7 +186,7 @@ class Recorder(Observer):
     prices : dict of int to ndarray
         Mean price of each resource over the servers that have it, by slot.
     heat : HeatBins
-        Price of each whole server by slot, empty for policies without prices.
+        Price of each whole server by slot; empty for policies without prices.
     """
 
     collects = True
@@ -216,7 +216,7 @@ class Recorder(Observer):
         self._starts = array("q")
         self._ends = array("q")
         self._open: dict[str, tuple[int, int]] = {}
-        # Of jobs that have left the engine: status, first slot, completion slot, progress.
+        # For jobs removed from the engine: status, first slot, completion slot, progress.
         self._ended = array("b", (_INSIDE,)) * len(jobs)
         self._started, self._completed, self._made = (
             array("q", (_NEVER,)) * len(jobs) for _ in range(3)
@@ -229,15 +229,15 @@ class Recorder(Observer):
     # ------------------------------------------------------------ hooks
 
     def began(self, engine: Engine) -> None:
-        """Keep the engine, which knows the jobs that are not over."""
+        """Store the engine, which holds the records of open jobs."""
         self.engine = engine
 
     def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Note what an event led to."""
+        """Record an event and its commands."""
         match event:
             case SlotEnded(slot):
                 self._next_slot = slot + 1
-                # Tables hold a row for each of them: what is too much is told while it runs.
+                # Tables have a row for each allocation, so refuse too many before the end of the run.
                 self._rows += self._standing
                 if self._rows > bounds.ROWS.most:
                     bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS)
@@ -249,7 +249,7 @@ class Recorder(Observer):
                 pass
         command: Any
         for command in commands:
-            # By type, the most frequent first: a simulation of many jobs is mostly this.
+            # Test types by frequency: this loop dominates simulations of many jobs.
             kind = type(command)
             if kind is Decided:
                 decision = command.decision
@@ -270,7 +270,7 @@ class Recorder(Observer):
                 self.completions[command.job] = command.slot
 
     def slot_running(self, engine: Engine, slot: int) -> None:
-        """Count running and waiting jobs, and ask for prices."""
+        """Record the numbers of running and waiting jobs, and the policy's prices."""
         running = len(engine.running)
         self.slots.append(slot)
         self.running.append(running)
@@ -283,24 +283,24 @@ class Recorder(Observer):
             self.heat.add(slot, prices.sum(axis=1))
 
     def decided(self, seconds: float) -> None:
-        """Note the time that a decision took."""
+        """Record the duration of a decision."""
         self.latencies.append(seconds)
 
     def left(self, records: Sequence[JobRecord]) -> None:
-        """Keep what became of jobs that are over."""
+        """Record the results of closed jobs."""
         for record in records:
-            at = self.order[record.job.name]
-            self._ended[at] = _STATUSES.index(record.status)
+            index = self.order[record.job.name]
+            self._ended[index] = _STATUSES.index(record.status)
             if record.started is not None:
-                self._started[at] = record.started
+                self._started[index] = record.started
             if record.completion is not None:
-                self._completed[at] = record.completion
-            self._made[at] = record.progress
+                self._completed[index] = record.completion
+            self._made[index] = record.progress
             if record.refusal is not None:
-                self._refusals[at] = record.refusal
+                self._refusals[index] = record.refusal
 
     def fate(self, at: int) -> Fate | None:
-        """Return what became of the job at a position of the workload, None if it never arrived."""
+        """Return the result of the job at a position of the workload; None if it never arrived."""
         if self._ended[at] != _INSIDE:
             started, completed = self._started[at], self._completed[at]
             return Fate(
@@ -322,11 +322,11 @@ class Recorder(Observer):
 
     @property
     def next_slot(self) -> int:
-        """First slot that is not over."""
+        """First slot that hasn't ended."""
         return self._next_slot
 
     def segments(self) -> Segments:
-        """Return what ran, up to the last slot that is over."""
+        """Return the segments up to the last slot that has ended."""
         starts, ends = _integers(self._starts), _integers(self._ends)
         ends = np.where(ends < 0, self._next_slot, np.minimum(ends, self._next_slot))
         ran = starts < ends
@@ -337,7 +337,7 @@ class Recorder(Observer):
     def _begin(self, job: str, slot: int, placement: Placement) -> None:
         count = len(placement.servers)
         first = len(self._starts)
-        if count == 1:  # most placements
+        if count == 1:  # fast path for most placements
             self._owners.append(self.order[job])
             self._servers.append(placement.servers[0])
             self._workers.append(placement.workers[0])

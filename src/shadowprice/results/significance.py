@@ -1,4 +1,4 @@
-"""Means over seeds with their intervals, and whether two policies really differ."""
+"""Means over seeds with confidence intervals, and significance tests between policies."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 from scipy import special
 
 CONFIDENCE: Final = 0.95
-"""Of every interval."""
+"""Confidence level of every interval."""
 
 EXACT: Final = 16
-"""Most pairs whose signs are flipped in every way (65,536); beyond, they are drawn."""
+"""Maximum number of pairs for which all sign flips (65,536) are evaluated, not sampled."""
 
 DRAWS: Final = 100_000
 
 _ROUNDING: Final = 1e-12
-"""Part of a value by which sums of the same numbers in another order may differ."""
+"""Relative difference by which rounding changes sums of the same numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean, and where it lies with a confidence of 95 %.
+    """A sample mean with its 95 % confidence interval.
 
-    Parameters
+    Attributes
     ----------
     mean, low, high : float
-        The mean of the sample, and the ends of Student's interval; infinite for a single value.
+        Mean of the sample and bounds of Student's interval; infinite for a single value.
     count : int
-        Values.
+        Sample size.
     """
 
     mean: float
@@ -42,11 +42,11 @@ class Interval:
 
     @property
     def half(self) -> float:
-        """Half of its width."""
+        """Half of the interval's width."""
         return (self.high - self.low) / 2
 
     def record(self) -> dict[str, float | int | None]:
-        """Return it as plain values; an end that is not known is None."""
+        """Return the interval as plain values; unknown bounds are None."""
         known = math.isfinite(self.half)
         return {
             "mean": self.mean,
@@ -58,17 +58,17 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What one policy has beyond another over the same seeds.
+    """Difference between two policies over the same seeds.
 
-    Parameters
+    Attributes
     ----------
     difference : Interval
-        Of the differences, seed by seed.
+        Interval of the differences by seed.
     p : float
-        How often a difference at least as large would be seen if the sign of every seed's
-        difference were a coin's (paired permutation test, two-sided).
+        Probability of a difference at least as large if the sign of every seed's difference were
+        random (paired permutation test, two-sided).
     adjusted : float
-        The same after Holm's correction for all comparisons made with it.
+        ``p`` after Holm's correction for all comparisons made together.
     """
 
     difference: Interval
@@ -82,7 +82,7 @@ def interval(values: Sequence[float]) -> Interval:
     Raises
     ------
     ValueError
-        If there is none.
+        If there are no values.
     """
     sample = np.asarray(values, dtype=np.float64)
     if not len(sample):
@@ -100,24 +100,24 @@ def interval(values: Sequence[float]) -> Interval:
 def sign_flips(differences: Sequence[float], seed: int = 0) -> float:
     """Return the two-sided p value of a paired permutation test on the mean difference.
 
-    Under the hypothesis that the two policies are exchangeable seed by seed, each difference might
-    as well have the other sign. All signs are tried for up to `EXACT` pairs; beyond, `DRAWS` of
-    them, the observed one counted among them.
+    Under the null hypothesis the policies are exchangeable seed by seed, so every difference could
+    have the opposite sign. Up to `EXACT` pairs, all sign flips are evaluated. Above, `DRAWS` random
+    ones are, and the observed one is added to them.
 
     Parameters
     ----------
     differences : sequence of float
-        One a seed.
+        One for each seed of the runs.
     seed : int
-        Of the draws.
+        Random seed of the drawn signs.
     """
     sample = np.asarray(differences, dtype=np.float64)
     sample = sample[sample != 0]  # a flipped zero changes nothing
     if not len(sample):
         return 1.0
-    seen = abs(float(sample.sum()))
-    # A sum that is the same but for the order of adding must count as reached.
-    reached = seen - 1e-12 * float(np.abs(sample).sum())
+    observed = abs(float(sample.sum()))
+    # Tolerance: a sum of the same numbers in another order must count as reached.
+    reached = observed - 1e-12 * float(np.abs(sample).sum())
     if len(sample) <= EXACT:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(sample))))
         return float((np.abs(signs @ sample) >= reached).mean())
@@ -131,22 +131,14 @@ def holm(values: Sequence[float]) -> list[float]:
     """Return p values after Holm's step-down correction for testing all of them."""
     adjusted = [0.0] * len(values)
     largest = 0.0
-    for rank, at in enumerate(sorted(range(len(values)), key=lambda at: values[at])):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[at]))
-        adjusted[at] = largest
+    for rank, index in enumerate(sorted(range(len(values)), key=lambda index: values[index])):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
+        adjusted[index] = largest
     return adjusted
 
 
 def against(reference: Sequence[float], others: Sequence[Sequence[float]]) -> list[Paired]:
-    """Compare samples with a reference, value by value.
-
-    Parameters
-    ----------
-    reference : sequence of float
-        One value a seed.
-    others : sequence of such
-        Of the same seeds, in the same order.
-    """
+    """Compare samples with a reference, seed by seed; all have the same order of seeds."""
     differences = [
         [value - base for base, value in zip(reference, other, strict=True)] for other in others
     ]

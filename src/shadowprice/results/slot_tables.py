@@ -1,4 +1,4 @@
-"""What ran in each slot and on each server, from the segments that a recorder kept."""
+"""Tables of allocations by slot and server, from a recorder's segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.results.recorder import Integers, Recorder, Segments
 
 HEAT_ROWS: Final = 512
-"""Most rows of a heat map; larger clusters average neighbouring servers."""
+"""Maximum number of rows of a heat map; larger clusters average neighbouring servers."""
 
 ALLOCATIONS: Final[dict[Any, Any]] = {
     "slot": pl.Int64(),
@@ -26,29 +26,29 @@ ALLOCATIONS: Final[dict[Any, Any]] = {
 }
 
 LONGEST_GAP: Final = 10_000
-"""Idle slots between two that were simulated that all have a row of their own."""
+"""Maximum number of idle slots between busy ones that have a row each."""
 
 _BLOCK: Final = 200_000
-"""Rows looked at at once where that is all that is needed: millions take hundreds of bytes each."""
+"""Rows processed in one step: temporary arrays take hundreds of bytes for each row."""
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int32]
 
 
 def expand(segments: Segments) -> tuple[Integers, Rows]:
-    """Return (slot, segment row) of everything that ran, by slot, then job, then server."""
+    """Return (slot, segment row) of all allocations, ordered by slot, job and server."""
     spans = segments.ends - segments.starts
     rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # `bounds.ROWS` of them at most
     slots = np.arange(len(rows), dtype=np.int64)
     slots += np.repeat(segments.starts - np.cumsum(spans) + spans, spans)
-    if len(spans) == 1:  # in order already; what sorts takes as much again, twice
+    if len(spans) == 1:  # already sorted; sorting would triple the memory
         return slots, rows
     order = np.lexsort((segments.servers[rows], segments.jobs[rows], slots))
     return slots[order], rows[order]
 
 
 def allocation_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
-    """Return what ran: one row a (slot, job, server); servers by their position in the cluster."""
+    """Return one row for each (slot, job, server); servers by position in the cluster."""
     segments = recorder.segments()
     names = pl.Series("job", [job.name for job in recorder.jobs], dtype=pl.String())
     return pl.DataFrame(
@@ -64,24 +64,24 @@ def allocation_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.Data
 
 
 def table_slots(recorder: Recorder) -> Integers:
-    """Return the slots that have a row: all, but of a long idle stretch its first alone.
+    """Return the slots that have a row: a long idle stretch only has its first slot.
 
-    A row stands for the slots up to the next one, so that sums over time stay right.
+    A row represents all slots up to the next row, so sums over time stay right.
     """
     first, count = simulated_slots(recorder)
-    seen = np.array(recorder.slots, dtype=np.int64)
-    seen = seen[seen < first + count]
-    gaps = np.flatnonzero(np.diff(seen) > LONGEST_GAP)
+    simulated = np.array(recorder.slots, dtype=np.int64)
+    simulated = simulated[simulated < first + count]
+    gaps = np.flatnonzero(np.diff(simulated) > LONGEST_GAP)
     if not len(gaps):
         return np.arange(first, first + count)
-    begins = np.concatenate([[first], seen[gaps + 1]])
-    # The stretch from one busy slot to the next idle one, which stands for the whole gap.
-    ends = np.concatenate([seen[gaps] + 2, [first + count]])
-    return np.concatenate([np.arange(*pair) for pair in zip(begins, ends, strict=True)])
+    starts = np.concatenate([[first], simulated[gaps + 1]])
+    # Each stretch ends with the first idle slot, which represents the whole gap.
+    ends = np.concatenate([simulated[gaps] + 2, [first + count]])
+    return np.concatenate([np.arange(*pair) for pair in zip(starts, ends, strict=True)])
 
 
 def simulated_slots(recorder: Recorder) -> tuple[int, int]:
-    """Return the first slot that was simulated, and how many there are up to the last one over."""
+    """Return the first simulated slot and the number of slots up to the last ended one."""
     if not recorder.slots:
         return 0, 0
     first = recorder.slots[0]
@@ -89,21 +89,21 @@ def simulated_slots(recorder: Recorder) -> tuple[int, int]:
 
 
 def slot_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
-    """Return one row a slot, from the first that was simulated to the last that is over.
+    """Return one row for each slot, from the first simulated one to the last that has ended.
 
-    Of more than `LONGEST_GAP` slots in which nothing was there to do, the first alone has a row.
+    If more than `LONGEST_GAP` consecutive slots are idle, only the first of them has a row.
 
     Columns
     -------
     slot, running, queue
-        Jobs running, and jobs that arrived and wait (a planner's jobs whose plan begins later
-        are waiting too).
+        Running jobs, and jobs that arrived and wait, including those whose plan starts later.
     used_R, total_R
-        Of each resource R, over servers that are there and limit it: counts as in files, bytes,
-        bit/s. ``total_R`` is null where no server limits the resource.
+        Amount of each resource R over present servers that limit it: counts as in files, bytes,
+        bit/s. ``total_R`` is null if no server limits the resource.
     price_R
-        Mean over the servers that have it of the price of all of a server's R for the slot; null
-        where the policy posts no prices or the slot was skipped because nothing ran.
+        Price of all of a server's R for the slot, averaged over the servers that have R. Null if
+        the
+        policy posts no prices or the slot was skipped as idle.
     utility
         Utility of the jobs that completed in the slot.
     """
@@ -111,23 +111,23 @@ def slot_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     every = table_slots(recorder)
     count = len(every)
     used, totals = _usage(recorder, slots, rows, every)
-    seen = np.array(recorder.slots, dtype=np.int64)
-    seen = np.searchsorted(every, seen[seen < recorder.next_slot])
+    positions = np.array(recorder.slots, dtype=np.int64)
+    positions = np.searchsorted(every, positions[positions < recorder.next_slot])
     columns: dict[str, object] = {"slot": every}
     for name, values in (("running", recorder.running), ("queue", recorder.waiting)):
         column = np.zeros(count, dtype=np.int64)
-        column[seen] = np.array(values, dtype=np.int64)[: len(seen)]
+        column[positions] = np.array(values, dtype=np.int64)[: len(positions)]
         columns[name] = column
-    for at, resource in enumerate(cluster.resources):
-        limited = bool((cluster.capacity[:, at] < UNLIMITED).any())
-        columns[f"used_{resource}"] = _natural(used[:, at], cluster.dimensions[at])
+    for index, resource in enumerate(cluster.resources):
+        limited = bool((cluster.capacity[:, index] < UNLIMITED).any())
+        columns[f"used_{resource}"] = _natural(used[:, index], cluster.dimensions[index])
         columns[f"total_{resource}"] = (
-            _natural(totals[:, at], cluster.dimensions[at])
+            _natural(totals[:, index], cluster.dimensions[index])
             if limited
             else pl.Series([None] * count, dtype=pl.Float64())
         )
-    for at, resource in enumerate(cluster.resources):
-        columns[f"price_{resource}"] = _prices(recorder, every, at)
+    for index, resource in enumerate(cluster.resources):
+        columns[f"price_{resource}"] = _prices(recorder, every, index)
     earned = np.zeros(count)
     for name, utility in recorder.earned.items():
         completion = recorder.completions[name]
@@ -137,7 +137,7 @@ def slot_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
 
 
 def _prices(recorder: Recorder, every: Integers, resource: int) -> pl.Series:
-    """Return the mean price of a resource in each slot, null where none was posted."""
+    """Return the mean price of a resource in each slot; null without a posted price."""
     if not recorder.prices:
         return pl.Series([None], dtype=pl.Float64()).new_from_index(0, len(every))
     rows = (recorder.prices.get(slot) for slot in every.tolist())
@@ -154,40 +154,43 @@ def _natural(values: Integers, dimension: Dimension) -> pl.Series:
 def _usage(
     recorder: Recorder, slots: Integers, rows: Rows, every: Integers
 ) -> tuple[Integers, Integers]:
-    """Return used and total amounts, shape (slots, resources), of servers that limit them."""
+    """Return used and total amounts, shape (slots, resources), of servers that limit them.
+
+    Lost servers don't count towards the total until they are back.
+    """
     cluster, segments = recorder.cluster, recorder.segments()
     limited = cluster.capacity < UNLIMITED
     used = np.zeros((len(every), len(cluster.resources)), dtype=np.int64)
     if len(slots):
         amounts = amounts_held(recorder, segments)
         amounts[~limited[segments.servers]] = 0
-        begins = np.flatnonzero(np.r_[True, np.diff(slots) != 0])
+        starts = np.flatnonzero(np.r_[True, np.diff(slots) != 0])
         for column in range(len(cluster.resources)):
-            sums = np.add.reduceat(amounts[rows, column], begins)
-            used[np.searchsorted(every, slots[begins]), column] = sums
+            sums = np.add.reduceat(amounts[rows, column], starts)
+            used[np.searchsorted(every, slots[starts]), column] = sums
     capacity = np.where(limited, cluster.capacity, 0)
     totals = np.tile(capacity.sum(axis=0), (len(every), 1))
-    out: set[int] = set()
+    lost: set[int] = set()
     for incident in recorder.incidents:
         if isinstance(incident, JobCancelled):
             continue
-        at, row = int(np.searchsorted(every, incident.slot)), cluster.index[incident.server]
-        if isinstance(incident, ServerLost) and row not in out:
-            out.add(row)
-            totals[at:] -= capacity[row]
-        elif isinstance(incident, ServerBack) and row in out:
-            out.discard(row)
-            totals[at:] += capacity[row]
+        start, row = int(np.searchsorted(every, incident.slot)), cluster.index[incident.server]
+        if isinstance(incident, ServerLost) and row not in lost:
+            lost.add(row)
+            totals[start:] -= capacity[row]
+        elif isinstance(incident, ServerBack) and row in lost:
+            lost.discard(row)
+            totals[start:] += capacity[row]
     return used, totals
 
 
 def amounts_held(recorder: Recorder, segments: Segments) -> Integers:
-    """Return what each segment holds while it stands, shape (segments, resources)."""
+    """Return the amounts that each segment uses, shape (segments, resources)."""
     if not recorder.jobs:
         return np.zeros((0, len(recorder.cluster.resources)), dtype=np.int64)
     worker = np.stack([job.worker for job in recorder.jobs])
-    nothing = np.zeros(worker.shape[1], dtype=np.int64)
-    ps = np.stack([nothing if job.ps is None else job.ps for job in recorder.jobs])
+    zeros = np.zeros(worker.shape[1], dtype=np.int64)
+    ps = np.stack([zeros if job.ps is None else job.ps for job in recorder.jobs])
     return np.asarray(
         segments.workers[:, None] * worker[segments.jobs]
         + segments.ps[:, None] * ps[segments.jobs],
@@ -201,10 +204,10 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     Columns
     -------
     slot, server
-        First slot of the bin, first server of the group; a bin averages over as many slots, and a
-        group over as many neighbouring servers, as keep them within `HEAT_BINS` and `HEAT_ROWS`.
+        First slot of the bin and first server of the group. A bin averages neighbouring slots and a
+        group neighbouring servers, to stay within `HEAT_BINS` and `HEAT_ROWS`.
     share
-        Used share of the scarcest resource of a server.
+        Used share of a server's scarcest resource.
     price
         Price of a whole server for a slot; null without prices.
     """
@@ -220,9 +223,9 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     share = np.zeros((bins, groups))
     if len(slots):
         amounts = amounts_held(recorder, segments)
-        for part in _blocks(slots):
+        for block in _blocks(slots):
             at_slots, at_servers, shares = _server_shares(
-                recorder, segments, amounts, slots[part], rows[part]
+                recorder, segments, amounts, slots[block], rows[block]
             )
             np.add.at(share, ((at_slots - first) // per_bin, at_servers // group), shares)
         lengths = np.diff(np.minimum(np.arange(bins + 1) * per_bin, count))
@@ -230,9 +233,9 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     while recorder.heat.slots_per_bin < per_bin:
         recorder.heat.halve()
     prices = np.full((bins, groups), np.nan)
-    kept = recorder.heat.means()[:bins]
-    if len(kept):
-        prices[: len(kept)] = np.add.reduceat(kept, np.arange(groups) * group, axis=1) / sizes
+    means = recorder.heat.means()[:bins]
+    if len(means):
+        prices[: len(means)] = np.add.reduceat(means, np.arange(groups) * group, axis=1) / sizes
     return pl.DataFrame(
         {
             "slot": np.repeat(first + np.arange(bins) * per_bin, groups),
@@ -244,25 +247,25 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
 
 
 def _blocks(slots: Integers) -> Iterator[slice]:
-    """Cut ascending slots into pieces of bounded size, no slot in two of them."""
-    begin = 0
-    while begin < len(slots):
-        last = slots[min(begin + _BLOCK, len(slots)) - 1]
+    """Split ascending slots into slices of bounded size that never split a slot."""
+    start = 0
+    while start < len(slots):
+        last = slots[min(start + _BLOCK, len(slots)) - 1]
         end = int(np.searchsorted(slots, last, side="right"))
-        yield slice(begin, end)
-        begin = end
+        yield slice(start, end)
+        start = end
 
 
 def _server_shares(
     recorder: Recorder, segments: Segments, held: Integers, slots: Integers, rows: Rows
 ) -> tuple[Integers, Integers, Floats]:
-    """Return slot, server and used share of every server in every slot in which it is used."""
+    """Return slot, server and used share of every server in every slot that uses it."""
     servers = segments.servers[rows]
     order = np.lexsort((servers, slots))
     at_slots, at_servers = slots[order], servers[order]
-    begins = np.flatnonzero(np.r_[True, (np.diff(at_slots) != 0) | (np.diff(at_servers) != 0)])
+    starts = np.flatnonzero(np.r_[True, (np.diff(at_slots) != 0) | (np.diff(at_servers) != 0)])
     amounts = held[rows[order]]
-    used = np.add.reduceat(amounts, begins, axis=0)
-    capacity = recorder.cluster.capacity[at_servers[begins]]
+    used = np.add.reduceat(amounts, starts, axis=0)
+    capacity = recorder.cluster.capacity[at_servers[starts]]
     shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0).max(axis=1)
-    return at_slots[begins], at_servers[begins], shares
+    return at_slots[starts], at_servers[starts], shares
