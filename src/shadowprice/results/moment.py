@@ -160,7 +160,10 @@ def _moment(
 
 
 def _relevant(decisions: Iterable[Fields], slot: int) -> Iterable[Fields]:
-    """Yield the decisions up to a slot; they are ordered, so reading stops at the first later one."""
+    """Yield the decisions up to a slot.
+
+    Decisions are ordered by slot, so reading stops at the first later one.
+    """
     for record in decisions:
         if record["slot"] > slot:
             return

@@ -237,7 +237,7 @@ class Recorder(Observer):
         match event:
             case SlotEnded(slot):
                 self._next_slot = slot + 1
-                # Tables have a row for each allocation, so refuse too many before the end of the run.
+                # Tables have a row for each allocation, so refuse too many during the run.
                 self._rows += self._standing
                 if self._rows > bounds.ROWS.most:
                     bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS)

@@ -1,4 +1,4 @@
-"""One job's story out of a run directory: what it asked, what was decided, what happened."""
+"""History of one job from a run directory: requested resources, decisions, placements."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Entry = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A placement that held over consecutive slots.
+    """A placement that stays unchanged over consecutive slots.
 
-    Parameters
+    Attributes
     ----------
     first, last : int
-        Slots, both included.
+        Slots, both inclusive.
     entries : tuple of (server, workers, ps)
-        Where the job stood; servers by their position in the cluster.
+        The placement; servers by position in the cluster.
     """
 
     first: int
@@ -43,29 +43,29 @@ class Stay:
 
     @property
     def workers(self) -> int:
-        """Workers in each of the slots."""
+        """Number of workers in each slot."""
         return sum(workers for _, workers, _ in self.entries)
 
     @property
     def ps(self) -> int:
-        """Parameter servers in each of the slots."""
+        """Number of parameter servers in each slot."""
         return sum(ps for _, _, ps in self.entries)
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a run knows of a job.
+    """History of a job in a run.
 
-    Parameters
+    Attributes
     ----------
     info : dict
         ``run.json``.
     job : dict
-        Its row of ``jobs.parquet``; ``worth`` and ``shape`` are parsed.
+        Row of ``jobs.parquet`` with ``worth`` and ``shape`` parsed.
     decisions : list of dict
-        Its lines of ``decisions.jsonl``.
+        Lines of ``decisions.jsonl`` about the job.
     ran : list of Stay
-        Where it ran.
+        Actual placements.
     """
 
     info: Fields
@@ -75,12 +75,12 @@ class Story:
 
     def planned(self, decision: Fields) -> list[Stay]:
         """Return the committed plan of a decision."""
-        position = {name: at for at, name in enumerate(server_names(self.info))}
+        position = {name: index for index, name in enumerate(server_names(self.info))}
         rows = decision.get("plan", ())
         return stays([(slot, position[name], workers, ps) for slot, name, workers, ps in rows])
 
     def record(self) -> Fields:
-        """Return the story as plain values."""
+        """Return the history as plain values."""
         names = server_names(self.info)
         return {
             "policy": self.info["policy"],
@@ -100,12 +100,12 @@ class Story:
 
 
 def read_story(folder: Path, name: str) -> Story:
-    """Read a job's story.
+    """Read a job's history.
 
     Raises
     ------
     InputError
-        If the directory holds no run, or the run no such job; close names are told.
+        If the directory contains no run, or the run no such job; the hint suggests similar names.
     """
     info = read_info(folder)
     jobs = read_table(folder, "jobs")
@@ -113,8 +113,8 @@ def read_story(folder: Path, name: str) -> Story:
     if row.is_empty():
         raise InputError(_unknown(folder, name, jobs["job"].to_list()))
     job: Fields = row.row(0, named=True)
-    for part in ("worth", "shape"):
-        job[part] = json.loads(job[part])
+    for key in ("worth", "shape"):
+        job[key] = json.loads(job[key])
     quoted = json.dumps(name, ensure_ascii=False)
     lines = read_decisions(folder, containing=f'"job": {quoted}')
     ran = read_table(folder, "allocations").filter(pl.col("job") == name)
@@ -123,25 +123,25 @@ def read_story(folder: Path, name: str) -> Story:
 
 
 def stays(rows: Sequence[tuple[Any, ...]]) -> list[Stay]:
-    """Join (slot, server, workers, ps) rows, ordered by slot, into stays."""
+    """Merge (slot, server, workers, ps) rows, ordered by slot, into stays over several slots."""
     by_slot: dict[int, list[Entry]] = {}
     for slot, server, workers, ps in rows:
         by_slot.setdefault(slot, []).append((server, workers, ps))
     joined: list[Stay] = []
     for slot, entries in by_slot.items():
-        here = tuple(sorted(entries))
-        if joined and joined[-1].last == slot - 1 and joined[-1].entries == here:
-            joined[-1] = Stay(joined[-1].first, slot, here)
+        placement = tuple(sorted(entries))
+        if joined and joined[-1].last == slot - 1 and joined[-1].entries == placement:
+            joined[-1] = Stay(joined[-1].first, slot, placement)
         else:
-            joined.append(Stay(slot, slot, here))
+            joined.append(Stay(slot, slot, placement))
     return joined
 
 
 def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
-    # Alike names are looked for among the first: likeness takes time, and a run may be large.
+    # Only compare the first names, because fuzzy matching is slow and a run may be large.
     near = known[:2_000] if len(name) <= bounds.NAME.most else []
     close = difflib.get_close_matches(name, near, 3, cutoff=0.5)
     close += [other for other in known if name.lower() in other.lower() and other not in close]
     quoted = " or ".join(repr(other) for other in close[:3])
-    mend = f"did you mean {quoted}?" if close else f"its jobs are in {folder}/jobs.parquet"
-    return Fault(str(folder), f"there is no job {shown(name)} in this run", mend)
+    hint = f"did you mean {quoted}?" if close else f"its jobs are in {folder}/jobs.parquet"
+    return Fault(str(folder), f"there is no job {shown(name)} in this run", hint)

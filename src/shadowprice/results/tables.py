@@ -1,4 +1,4 @@
-"""The tables of a run, built from what a recorder kept."""
+"""Tables of a run, built from a recorder."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from shadowprice.results.recorder import Integers, Recorder, Segments
 def job_class(job: Job) -> str:
     """Return the utility class that results are grouped by.
 
-    The label ``class`` where the workload carries one; else OASiS's classes by the decay of the
-    sigmoid (section V: 0; 0.01 to 1; 4 to 6), ``deadline``, or the kind of utility.
+    This is the label ``class`` if the job has one. Otherwise it is OASiS's class by the decay of
+    the sigmoid (section V: 0; 0.01 to 1; 4 to 6), ``deadline``, or the kind of utility.
     """
     if "class" in job.labels:
         return job.labels["class"]
@@ -45,10 +45,10 @@ def job_class(job: Job) -> str:
 
 
 def job_target(job: Job) -> float | None:
-    """Return by which ``d`` a job should be done, None where it has no target.
+    """Return the latest ``d`` at which a job meets its target; None if it has no target.
 
-    ``d`` is the completion slot less the arrival slot, as utilities count it. A bag of tasks is
-    timed inside its slots: its target is the slot in which its deadline falls.
+    ``d`` is the completion slot less the arrival slot, as in utilities. A bag of tasks has a
+    deadline within a slot; its target is that slot.
     """
     if job.bag is not None:
         return float(job.bag.slots - 1)
@@ -59,41 +59,40 @@ def job_target(job: Job) -> float | None:
 
 
 def job_table(recorder: Recorder) -> pl.DataFrame:
-    """Return one row a job, in the order of the workload.
+    """Return one row for each job, in the order of the workload.
 
     Columns
     -------
     job, tenant, class, arrival
-        What the workload says; ``class`` as in `job_class`.
+        From the workload; ``class`` as in `job_class`.
     submitted
-        Moment of submission, in slots; the arrival slot is the first that begins no earlier.
+        Time of submission, in slots; the arrival slot is the first that starts no earlier.
     outcome
         ``finished``, ``refused``, ``dropped``, ``cancelled``; ``running``, ``waiting`` or
-        ``not arrived`` where the run ended before the job did.
+        ``not arrived`` if the run ended before the job did.
     reason, message
-        Why it was refused, dropped or cancelled.
+        Why the job was refused, dropped or cancelled.
     start, completion
-        First slot in which it ran, and the slot in which it completed.
+        First slot in which the job ran, and completion slot.
     jct
         Slots from the submission to the end of the completion slot.
     utility, value
-        What it earned, and what it would earn at its shortest duration.
+        Earned utility, and the utility at the shortest possible duration.
     target, due, late
-        Target as utilities have it, completion slot less arrival slot (see `job_target`); the
-        moment, in slots, at which a slot that keeps it has ended; and by how many slots the end of
-        the completion slot comes after that.
+        Target, as completion slot less arrival slot (see `job_target`); time in slots at the end of
+        the last slot that meets it; slots from that time to the end of the completion slot.
     worker_slots, ps_slots, workers_peak
-        Workers and parameter servers summed over slots; most workers in a slot.
+        Workers and parameter servers summed over slots; maximum number of workers in a slot.
     progress, required
         Progress units made and needed.
     admitted
-        Slot in which a planner committed to it or promised it (the first time), else null.
+        First slot in which the policy committed to the job or promised it, else null.
     plans
-        Times that it was (more than once after a server was lost).
+        Number of commitments and promises; more than one if the job was replanned.
     resizes, resize_seconds
-        Times that it was moved, resized or resumed after a pause, and the time lost to that.
+        Number of moves, resizes and resumptions after a pause, and the time lost to them.
     demand, ps_demand, worth, shape
-        What it asked for: amounts as a job file writes them, and JSON of its utility and size.
+        Requested amounts in the notation of job files, and JSON of utility and size.
     """
     segments = recorder.segments()
     count = len(recorder.jobs)
@@ -107,8 +106,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     describe = _Descriptions(recorder.cluster)
     slot_seconds = recorder.cluster.slot_seconds
     rows: list[tuple[object, ...]] = []
-    for at, job in enumerate(recorder.jobs):
-        fate = recorder.fate(at)
+    for index, job in enumerate(recorder.jobs):
+        fate = recorder.fate(index)
         refusal = fate.refusal if fate is not None else None
         completion = fate.completion if fate is not None else None
         submitted = job.arrival - job.before_arrival
@@ -200,7 +199,7 @@ def _sum_by(keys: Integers, values: Integers, count: int) -> Integers:
 
 
 def _peak_workers(segments: Segments, count: int) -> Integers:
-    """Return each job's most workers in a slot: the rows of one placement share (job, start)."""
+    """Return each job's maximum number of workers; rows of a placement share (job, start)."""
     peak = np.zeros(count, dtype=np.int64)
     if len(segments.jobs):
         order = np.lexsort((segments.starts, segments.jobs))
@@ -214,7 +213,7 @@ _JSON: Final = json.JSONEncoder().encode
 
 
 class _Descriptions:
-    """What jobs ask for, in words; worked out once for jobs that share it."""
+    """Formats the requests of jobs; caches the texts of equal demands."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -268,15 +267,10 @@ class _Descriptions:
 
 
 def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict[str, object]]:
-    """Yield the lines of ``decisions.jsonl``, in the order in which decisions were taken.
+    """Yield the lines of ``decisions.jsonl``, in the order of the decisions.
 
-    Parameters
-    ----------
-    recorder : Recorder
-        What happened.
-    plans : bool
-        Whether to add the committed schedules: ``[slot, server, workers, ps]`` rows, servers by
-        name.
+    ``plans`` adds the committed schedules as ``[slot, server, workers, ps]`` rows with server
+    names.
     """
     promised: set[str] = set()
     names = recorder.cluster.names if plans else None
@@ -343,7 +337,7 @@ def _decision(
 
 
 def payment_record(charge: Charge) -> dict[str, object]:
-    """Return a line of ``payments.jsonl``; amounts are exact micro-units of utility, as units."""
+    """Return a line of ``payments.jsonl``; amounts are converted from micro-units of utility."""
     record: dict[str, object] = {
         "job": charge.job,
         "slot": charge.slot,
@@ -358,7 +352,7 @@ def payment_record(charge: Charge) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON can hold it: numpy and fractions as numbers, no NaN or infinity."""
+    """Convert a value to JSON types: numbers for numpy and fractions, None for NaN."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Where results go: places that are free, or that hold an earlier result of the same kind."""
+"""Output files: checks of their paths, and atomic writing."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
 WRITTEN_BY: Final = "shadowprice"
-"""What a file says that wrote it, where its format has a place for that."""
+"""Marker of files written by this package, if their format has a field for it."""
 
 _HEAD: Final = 4096
 
 
 def check_file(path: Path, ours: Callable[[str], bool]) -> None:
-    """Refuse a place that a file must not be written to, before anything is computed.
+    """Check that a file can be written, before anything is computed.
 
     Parameters
     ----------
     path : Path
-        The file to be.
+        File to write.
     ours : callable
-        Whether the first 4 KiB of a file there show that it is an earlier result.
+        Returns whether the first 4 KiB of an existing file show that it is an earlier result.
 
     Raises
     ------
     InputError
-        If it is a link, a device, a directory or somebody else's file, or cannot be written.
+        If the path is a link, device, directory or foreign file, or can't be written.
     """
     new = "give a new name, or remove it first"
     try:
@@ -60,7 +60,7 @@ def check_file(path: Path, ours: Callable[[str], bool]) -> None:
 
 
 def _check_writable(folder: Path, place: str) -> None:
-    """Refuse a folder that takes no new file, by making one that is never seen."""
+    """Check that a folder can be written, by creating an unnamed file."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -71,15 +71,14 @@ def _check_writable(folder: Path, place: str) -> None:
 
 @contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it; what was made goes again if the body fails.
+    """Create a folder and its missing parents; remove them if the body fails.
 
-    Made at once, rather than when there is something to put there: no check beforehand knows all
-    that may be in the way.
+    The folder is created at once, because no earlier check can rule out every failure.
 
     Raises
     ------
     InputError
-        If it cannot be made.
+        If the folder can't be created.
     """
     made: list[Path] = []
     try:
@@ -96,20 +95,20 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def make_missing(folder: Path, made: list[Path]) -> None:
-    """Make a folder and those above it that are missing, noting each in ``made`` as it is there."""
+    """Create a folder and its missing parents; append each to ``made`` once it exists."""
     missing = []
     while not folder.exists():
         if folder.is_symlink():
             raise FileNotFoundError(errno.ENOENT, f"{folder.name} is a link to nothing")
         missing.append(folder)
         folder = folder.parent
-    for one in reversed(missing):
-        one.mkdir()
-        made.append(one)
+    for directory in reversed(missing):
+        directory.mkdir()
+        made.append(directory)
 
 
 def remove_made(made: list[Path]) -> None:
-    """Remove folders that `make_missing` made, but for those that something else moved into."""
+    """Remove folders that `make_missing` created, unless they contain other files."""
     for folder in reversed(made):
         with suppress(OSError):
             folder.rmdir()
@@ -117,27 +116,27 @@ def remove_made(made: list[Path]) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a file beside ``path`` to write to; it takes its place if nothing goes wrong."""
+    """Yield a temporary file that replaces ``path`` atomically if the body succeeds."""
     handle, name = tempfile.mkstemp(prefix=".shadowprice.", suffix=".part", dir=path.parent)
     os.close(handle)
-    part = Path(name)
+    temporary = Path(name)
     try:
-        yield part
-        part.chmod(0o666 & ~umask())
-        part.replace(path)
+        yield temporary
+        temporary.chmod(0o666 & ~umask())
+        temporary.replace(path)
     finally:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def own_page(head: str) -> bool:
-    """Return that a file may be replaced whatever it holds: a run's own page."""
+    """Accept any existing file: a run's own page may be replaced."""
     del head
     return True
 
 
 def json_with(path: Path, keys: Iterable[str]) -> bool:
-    """Return whether a file is a JSON object with some keys."""
+    """Return whether a file is a JSON object that has the given keys."""
     try:
         if path.stat().st_size > bounds.RUN_FILE.most:
             return False
@@ -148,21 +147,21 @@ def json_with(path: Path, keys: Iterable[str]) -> bool:
 
 
 def is_page(head: str) -> bool:
-    """Return whether a file begins as the pages of this package do."""
+    """Return whether a file starts like the pages of this package."""
     return head.lower().startswith("<!doctype html") and GENERATOR in head
 
 
 GENERATOR: Final = f'<meta name="generator" content="{WRITTEN_BY}">'
-"""What every page says in its head."""
+"""Marker in the head of every page."""
 
 
 def marked_page(text: str) -> str:
-    """Return a page that says what wrote it."""
+    """Return a page with the marker in its head."""
     return text if GENERATOR in text[:_HEAD] else text.replace("<head>", f"<head>{GENERATOR}", 1)
 
 
 def is_marked_yaml(head: str) -> bool:
-    """Return whether a YAML file begins as those that this package writes."""
+    """Return whether a YAML file starts with the marker of this package."""
     return head.startswith(YAML_MARK)
 
 
@@ -170,7 +169,7 @@ YAML_MARK: Final = f"# Written by {WRITTEN_BY}; edit a copy: it may be written a
 
 
 def is_job_lines(head: str) -> bool:
-    """Return whether a JSON Lines file begins with a job as `Workload.write` writes it."""
+    """Return whether a JSON Lines file starts with a job in the format of `Workload.write`."""
     line = head.partition("\n")[0]
     try:
         record = json.loads(line)
@@ -189,7 +188,7 @@ def is_job_lines(head: str) -> bool:
 
 
 def umask() -> int:
-    """Return the process's mask of permissions."""
+    """Return the process's file mode creation mask; not thread-safe."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

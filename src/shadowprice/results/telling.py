@@ -1,4 +1,4 @@
-"""A job's story in words, line by line: what ``explain`` prints and a run's page shows."""
+"""Formats a job's history as lines of text, for ``explain`` and a run's page."""
 
 from __future__ import annotations
 
@@ -14,23 +14,14 @@ from shadowprice.results.places import folded_names, together
 from shadowprice.results.story import Stay, Story
 
 _LONG: Final = re.compile(r"\d+\.\d{6,}")
-"""Numbers of more digits than anybody reads: files have them as they were drawn."""
+"""Numbers with more digits than a reader needs."""
 
 
 def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
-    """Yield a job's story as (label, text): what it asked, what was decided, what happened.
+    """Yield a job's history as (label, text): request, decisions and placements.
 
-    Parameters
-    ----------
-    story : Story
-        The story.
-    most : int or None
-        Placements told of a plan or of what ran: None for all of them, 0 where others show them.
-
-    Yields
-    ------
-    (str, str)
-        Label and text. An empty label goes on with the one before; both empty part two chapters.
+    ``most`` limits the placements of a plan or a run: None for all, 0 if the caller draws them. An
+    empty label continues the previous line. An empty label and text separate two sections.
     """
     yield from _asked(story)
     promise, admitted = None, False
@@ -44,12 +35,9 @@ def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
 
 
 def guarantee_text(info: Mapping[str, Any]) -> str:
-    """Return what the policy's theorem says of a run in a sentence; empty where there is none.
+    """Return the policy's proved guarantee for a run; empty without a guarantee.
 
-    Parameters
-    ----------
-    info : mapping
-        ``run.json``.
+    ``info`` is the content of ``run.json``.
     """
     told = info.get("guarantee")
     if not told:
@@ -58,11 +46,11 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         return _of_rounds(told)
     if told["ratio"] is None:
         return "none: no ratio is proved for these prices"
-    held = {True: "it does", False: "it does not", None: "which is not known"}
+    answer = {True: "it does", False: "it does not", None: "which is not known"}
     return (
         f"for demands small beside a server at least 1/{told['ratio']:.3g} of the offline optimum, "
         f"if D0 = {told['D0']:.4g} is at most half of it: "
-        f"{held[told['D0_within_half_of_optimum']]} "
+        f"{answer[told['D0_within_half_of_optimum']]} "
         f"(it lies from {told['optimum_at_least']:.4g} to {told['optimum_at_most']:.4g})"
     )
 
@@ -79,23 +67,17 @@ def _of_rounds(told: Mapping[str, Any]) -> str:
 
 
 def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:
-    """Yield advice on a refused job as (label, text), one change a line.
-
-    Parameters
-    ----------
-    counsel : Counsel
-        What was found.
-    """
+    """Yield advice on a refused job as (label, text), one change in each line."""
     label = "would do"
     shown = [*_gentlest(counsel.advice)]
     for advice in shown:
         before = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
-        told = f"{advice.key}: {advice.after} instead of {before} ({advice.change})"
+        text = f"{advice.key}: {advice.after} instead of {before} ({advice.change})"
         if advice.completion is not None:
-            told += f"; done in slot {advice.completion}"
+            text += f"; done in slot {advice.completion}"
         if advice.at_those_prices is not None:
-            told += f"; at the prices of this run {advice.at_those_prices} would"
-        yield label, told
+            text += f"; at the prices of this run {advice.at_those_prices} would"
+        yield label, text
         label = ""
     if not counsel.advice:
         yield label, "nothing of what follows" if counsel.hopeless else "nothing that was tried"
@@ -111,12 +93,12 @@ def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:
 
 
 def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
-    """Yield what changes least of several numbers that make the same work."""
-    work = [one for one in advice if one.way == "work"]
-    least = min(work, key=lambda one: 1 - int(one.after) / int(one.before), default=None)
-    for one in advice:
-        if one.way != "work" or one is least:
-            yield one
+    """Yield all advice, but of changes to the amount of work only the smallest."""
+    work = [item for item in advice if item.way == "work"]
+    smallest = min(work, key=lambda item: 1 - int(item.after) / int(item.before), default=None)
+    for item in advice:
+        if item.way != "work" or item is smallest:
+            yield item
 
 
 def _up_to(way: Hopeless) -> str:
@@ -131,9 +113,9 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
     if "tasks" in shape:
         yield from _asked_bag(job, shape, slot)
         return
-    fewest, widest = shape["workers"]
-    span = f"{fewest}" if fewest == widest else f"{fewest} to {widest}"
-    yield "asked for", f"{span} {_noun(widest, 'worker')} of {job['demand']}"
+    minimum, maximum = shape["workers"]
+    span = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+    yield "asked for", f"{span} {_noun(maximum, 'worker')} of {job['demand']}"
     if job["ps_demand"] is not None:
         yield "", f"parameter servers of {job['ps_demand']}"
     work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
@@ -151,7 +133,7 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
 
 
 def _submitted(job: dict[str, Any], slot: float) -> str:
-    """Return when a job was submitted, where that is not when its arrival slot begins."""
+    """Return the time of submission if it differs from the start of the arrival slot."""
     before = (job["arrival"] - job["submitted"]) * slot
     return f", submitted {format_seconds(before)} before it begins" if before else ""
 
@@ -169,11 +151,11 @@ def _asked_bag(
 ) -> Iterator[tuple[str, str]]:
     yield "asked for", f"{job['demand']} for every copy of a task"
     for number, (count, law, mean) in enumerate(shape["tasks"]):
-        told = f"{counted(count, 'task')}, {law}, {format_seconds(mean)} on average"
-        yield "tasks" if number == 0 else "", f"group {number}: {told}"
+        text = f"{counted(count, 'task')}, {law}, {format_seconds(mean)} on average"
+        yield "tasks" if number == 0 else "", f"group {number}: {text}"
     until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
-    often = f"missed with probability {shape['miss_probability']:g} at most"
-    yield "deadline", f"{until} after its submission, {often}"
+    limit = f"missed with probability {shape['miss_probability']:g} at most"
+    yield "deadline", f"{until} after its submission, {limit}"
     yield "worth", _worth(job)
 
 
@@ -187,7 +169,11 @@ def _worth(job: dict[str, Any]) -> str:
 def _decided(
     story: Story, decision: dict[str, Any], admitted: bool, before: int | None, most: int | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield what was decided; until then it was ``admitted`` or not, with a promise ``before``."""
+    """Yield the lines of one decision.
+
+    ``admitted`` and ``before`` are the job's state before it: whether it was admitted, and its
+    promise.
+    """
     outcome = decision["outcome"]
     if outcome == "moved":
         promise = decision["promise"]
@@ -197,28 +183,28 @@ def _decided(
         again = " again" if admitted and outcome == "admitted" else ""
         label = f"{outcome_word(outcome)}{again}"
     yield label, f"in slot {decision['slot']}"
-    why = decision.get("refusal")
-    if why is not None:
-        yield "reason", f"{why['message']} ({why['code']})"
+    refusal = decision.get("refusal")
+    if refusal is not None:
+        yield "reason", f"{refusal['message']} ({refusal['code']})"
     elif decision["reason"]:
         yield "", decision["reason"]
     if decision["utility"] is not None and decision["cost"] is not None:
         completion = decision["completion"]
         when = "" if completion is None else f", done in slot {completion}"
         value, price, payoff = (decision[key] for key in ("utility", "cost", "payoff"))
-        told = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
-        yield "numbers", told + when
+        text = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
+        yield "numbers", text + when
         bound = decision.get("payoff_bound")
         if bound is not None:
             yield "proved", f"no plan pays more {_than(bound, payoff)} at these prices"
-    # A planner's promise is the end of its plan; others promise a slot of its own, first and last.
+    # A planner's promise is the end of its plan, so don't print it again.
     planned = decision.get("plan") and decision["promise"] == decision["completion"]
     if decision.get("promise") is not None and not planned:
         yield "promise", f"complete by the end of slot {decision['promise']}"
-    if why is not None:
-        if why.get("bottleneck"):
-            yield "bottleneck", why["bottleneck"]
-        for name, value in why.get("numbers", {}).items():
+    if refusal is not None:
+        if refusal.get("bottleneck"):
+            yield "bottleneck", refusal["bottleneck"]
+        for name, value in refusal.get("numbers", {}).items():
             yield name.replace("_", " "), f"{value:.6g}"
     for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
         each = f"{copies} copies each of " if copies > 1 else "one copy each of "
@@ -228,7 +214,7 @@ def _decided(
 
 
 def _than(bound: float, payoff: float) -> str:
-    """Return by how much a plan may fall short of the best, 1e-9 of it being rounding."""
+    """Compare the bound on payoffs with the payoff; a relative difference of 1e-9 is rounding."""
     if bound <= payoff + 1e-9 * abs(payoff):
         return "than this one"
     above = f", {100 * (bound - payoff) / payoff:.2g} % above," if payoff > 0 else ""
@@ -245,25 +231,25 @@ def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
     job = story.job
     if story.ran:
         yield from _stays(story, "ran", story.ran, most)
-        told = f"{counted(job['worker_slots'], 'worker-slot')} in all"
+        text = f"{counted(job['worker_slots'], 'worker-slot')} in all"
         if job.get("cost") is not None:
-            told += f", {job['cost']:,.4g} of the servers' cost"
-        yield "" if most != 0 else "ran", told
+            text += f", {job['cost']:,.4g} of the servers' cost"
+        yield "" if most != 0 else "ran", text
     else:
         yield "ran", "never"
     outcome = job["outcome"]
     if outcome == "finished":
         slot = story.info["cluster"]["slot_seconds"]
         after = _span(job["jct"], slot)
-        told = f"completed in slot {job['completion']}, {after} after its submission"
+        text = f"completed in slot {job['completion']}, {after} after its submission"
         if job["late"] is not None:
             late = job["late"]
-            told += (
+            text += (
                 ", on its target"
                 if late == 0
                 else f", {_span(abs(late), slot)} {'past' if late > 0 else 'before'} its target"
             )
-        yield "outcome", told
+        yield "outcome", text
         yield "earned", f"{job['utility']:.4g} of {job['value']:.4g} at best"
         return
     yield "outcome", _outcome(job)
@@ -272,13 +258,13 @@ def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
 
 
 def _outcome(job: dict[str, Any]) -> str:
-    words = {
+    phrases = {
         "running": "still running when the run ended",
         "waiting": "still waiting when the run ended",
         "not arrived": "had not arrived when the run ended",
     }
-    told = words.get(job["outcome"], job["outcome"])
-    return f"{told}: {job['message']}" if job["outcome"] in {"dropped", "cancelled"} else told
+    text = phrases.get(job["outcome"], job["outcome"])
+    return f"{text}: {job['message']}" if job["outcome"] in {"dropped", "cancelled"} else text
 
 
 def _stays(
@@ -302,29 +288,29 @@ def _slots(stay: Stay) -> str:
 
 def _where(stay: Stay, names: Sequence[str]) -> str:
     workers = _standing((names[server], number) for server, number, _ in stay.entries)
-    told = f"{counted(stay.workers, 'worker')} ({workers})" if stay.workers else ""
+    text = f"{counted(stay.workers, 'worker')} ({workers})" if stay.workers else ""
     if stay.ps:
         ps = _standing((names[server], number) for server, _, number in stay.entries)
-        told += f"{' and ' if told else ''}{counted(stay.ps, 'parameter server')} ({ps})"
-    return told
+        text += f"{' and ' if text else ''}{counted(stay.ps, 'parameter server')} ({ps})"
+    return text
 
 
 def _standing(numbers: Iterable[tuple[str, int]]) -> str:
-    """Return how many stand on which servers: ``4 on gpu-0, 2 each on gpu-[1,3-5]``."""
-    told = []
+    """Format counts by server: ``4 on gpu-0, 2 each on gpu-[1,3-5]``."""
+    parts = []
     for servers, number in together((name, number) for name, number in numbers if number):
-        on = "each on" if len(servers) > 1 else "on"
-        told.append(f"{number} {on} {' and '.join(folded_names(servers))}")
-    return ", ".join(told)
+        preposition = "each on" if len(servers) > 1 else "on"
+        parts.append(f"{number} {preposition} {' and '.join(folded_names(servers))}")
+    return ", ".join(parts)
 
 
 def _span(slots: float, slot_seconds: float) -> str:
-    """Return a span as slots, and on the clock."""
+    """Format a duration in slots and in time units."""
     return f"{slots:.4g} {_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with a noun: ``1 job``, ``1,200 jobs``."""
+    """Format a number with its noun: ``1 job``, ``1,200 jobs``."""
     return f"{number:,} {_noun(number, noun)}"
 
 
