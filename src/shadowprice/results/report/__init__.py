@@ -1,1 +1,1 @@
-"""Pages that a person can read: one file each, nothing loaded from elsewhere."""
+"""Self-contained HTML pages of runs and comparisons."""

@@ -1,7 +1,7 @@
-"""Charts as descriptions that the page's script draws (``assets/charts.mjs``).
+"""Descriptions of charts, which the page's script draws (``assets/charts.mjs``).
 
-A description is plain data: what kind of chart it is and its numbers. The page carries it beside
-the place where the chart will stand; the live service will send the same.
+A description is plain data: the kind of chart and its numbers. The page contains it at the position
+of the chart.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from shadowprice.results.report.scales import number
 Floats = NDArray[np.float64]
 
 POINTS: Final = 600
-"""Most points of a line."""
+"""Maximum number of points of a line."""
 
 DOTS: Final = 300
-"""Most values of a box that are drawn one by one as well."""
+"""Maximum number of values that a box plot also draws as dots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
     """One line of a chart.
 
-    Parameters
+    Attributes
     ----------
     name : str
-        What the legend calls it.
+        Label in the legend.
     values : ndarray of float64
-        One a position of the x axis; NaN leaves a gap.
+        One for each position of the x axis; NaN leaves a gap.
     colour : int
-        Number of its colour.
+        Index of the colour.
     """
 
     name: str
@@ -48,14 +48,14 @@ class Series:
 class Box:
     """One row of a box plot.
 
-    Parameters
+    Attributes
     ----------
     label : str
-        What the values are of.
+        Label of the row.
     values : ndarray of float64
-        All of them.
+        All values.
     colour : int
-        Number of its colour.
+        Index of the colour.
     """
 
     label: str
@@ -67,16 +67,16 @@ class Box:
 class Bar:
     """One bar of a Gantt chart.
 
-    Parameters
+    Attributes
     ----------
     row : int
-        Number of its row.
+        Index of its row.
     begin, end : int
         First slot, and first slot after it.
     style : str
-        Which entry of the legend it is drawn as.
+        Entry of the legend that it belongs to.
     remark : str
-        What is told of it.
+        Text of its tooltip.
     """
 
     row: int
@@ -87,30 +87,26 @@ class Bar:
 
 
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
-    """Return the place of a chart, with its description and further blocks of data.
+    """Return the element of a chart, with its description and further blocks of data.
 
-    Parameters
-    ----------
-    description : mapping
-        What ``assets/kinds.mjs`` draws.
-    blocks : ndarray of uint8
-        Data that is too long for JSON.
+    ``assets/kinds.mjs`` draws the description. ``blocks`` are uint8 arrays that are too long for
+    JSON.
     """
-    inside = "".join(data_script(part) for part in (description, *blocks))
+    inside = "".join(data_script(block) for block in (description, *blocks))
     return f'<div class="chart" data-chart="{text(description["kind"])}">{inside}</div>'
 
 
 def thin(values: Floats, most: int = POINTS, *, last: bool = False) -> tuple[Floats, Floats]:
-    """Return positions and values of at most so many points: means of neighbours, or the last.
+    """Reduce a series to at most ``most`` points: means over neighbours, or last values.
 
     Parameters
     ----------
     values : ndarray of float64
-        One a slot.
+        One for each slot.
     most : int
-        Points wanted.
+        Maximum number of points.
     last : bool
-        Keep the last value of each group instead of the mean (sums over time).
+        Keep the last value of each group instead of the mean (for sums over time).
 
     Returns
     -------
@@ -154,23 +150,23 @@ def line_chart(
     series : sequence of Series
         The lines.
     x_label, y_label : str
-        What the axes count.
+        Labels of the axes.
     slots : bool
-        Positions are slots: the axis is that of time, and zooms with the other such charts.
+        Positions are slots: the axis shows time, and zooms together with other such charts.
     height : int
         Pixels.
     fill : bool
         Fill the area below the lines.
     y_high : float, optional
-        Top of the y axis; else the largest value.
+        Top of the y axis; by default the maximum.
     percent : bool
-        Values are shares.
+        Values are fractions.
     legend : bool
-        Name the line even if there is but one.
+        Show the legend even for a single line.
     steps : bool
-        Values hold until the next position.
+        Values are constant until the next position.
     prices : bool
-        These are the run's prices, of which a job's story shows its own stretch.
+        Values are the run's prices; job histories show an excerpt of them.
     """
     description: dict[str, Any] = {
         "kind": "slotLines" if slots else "lines",
@@ -180,8 +176,8 @@ def line_chart(
         "y_label": y_label,
         "height": height,
         "series": [
-            {"name": one.name, "colour": one.colour, "values": rounded(one.values)}
-            for one in series
+            {"name": line.name, "colour": line.colour, "values": rounded(line.values)}
+            for line in series
         ],
     }
     if steps and len(xs):
@@ -197,7 +193,7 @@ def line_chart(
 
 
 def _axis(xs: Floats) -> object:
-    """Return positions, as first, step and count where they are regular."""
+    """Return positions; if they are regular, only first, step and count."""
     if len(xs) > 2 and (np.diff(xs) == xs[1] - xs[0]).all():
         return {"first": _whole(xs[0]), "step": _whole(xs[1] - xs[0]), "count": len(xs)}
     return rounded(xs, 9)
@@ -208,33 +204,26 @@ def _whole(value: float) -> float | int:
 
 
 def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
-    """Return horizontal boxes: median, quartiles, whiskers at 5 % and 95 %, and the jobs as dots.
+    """Return horizontal boxes: median, quartiles, whiskers at 5 % and 95 %.
 
-    Parameters
-    ----------
-    boxes : sequence of Box
-        Rows, from the top.
-    x_label : str
-        What the axis counts.
-    zero : str
-        What the line at 0 means.
+    Up to `DOTS` values are also drawn as dots. ``zero`` labels the line at 0.
     """
-    edges = [np.percentile(box.values, (1, 99)) for box in boxes if len(box.values)]
+    limits = [np.percentile(box.values, (1, 99)) for box in boxes if len(box.values)]
     rows = []
     for box in boxes:
-        few = box.values if len(box.values) <= DOTS else box.values[:0]
+        dots = box.values if len(box.values) <= DOTS else box.values[:0]
         row: dict[str, Any] = {"name": box.label, "count": len(box.values), "colour": box.colour}
         if len(box.values):
             row["five"] = rounded(np.percentile(box.values, (5, 25, 50, 75, 95)))
-        rows.append(row | {"dots": rounded(few)})
+        rows.append(row | {"dots": rounded(dots)})
     return chart(
         {
             "kind": "boxes",
             "rows": rows,
             "x_label": x_label,
             "zero": zero,
-            "low": min([float(edge[0]) for edge in edges] + [0.0]),
-            "high": max([float(edge[1]) for edge in edges] + [1.0]),
+            "low": min([float(limit[0]) for limit in limits] + [0.0]),
+            "high": max([float(limit[1]) for limit in limits] + [1.0]),
         }
     )
 
@@ -242,14 +231,9 @@ def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
 def interval_plot(
     rows: Sequence[tuple[str, Floats, tuple[float, float, float], int]], *, x_label: str
 ) -> str:
-    """Return means with their intervals, and the values that they are of as dots.
+    """Return means with their intervals, and the individual values as dots.
 
-    Parameters
-    ----------
-    rows : sequence of (name, values, (low, mean, high), colour)
-        From the top.
-    x_label : str
-        What the axis counts.
+    ``rows`` are (name, values, (low, mean, high), colour), from the top.
     """
     lows = [min(ends[0], float(values.min())) for _, values, ends, _ in rows]
     highs = [max(ends[2], float(values.max())) for _, values, ends, _ in rows]
@@ -278,12 +262,7 @@ def interval_plot(
 def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
     """Return horizontal bars from 0.
 
-    Parameters
-    ----------
-    rows : sequence of (name, value, text, colour)
-        From the top; the text stands behind the bar.
-    label : str
-        What the bars count.
+    ``rows`` are (name, value, text, colour), from the top; the text is drawn after the bar.
     """
     columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
     return chart(
@@ -301,17 +280,12 @@ def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
 def share_bars(
     rows: Sequence[str], parts: Sequence[tuple[str, int, Sequence[float], Sequence[str]]]
 ) -> str:
-    """Return bars of one length, divided by shares.
+    """Return bars of equal length, divided by shares.
 
-    Parameters
-    ----------
-    rows : sequence of str
-        What each bar divides.
-    parts : sequence of (name, colour, value by row, text by row)
-        What the bars are divided into; parts of nothing are left out.
+    ``parts`` are (name, colour, value by row, text by row); parts without any value are omitted.
     """
-    found = [part for part in parts if any(part[2])]
-    if not found:
+    shown = [part for part in parts if any(part[2])]
+    if not shown:
         return ""
     return chart(
         {
@@ -324,7 +298,7 @@ def share_bars(
                     "values": rounded(np.array(values, dtype=np.float64), 9),
                     "texts": list(texts),
                 }
-                for name, colour, values, texts in found
+                for name, colour, values, texts in shown
             ],
         }
     )
@@ -339,20 +313,9 @@ def gantt(
     first: int,
     last: int,
 ) -> str:
-    """Return bars over slots, a row each.
+    """Return bars over slots, one row for each name.
 
-    Parameters
-    ----------
-    rows : sequence of str
-        Names of the rows, from the top.
-    bars_drawn : sequence of Bar
-        The bars.
-    legend : sequence of (style, name, colour)
-        What the bars' styles mean.
-    label : str
-        What is drawn.
-    first, last : int
-        First slot of the axis, and the slot after its last.
+    ``legend`` entries are (style, name, colour). ``last`` is the slot after the last of the axis.
     """
     return chart(
         {

@@ -1,4 +1,4 @@
-"""The page that sets several policies side by side on one workload."""
+"""Page that compares several policies on one workload."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from shadowprice.results.report.tables import Cell, Column, data_table
 from shadowprice.results.telling import counted
 
 MOST_DIFFERENT = 20
-"""Jobs that are listed because they fared differently."""
+"""Maximum number of listed jobs with different results."""
 
 LONG_TAIL = 3
-"""Times as long as 99 % of the jobs that the longest may take to be drawn."""
+"""Maximum ratio of the longest time to the 99th percentile for drawing all of the curve."""
 
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
@@ -46,14 +46,8 @@ def render_comparison(
 ) -> str:
     """Return the page of a comparison.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        The same workload under each policy.
-    metrics : sequence of (name, text by run, positions of the best)
-        The table of metrics.
-    trials : mapping, optional
-        Measures of the same policies from several seeds, see `seeds_section`.
+    ``metrics`` are the rows of the table: (name, text by run, positions of the best). ``trials``
+    holds measures of several seeds; see `seeds_section`.
     """
     first = runs[0]
     drawn: list[tuple[str, Callable[[Sequence[Run]], str | None]]] = [
@@ -113,8 +107,8 @@ def _table(runs: Sequence[Run], metrics: Table) -> str:
     rows = "".join(
         f"<tr><td>{text(name)}</td>"
         + "".join(
-            f'<td class="num{" best" if at in best else ""}">{text(told)}</td>'
-            for at, told in enumerate(texts)
+            f'<td class="num{" best" if index in best else ""}">{text(value)}</td>'
+            for index, value in enumerate(texts)
         )
         + "</tr>"
         for name, texts, best in metrics
@@ -139,35 +133,35 @@ def _slots(runs: Sequence[Run], most: int = POINTS) -> Floats:
 
 
 def _sampled(run: Run, values: Floats, at: Floats, *, mean: bool) -> Floats:
-    """Return a column of a run's slots at common slots: means over each step, or the last."""
+    """Return a column of a run at common slots: means over each step, or last values."""
     if not len(run.slots):
         return np.full(len(at), np.nan)
     first = int(run.slots.item(0, "slot"))
     step = int(at[1] - at[0]) if len(at) > 1 else max(len(values), 1)
     sums = np.concatenate(([0.0], np.cumsum(values)))
-    begins = np.clip(at.astype(np.int64) - first, 0, len(values))
-    ends = np.clip(begins + step, 0, len(values))
+    starts = np.clip(at.astype(np.int64) - first, 0, len(values))
+    ends = np.clip(starts + step, 0, len(values))
     if mean:
-        spans = ends - begins
-        means = (sums[ends] - sums[begins]) / np.maximum(spans, 1)
+        spans = ends - starts
+        means = (sums[ends] - sums[starts]) / np.maximum(spans, 1)
         return np.asarray(np.where(spans > 0, means, np.nan), dtype=np.float64)
     return np.asarray(values[np.maximum(ends - 1, 0)], dtype=np.float64)
 
 
 def _utility(runs: Sequence[Run]) -> str | None:
-    at = _slots(runs)
-    if not len(at):
+    slots = _slots(runs)
+    if not len(slots):
         return None
     series = [
         Series(
             run.policy,
-            _sampled(run, np.cumsum(run.slots["utility"].to_numpy()), at, mean=False),
+            _sampled(run, np.cumsum(run.slots["utility"].to_numpy()), slots, mean=False),
             order % 8,
         )
         for order, run in enumerate(runs)
     ]
     chart = line_chart(
-        at, series, x_label=slot_label(runs[0]), y_label="utility", steps=True, legend=True
+        slots, series, x_label=slot_label(runs[0]), y_label="utility", steps=True, legend=True
     )
     return figure("Utility earned up to each slot", chart)
 
@@ -189,28 +183,28 @@ def _outcomes(runs: Sequence[Run]) -> str | None:
     counts = [dict(run.jobs["outcome"].value_counts().iter_rows()) for run in runs]
     parts = []
     for key, label, colour in OUTCOMES:
-        values = [int(found.get(key, 0)) for found in counts]
+        values = [int(by_outcome.get(key, 0)) for by_outcome in counts]
         parts.append((label, colour, values, [f"{value:,}" for value in values]))
     drawn = share_bars([run.policy for run in runs], parts)
     return figure("Jobs by outcome", drawn) if drawn else None
 
 
 def _completion(runs: Sequence[Run]) -> str | None:
-    """Return the share of all jobs that had completed so many slots after their arrival."""
-    taken = [np.sort(run.jobs["jct"].drop_nulls().to_numpy()) for run in runs]
-    longest = math.ceil(max((spans[-1] for spans in taken if len(spans)), default=0.0))
+    """Return the cumulative share of jobs that completed within a number of slots."""
+    durations = [np.sort(run.jobs["jct"].drop_nulls().to_numpy()) for run in runs]
+    longest = math.ceil(max((spans[-1] for spans in durations if len(spans)), default=0.0))
     if not longest:
         return None
-    # Where a few took far longer than all others, these are what is looked at.
-    most = math.ceil(max(run.summary["jct"]["p99"] or 0.0 for run in runs))
-    shown_to = longest if longest <= LONG_TAIL * most else most
-    at = np.unique(np.round(np.linspace(0, shown_to, 300))).astype(np.float64)
+    # If a few jobs took far longer than all others, cut the axis at the 99th percentile.
+    p99 = math.ceil(max(run.summary["jct"]["p99"] or 0.0 for run in runs))
+    shown_to = longest if longest <= LONG_TAIL * p99 else p99
+    xs = np.unique(np.round(np.linspace(0, shown_to, 300))).astype(np.float64)
     series = []
-    for order, (run, spans) in enumerate(zip(runs, taken, strict=True)):
-        share = np.searchsorted(spans, at, side="right") / max(run.summary["arrived"], 1)
+    for order, (run, spans) in enumerate(zip(runs, durations, strict=True)):
+        share = np.searchsorted(spans, xs, side="right") / max(run.summary["arrived"], 1)
         series.append(Series(run.policy, share, order % 8))
     chart = line_chart(
-        at,
+        xs,
         series,
         x_label="slots from submission to completion",
         slots=False,
@@ -222,17 +216,17 @@ def _completion(runs: Sequence[Run]) -> str | None:
     )
     remark = "Of all jobs: a line that levels off below 100 % refused some, or left some undone."
     if shown_to < longest:
-        beyond = max(int((spans > shown_to).sum()) for spans in taken)
+        beyond = max(int((spans > shown_to).sum()) for spans in durations)
         remark += f" Up to {counted(beyond, 'job')} of a policy took longer than is shown: the "
         remark += f"longest {longest:,} slots."
     return figure("Jobs completed within so many slots", chart, remark)
 
 
 def _pairs(runs: Sequence[Run]) -> str | None:
-    """Return mean completion times of jobs that two policies both finished."""
+    """Return mean completion times of the jobs that two policies both finished."""
     rows: list[list[Cell]] = []
-    for at, run in enumerate(runs):
-        for other in runs[at + 1 :]:
+    for index, run in enumerate(runs):
+        for other in runs[index + 1 :]:
             jobs, (mine, theirs) = common_completion([run.jobs, other.jobs])
             rows.append([run.policy, other.policy, jobs, mine, theirs])
     if not rows:
@@ -263,9 +257,9 @@ def _lateness(runs: Sequence[Run]) -> str | None:
 
 
 def _utilisation(runs: Sequence[Run]) -> str | None:
-    at = _slots(runs, 300)
+    slots = _slots(runs, 300)
     figures = []
-    for resource in resources(runs[0].slots) if len(at) else []:
+    for resource in resources(runs[0].slots) if len(slots) else []:
         if runs[0].summary["utilisation"].get(resource) is None:
             continue
         series = []
@@ -273,9 +267,9 @@ def _utilisation(runs: Sequence[Run]) -> str | None:
             used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
             total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
             share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-            series.append(Series(run.policy, _sampled(run, share, at, mean=True), order % 8))
+            series.append(Series(run.policy, _sampled(run, share, slots, mean=True), order % 8))
         chart = line_chart(
-            at,
+            slots,
             series,
             x_label=slot_label(runs[0]),
             y_label="in use",
@@ -290,19 +284,19 @@ def _utilisation(runs: Sequence[Run]) -> str | None:
 
 
 def _queue(runs: Sequence[Run]) -> str | None:
-    at = _slots(runs)
-    if not len(at):
+    slots = _slots(runs)
+    if not len(slots):
         return None
     series = [
         Series(
             run.policy,
-            _sampled(run, run.slots["queue"].to_numpy().astype(np.float64), at, mean=True),
+            _sampled(run, run.slots["queue"].to_numpy().astype(np.float64), slots, mean=True),
             order % 8,
         )
         for order, run in enumerate(runs)
     ]
     chart = line_chart(
-        at,
+        slots,
         series,
         x_label=slot_label(runs[0]),
         y_label="waiting jobs",
@@ -314,7 +308,7 @@ def _queue(runs: Sequence[Run]) -> str | None:
 
 
 def _different(runs: Sequence[Run]) -> str | None:
-    """Return the jobs whose utility differs most between policies, each linked to its stories."""
+    """Return the jobs whose utility differs most between policies, linked to their histories."""
     if (
         len(runs) < 2
         or not len(runs[0].jobs)
@@ -350,6 +344,6 @@ def _different(runs: Sequence[Run]) -> str | None:
 
 
 def _fared(jobs: pl.DataFrame, row: int) -> str:
-    """Return what a job earned, or what became of it where it earned nothing."""
+    """Return a finished job's utility, else its outcome."""
     outcome, utility = jobs["outcome"][row], float(jobs["utility"][row])
     return number(utility) if outcome == "finished" else str(outcome)

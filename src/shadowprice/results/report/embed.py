@@ -1,4 +1,4 @@
-"""What a page carries inside itself: text, data, style and script, each made harmless."""
+"""Embeds text, data, style and scripts in a page safely."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ MODULES: Final = (
     "stories.mjs",
     "page.mjs",
 )
-"""The page's script, each module after those it imports."""
+"""The page's script, in order of dependency."""
 
 LIBRARY: Final = "echarts.min.js"
 
 WORTH_PACKING: Final = 8192
-"""Characters of JSON from which deflating pays for itself."""
+"""Minimum characters of JSON that are deflated."""
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of Unicode that do not show, or turn what stands beside them around."""
+"""Unicode categories that are invisible or change the order of their neighbours."""
 
 
 def shown(text: str) -> str:
-    r"""Return a text with what would not show written out, as ``\x1b`` or ``\u202e``.
+    r"""Escape invisible characters of a text, as ``\x1b`` or ``\u202e``.
 
-    Names come from files; a control character, a half of a surrogate pair or a mark that reverses
-    the reading direction would make one name pass for another.
+    Names come from files. A control character, a lone surrogate or a mark that reverses the reading
+    direction could make one name look like another.
     """
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        char.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(char) in _HIDDEN
-        else char
-        for char in text
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in _HIDDEN
+        else character
+        for character in text
     )
 
 
 def text(value: str) -> str:
-    """Return a text as HTML that shows it."""
+    """Escape a text for HTML."""
     return escape(shown(value))
 
 
 def cleaned(value: object) -> object:
-    """Return a value with every text in it as `shown`."""
+    """Apply `shown` to every text in a value."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, dict):
@@ -71,20 +71,16 @@ def cleaned(value: object) -> object:
 
 
 def to_json(value: object) -> str:
-    """Return JSON that may stand in a ``<script>`` element: no ``<`` in it, and nothing unseen."""
+    """Return JSON that is safe in a ``<script>`` element, without invisible characters."""
     plain = json.dumps(cleaned(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return plain.replace("<", "\\u003c").replace("-->", "--\\u003e")
 
 
 def data_script(value: object, name: str = "") -> str:
-    """Return a data block with a value, deflated where that is shorter.
+    """Return a data block with a value, deflated if that is shorter.
 
-    Parameters
-    ----------
-    value : object
-        What JSON can hold, or an array of bytes.
-    name : str
-        Its ``id``; none for blocks that are found by where they stand.
+    ``value`` is a JSON value or an array of bytes. ``name`` is the block's ``id``; empty for blocks
+    that the script finds by position.
     """
     mark = f' id="{name}"' if name else ""
     if isinstance(value, np.ndarray):
@@ -98,37 +94,37 @@ def data_script(value: object, name: str = "") -> str:
 
 
 def pack(data: bytes) -> str:
-    """Return bytes deflated (zlib format) and in base64."""
+    """Deflate bytes (zlib format) and encode them in base64."""
     return base64.b64encode(zlib.compress(data, 9)).decode("ascii")
 
 
 def unpack(script: str) -> object:
-    """Return the value of one `data_script`, as the page's script reads it."""
-    found = re.fullmatch(
+    """Return the value of a `data_script`, as the page's script reads it."""
+    match = re.fullmatch(
         r'<script type="[a-z/]+"(?: id="[^"]*")?(?: data-deflated="(\w+)")?>(.*)</script>',
         script,
         re.DOTALL,
     )
-    if found is None:
+    if match is None:
         raise ValueError("not a block of data")
-    how, body = found.groups()
-    if how is None:
+    encoding, body = match.groups()
+    if encoding is None:
         return json.loads(body)
     data = zlib.decompress(base64.b64decode(body))
-    return np.frombuffer(data, np.uint8) if how == "bytes" else json.loads(data)
+    return np.frombuffer(data, np.uint8) if encoding == "bytes" else json.loads(data)
 
 
 def scripts() -> str:
-    """Return the chart library and the page's own script, as two elements."""
+    """Return the chart library and the page's own script as two elements."""
     return f"<script>{asset(LIBRARY)}</script><script>{_program()}</script>"
 
 
 @cache
 def policy() -> str:
-    """Return the page's content security policy: its own two scripts, its own data, no network.
+    """Return the page's content security policy: its own two scripts and data, no network.
 
-    ECharts sets styles on the elements that it makes, so inline styles are allowed; nothing can be
-    loaded, sent or embedded, and no other script runs, whatever a name in the data may hold.
+    ECharts sets styles on its elements, so inline styles are allowed. Nothing can be loaded, sent
+    or embedded, and no other script runs, whatever names the data contains.
     """
     digests = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
@@ -142,10 +138,9 @@ def policy() -> str:
 
 @cache
 def _program() -> str:
-    """Return the modules as one script: their imports taken out, since all stand in one scope.
+    """Return the modules as one script without imports and exports; all share one scope.
 
-    A service that serves the modules needs none of this; a page is one file, in which modules
-    cannot import each other by name without being allowed to load.
+    A page is a single file, whose content security policy doesn't allow modules to be loaded.
     """
     parts = []
     for name in MODULES:
@@ -156,18 +151,18 @@ def _program() -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Return a file of the page's assets."""
+    """Return the content of an asset file of the page."""
     folder = resources.files("shadowprice.results.report").joinpath("assets")
     return folder.joinpath(name).read_text("utf-8")
 
 
 def rounded(values: NDArray[np.float64], digits: int = 5) -> list[float | None]:
-    """Return numbers with so many digits, whole ones as such; None for what is no number."""
-    kept: list[float | None] = []
+    """Round numbers to significant digits; whole numbers become int, non-finite ones None."""
+    result: list[float | None] = []
     for value in values.tolist():
         if not np.isfinite(value):
-            kept.append(None)
+            result.append(None)
             continue
         short = float(f"{value:.{digits}g}")
-        kept.append(int(short) if short.is_integer() and abs(short) < 1e15 else short)
-    return kept
+        result.append(int(short) if short.is_integer() and abs(short) < 1e15 else short)
+    return result

@@ -1,4 +1,4 @@
-"""Heat maps over servers and slots, as levels of one byte a cell that the page's script colours."""
+"""Heat maps over servers and slots, with one byte for each cell."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from shadowprice.results.report.charts import Floats, chart
 
 MOST_CELLS: Final = 150_000
-"""Most cells of a heat map in a page; more are joined, neighbour by neighbour in time."""
+"""Maximum number of cells of a heat map; above it, neighbouring slots are merged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
     """Values over groups of servers and bins of slots.
 
-    Parameters
+    Attributes
     ----------
     values : ndarray of float64, shape (rows, bins)
-        Rows from the top; NaN where there is nothing.
+        Rows from the top; NaN for missing values.
     first, per_bin, slots : int
-        First slot, slots in a bin, slots in all.
+        First slot, slots in a bin, total number of slots.
     names : sequence of str
         Name of the first server of each row.
     per_row : int
-        Servers that a row averages over.
+        Number of servers that a row averages over.
     """
 
     values: Floats
@@ -39,7 +39,7 @@ class Grid:
     per_row: int
 
     def fitted(self, most: int = MOST_CELLS) -> Grid:
-        """Return it with at most so many cells: means over neighbouring bins."""
+        """Return the grid with at most ``most`` cells, by averaging neighbouring bins."""
         grid = self
         while grid.values.size > most and grid.values.shape[1] > 1:
             grid = grid._halved()
@@ -71,7 +71,7 @@ def heat_map(
     Parameters
     ----------
     grid : Grid
-        The values; NaN, and values at or below ``low`` (when ``log``, at or below 0), stay empty.
+        The values. NaN, and values at or below ``low`` (or 0 if ``log``), are left blank.
     ramp : str
         Colours: ``load`` or ``price``.
     low, high : float
@@ -79,9 +79,9 @@ def heat_map(
     log : bool
         Whether the ramp is logarithmic.
     what : str
-        What the values are.
+        Description of the values.
     title : str
-        What a line of one row of it is called.
+        Title of the line chart of one row.
     """
     rows, bins = grid.values.shape
     description: dict[str, Any] = {
@@ -105,7 +105,7 @@ def heat_map(
 
 
 def levels(values: Floats, low: float, high: float, *, log: bool) -> NDArray[np.uint8]:
-    """Return values as levels from 1 to 255 between both ends, 0 for nothing.
+    """Scale values to levels from 1 to 255 between ``low`` and ``high``; 0 for missing values.
 
     The page's script inverts it: ``low + level / 255 (high - low)``, or ``low (high / low)**(level
     / 255)``.
@@ -117,5 +117,5 @@ def levels(values: Floats, low: float, high: float, *, log: bool) -> NDArray[np.
         else:
             share = (values - low) / (high - low)
     share = np.where(np.isfinite(share), np.clip(share, 0.0, 1.0), 0.0)
-    found = np.where(share > 0, np.maximum(np.rint(share * 255), 1), 0)  # a little is not nothing
-    return np.asarray(found, dtype=np.uint8)
+    result = np.where(share > 0, np.maximum(np.rint(share * 255), 1), 0)  # show small values
+    return np.asarray(result, dtype=np.uint8)

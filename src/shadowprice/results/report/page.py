@@ -1,4 +1,4 @@
-"""The page of one run: one file, readable without a network, a script or colour."""
+"""Page of one run: a single file, readable without network, script or colour."""
 
 from __future__ import annotations
 
@@ -19,27 +19,19 @@ Tile = tuple[str, str, str]
 
 
 def write_report(run: Run, path: Path) -> None:
-    """Write the page of a run.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    path : Path
-        The file, such as ``report.html``; written whole or not at all.
-    """
-    text = marked_page(render_report(run))
-    with whole_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+    """Write the page of a run to a file atomically."""
+    content = marked_page(render_report(run))
+    with whole_file(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
 
 
 def render_report(run: Run) -> str:
     """Return the page of a run."""
     bodies = []
-    for one in sections():
-        body = one.render(run)
+    for item in sections():
+        body = item.render(run)
         if body is not None:
-            bodies.append((one.title, one.anchor, body))
+            bodies.append((item.title, item.anchor, body))
     summary = run.summary
     lead = (
         f"{counted(summary['jobs'], 'job')} on {counted(len(run.server_names), 'server')}, "
@@ -73,15 +65,15 @@ def page(
     title, lead : str
         Heading, and the line below it.
     warning : str
-        Set apart above everything; empty for none.
+        Banner above everything; empty for none.
     tiles : sequence of (label, number, remark)
-        The numbers to see first.
+        Key numbers.
     bodies : sequence of (title, anchor, HTML)
         The sections.
     slot_seconds : float
         Length of a slot, for axes that show time.
     begins : float or None
-        Unix time of the beginning of slot 0, for axes that show dates.
+        Unix time of the start of slot 0, for axes that show dates.
     """
     links = "".join(f'<a href="#{anchor}">{text(name)}</a>' for name, anchor, _ in bodies)
     cards = "".join(
@@ -112,9 +104,9 @@ def page(
 
 
 def begins(run: Run) -> float | None:
-    """Return the Unix time at which slot 0 of a run began, where its trace tells.
+    """Return the Unix time of the start of slot 0, if the run's trace defines it.
 
-    A trace's clock shows whatever its zone showed; it is taken as it stands.
+    The trace's local times are interpreted as UTC.
     """
     for part in run.info["inputs"]:
         if part.get("begins"):
@@ -123,7 +115,7 @@ def begins(run: Run) -> float | None:
 
 
 def run_tiles(run: Run) -> list[Tile]:
-    """Return the numbers that sum a run up."""
+    """Return the key numbers of a run."""
     summary = run.summary
     seconds = run.info["cluster"]["slot_seconds"]
     value = summary["value"]
@@ -142,17 +134,17 @@ def run_tiles(run: Run) -> list[Tile]:
             ("in time", f"{met['share']:.1%}", f"of all {met['of']:,} that arrived with a target")
         )
     if jct["mean"] is not None:
-        after = (
+        remark = (
             f"{span(jct['mean'] * seconds)}, of finished jobs; of all, up to the end of the run: "
             f"{number(jct['restricted_mean'])} slots"
         )
-        tiles.append(("mean completion", f"{number(jct['mean'])} slots", after))
+        tiles.append(("mean completion", f"{number(jct['mean'])} slots", remark))
     money = summary.get("money")
     if money is not None:
         per = money["utility_per_used"]
-        after = "" if per is None else f"{number(per)} utility per cost; "
-        after += f"the whole cluster: {number(money['whole'])}"
-        tiles.append(("cost of what jobs used", number(money["used"]), after))
+        remark = "" if per is None else f"{number(per)} utility per cost; "
+        remark += f"the whole cluster: {number(money['whole'])}"
+        tiles.append(("cost of what jobs used", number(money["used"]), remark))
     if latency.get("decisions"):
         tiles.append(
             (
@@ -165,16 +157,16 @@ def run_tiles(run: Run) -> list[Tile]:
 
 
 def partial_warning(runs: Sequence[Run]) -> str:
-    """Return what to say of runs that were interrupted, nothing where all are whole."""
-    told = [
+    """Return a warning about interrupted runs; empty if every run is complete."""
+    interruptions = [
         f"{run.policy} in slot {run.info['interrupted_in_slot']:,}"
         for run in runs
         if run.info["partial"]
     ]
-    if not told:
+    if not interruptions:
         return ""
     return (
-        f"Partial result: the run was interrupted ({', '.join(told)}); "
+        f"Partial result: the run was interrupted ({', '.join(interruptions)}); "
         "what follows is what was done until then."
     )
 
@@ -188,7 +180,7 @@ def _refusal_remark(run: Run) -> str:
 
 
 def workload_name(run: Run) -> str:
-    """Return what the jobs of a run are called: the file or trace they came from."""
+    """Return the name of the file or trace that a run's jobs came from."""
     for part in run.info["inputs"]:
         if part["kind"] in {"jobs", "trace"}:
             return Path(part["name"].partition("?")[0]).name

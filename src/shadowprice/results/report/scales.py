@@ -1,4 +1,4 @@
-"""Numbers and spans of time as a reader wants them."""
+"""Formatting of numbers and durations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """Write a number for a person: thousands apart, two digits where they tell something."""
+    """Format a number with thousands separators and about two significant decimals."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else ("∞" if value > 0 else "-∞")
     size = abs(value)
@@ -20,7 +20,7 @@ def number(value: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Write a span of time for a person: three digits in the largest unit that fits."""
+    """Format a duration with three digits in the largest unit that fits."""
     if seconds < 0:
         return f"-{span(-seconds)}"
     units = (

@@ -1,4 +1,4 @@
-"""Which slots each job stood on one machine in (PD-ORS, Fact 1)."""
+"""Section on the slots in which each job was co-located (PD-ORS, Fact 1)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import MOST_ROWS, Cell, Column, data_table
 
 MOST_DRAWN: Final = 40
-"""Most jobs in the drawing; the table has more."""
+"""Maximum number of drawn jobs; the table has more."""
 
 TOGETHER, APART = 2, 0
-"""Colours of slots on one machine and on several."""
+"""Colours of co-located and spread slots."""
 
 
 def slots_of_jobs(run: Run) -> pl.DataFrame:
-    """Return a row for each slot a job ran in: on how many machines, and whether on one."""
+    """Return a row for each slot of a job: number of machines, and whether it is one."""
     return (
         run.allocations.group_by("job", "slot", maintain_order=True)
         .agg(
@@ -34,7 +34,7 @@ def slots_of_jobs(run: Run) -> pl.DataFrame:
 
 
 def shares(slots: pl.DataFrame) -> pl.DataFrame:
-    """Return for each job the share of the slots it ran in that it stood on one machine."""
+    """Return for each job the share of its slots in which it was co-located."""
     return slots.group_by("job", maintain_order=True).agg(
         pl.len().alias("slots"),
         pl.col("together").sum(),
@@ -45,10 +45,10 @@ def shares(slots: pl.DataFrame) -> pl.DataFrame:
 
 @section("Co-location", 45)
 def colocation(run: Run) -> str | None:
-    """Return which slots were co-located, over time, job by job, and as a share.
+    """Return co-located slots over time, by job, and as a share.
 
-    Nothing is said where no job ever stood on one machine, or none ever on several: then there was
-    no choice to look at.
+    The section is omitted if no job ever had a choice: none was ever co-located, or none ever
+    spread.
     """
     if not _chosen(run.allocations):
         return None
@@ -78,9 +78,9 @@ def colocation(run: Run) -> str | None:
 
 
 def _chosen(allocations: pl.DataFrame) -> bool:
-    """Whether a job had anything beside its workers, or more than one machine, ever.
+    """Return whether a job ever used several machines, or parameter servers beside workers.
 
-    Slots are not gone through one by one for it: a run may have millions.
+    It doesn't iterate over slots, because a run may have millions.
     """
     if ((allocations["workers"] > 0) & (allocations["ps"] > 0)).any():
         return True
@@ -89,7 +89,7 @@ def _chosen(allocations: pl.DataFrame) -> bool:
 
 
 def _over_time(run: Run, slots: pl.DataFrame) -> str:
-    """Return how many jobs ran on one machine and on several in each slot."""
+    """Return the numbers of co-located and spread jobs in each slot."""
     counted = slots.group_by("slot").agg(
         pl.col("together").sum().cast(pl.Float64).alias("one"),
         (~pl.col("together")).sum().cast(pl.Float64).alias("several"),
@@ -111,19 +111,19 @@ def _over_time(run: Run, slots: pl.DataFrame) -> str:
 
 
 def _strips(run: Run, slots: pl.DataFrame) -> str:
-    """Return a strip for each of the jobs that ran longest, its slots coloured."""
+    """Return a strip of coloured slots for each of the jobs that ran longest."""
     longest = shares(slots).sort("slots", descending=True, maintain_order=True).head(MOST_DRAWN)
     names = [name for name in run.jobs["job"] if name in set(longest["job"])]
     first, last = int(run.slots.item(0, "slot")), int(run.slots.item(-1, "slot"))
     by_job = slots.partition_by("job", as_dict=True)
     bars, rows = [], []
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         own = by_job[name,].sort("slot")
         share = float(own["together"].mean())  # type: ignore[arg-type]  # it ran
         rows.append(f"{name} {share:.0%}")
         bars += [
-            Bar(at, begin, end + 1, "one" if alone else "several", f"slots {begin} to {end}")
-            for begin, end, alone in _stretches(own)
+            Bar(index, begin, end + 1, "one" if colocated else "several", f"slots {begin} to {end}")
+            for begin, end, colocated in _stretches(own)
         ]
     drawing = gantt(
         rows,
@@ -139,18 +139,21 @@ def _strips(run: Run, slots: pl.DataFrame) -> str:
 
 
 def _stretches(own: pl.DataFrame) -> list[tuple[int, int, bool]]:
-    """Return (first slot, last slot, on one machine) of a job's neighbouring slots of one kind."""
-    slot, alone = own["slot"].to_numpy().astype(np.int64), own["together"].to_numpy()
-    cuts = np.flatnonzero((np.diff(slot) != 1) | (alone[1:] != alone[:-1])) + 1
-    begins, ends = np.r_[0, cuts], np.r_[cuts, len(slot)] - 1
-    return [(int(slot[b]), int(slot[e]), bool(alone[b])) for b, e in zip(begins, ends, strict=True)]
+    """Return (first slot, last slot, co-located) of consecutive equal slots of a job."""
+    slot, colocated = own["slot"].to_numpy().astype(np.int64), own["together"].to_numpy()
+    cuts = np.flatnonzero((np.diff(slot) != 1) | (colocated[1:] != colocated[:-1])) + 1
+    starts, ends = np.r_[0, cuts], np.r_[cuts, len(slot)] - 1
+    return [
+        (int(slot[begin]), int(slot[end]), bool(colocated[begin]))
+        for begin, end in zip(starts, ends, strict=True)
+    ]
 
 
 def _table(slots: pl.DataFrame) -> str:
-    found = shares(slots)
+    by_job = shares(slots)
     rows: list[list[Cell]] = [
         [name, ran, together, f"{share:.0%}", widest]
-        for name, ran, together, share, widest in found.head(MOST_ROWS).iter_rows()
+        for name, ran, together, share, widest in by_job.head(MOST_ROWS).iter_rows()
     ]
     columns = [
         Column("job", link=True),
@@ -159,7 +162,7 @@ def _table(slots: pl.DataFrame) -> str:
         Column("share"),
         Column("most machines at once", numeric=True),
     ]
-    mean = number(float(found["share"].mean()))  # type: ignore[arg-type]  # some job ran
+    mean = number(float(by_job["share"].mean()))  # type: ignore[arg-type]  # some job ran
     remark = f"The mean of the jobs' shares is {mean}."
-    table = data_table(columns, rows, total=len(found), remark="those that ran first.")
+    table = data_table(columns, rows, total=len(by_job), remark="those that ran first.")
     return f"{table}<p class=remark>{remark}</p>"

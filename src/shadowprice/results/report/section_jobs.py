@@ -1,4 +1,4 @@
-"""What became of the jobs: outcomes, lateness, completion times, refusals."""
+"""Sections on the jobs' results: outcomes, lateness, completion times, refusals."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def outcomes(run: Run) -> str | None:
 
 @section("Lateness", 60)
 def lateness(run: Run) -> str | None:
-    """Return completion less target by class of utility."""
+    """Return completion less target, by utility class."""
     late = run.jobs.filter(pl.col("late").is_not_null())
     if not len(late):
         return None
     boxes = [
-        Box(name, frame["late"].to_numpy(), at % 7)
-        for at, (name, frame) in enumerate(_by_class(late))
+        Box(name, frame["late"].to_numpy(), index % 7)
+        for index, (name, frame) in enumerate(_by_class(late))
     ]
     chart = box_plot(boxes, x_label="completion less target, in slots", zero="on target")
     remark = (
@@ -66,7 +66,7 @@ def _by_class(jobs: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 @section("Refusals", 70)
 def refusals(run: Run) -> str | None:
     """Return refused and dropped jobs with their reasons, the most valuable first."""
-    refused = [r for r in run.decisions(False) if r["outcome"] in {"rejected", "dropped"}]
+    refused = [item for item in run.decisions(False) if item["outcome"] in {"rejected", "dropped"}]
     if not refused:
         return "<p>No job was refused.</p>"
     reasons: dict[str, int] = {}
@@ -86,15 +86,15 @@ def refusals(run: Run) -> str | None:
     ]
     rows: list[list[Cell]] = []
     for record in refused[:MOST_ROWS]:
-        why: Fields = record["refusal"]
+        refusal: Fields = record["refusal"]
         rows.append(
             [
                 record["job"],
                 record["slot"],
-                why.get("value"),
-                why.get("cost"),
-                why["message"],
-                why.get("bottleneck"),
+                refusal.get("value"),
+                refusal.get("cost"),
+                refusal["message"],
+                refusal.get("bottleneck"),
             ]
         )
     table = data_table(columns, rows, total=len(refused), remark="those worth most.")
@@ -108,7 +108,7 @@ def refusals(run: Run) -> str | None:
 
 @section("Completion times", 65)
 def completion_times(run: Run) -> str | None:
-    """Return how many jobs took how long, by class, in words."""
+    """Return statistics of completion times by class."""
     arrived = run.jobs.filter(pl.col("outcome") != NOT_ARRIVED)
     jct = run.summary["jct"]
     if jct["mean"] is None:

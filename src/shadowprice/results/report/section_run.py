@@ -1,4 +1,4 @@
-"""What was run: cluster, parameters, inputs, versions."""
+"""Section on the setup of a run: cluster, parameters, inputs, versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shadowprice.results.report.sections import section
 from shadowprice.results.telling import guarantee_text
 
 MOST_KINDS = 6
-"""Kinds of servers that are listed."""
+"""Maximum number of listed server kinds."""
 
 
 @section("What was run", 90)

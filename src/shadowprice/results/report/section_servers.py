@@ -1,4 +1,4 @@
-"""What happened on the servers: load and price over servers and slots, one server's timeline."""
+"""Sections on the servers: load and price over servers and slots, timeline of one server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shadowprice.results.report.sections import figure, section
 
 @section("Servers", 40)
 def servers(run: Run) -> str | None:
-    """Return a heat map of load, and one of prices where the policy posts them."""
+    """Return a heat map of load, and one of prices if the policy posts them."""
     if not len(run.heat) or not len(run.slots):
         return None
     share = _grid(run, "share").fitted()
@@ -35,7 +35,7 @@ def servers(run: Run) -> str | None:
     positive = price.values[np.isfinite(price.values) & (price.values > 0)]
     if len(positive):
         high = float(positive.max())
-        low = max(float(positive.min()), high * 1e-6)  # further down, prices differ for no reader
+        low = max(float(positive.min()), high * 1e-6)  # lower prices are indistinguishable
         log = high / low > 20
         drawn = heat_map(
             price,
@@ -56,7 +56,7 @@ _PRESS = "Press a server for its timeline."
 
 @section("One server", 42)
 def one_server(run: Run) -> str | None:
-    """Return the place of a server's timeline, which the page's script draws from its stories."""
+    """Return the element of a server's timeline, which the page's script draws."""
     if not len(run.allocations):
         return None
     return '<div id="server-timeline"></div>'
@@ -67,7 +67,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _grid(run: Run, column: str) -> Grid:
-    """Return a column of the heat table as rows of servers and columns of slots."""
+    """Return a column of the heat table as a grid of servers and slots."""
     bins = run.heat["slot"].unique(maintain_order=True).to_numpy()
     groups = run.heat["server"].unique(maintain_order=True).to_numpy()
     values = run.heat[column].to_numpy().astype(np.float64).reshape(len(bins), len(groups)).T

@@ -1,4 +1,4 @@
-"""Every job: when it waited and ran, and its story: what was planned, what ran, what was paid."""
+"""Section on every job: when it waited and ran, its plan, placements and payments."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from shadowprice.results.story import Stay, Story
 from shadowprice.results.telling import counsel_lines, story_lines
 
 BUDGET: Final = 700_000
-"""Characters that the stories may take of a page; those of the jobs worth most are kept."""
+"""Maximum characters of all job histories in a page; the most valuable jobs are kept."""
 
 MOST_STORIES: Final = 6000
-"""Most stories of a page, whatever their size: a list that nobody reads to its end."""
+"""Maximum number of job histories in a page, whatever their size."""
 
 PLACES: Final = ("job", "server", "workers", "ps", "slot", "slots")
-"""Columns of placements: position of the job, then what stood where, from when, for how long."""
+"""Columns of placements: position of the job, server, counts, first slot, duration."""
 
 _KEYS: Final = ("at", "server", "workers", "ps")
-"""Columns that tell what ran apart, slots aside."""
+"""Columns that identify a placement, apart from slots."""
 
 _PIECE: Final = 200_000
-"""Rows of what ran that are joined at once."""
+"""Rows of allocations that are merged in one step."""
 
 Places = dict[str, NDArray[np.int64]]
 
@@ -50,12 +50,12 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
     ("money", "cost", {"numeric": True, "minor": True}),
     ("utility", "utility", {"numeric": True}),
 )
-"""The table of jobs: column, heading, and what `Column` says of it."""
+"""Columns of the job table: column, heading, and flags of `Column`."""
 
 
 @section("Jobs", 20)
 def jobs(run: Run) -> str | None:
-    """Return the place of the jobs' list, and the data of all their stories."""
+    """Return the element of the job list, and the data of all job histories."""
     if not len(run.jobs):
         return None
     block, kept = stories_block(run)
@@ -66,12 +66,12 @@ def jobs(run: Run) -> str | None:
             f'<p class="remark">{kept:,} of {total:,} jobs are in this page: those worth most. '
             "<code>shadowprice explain RUN JOB</code> tells the story of any.</p>"
         )
-    told = run.info.get("advice")
-    if told is not None and told["refused"]:
-        those = "" if told["told"] == told["refused"] else ", those worth most"
+    advice = run.info.get("advice")
+    if advice is not None and advice["refused"]:
+        those = "" if advice["told"] == advice["refused"] else ", those worth most"
         remark += (
             f'<p class="remark">What would have had them admitted is in the stories of '
-            f"{told['told']:,} of {told['refused']:,} {_advisable(run)} jobs{those}.</p>"
+            f"{advice['told']:,} of {advice['refused']:,} {_advisable(run)} jobs{those}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'
 
@@ -81,15 +81,7 @@ def _advisable(run: Run) -> str:
 
 
 def stories_block(run: Run, budget: int = BUDGET) -> tuple[str, int]:
-    """Return the data of as many stories as fit, and how many they are.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    budget : int
-        Characters that the block may take.
-    """
+    """Return the data of as many job histories as fit into the budget, and their number."""
     chosen = run.jobs.with_row_index("row").sort("value", descending=True, maintain_order=True)
     count = min(len(run.jobs), MOST_STORIES)
     decisions = _decisions(run, set(chosen["job"].head(count)))
@@ -104,23 +96,16 @@ def stories_block(run: Run, budget: int = BUDGET) -> tuple[str, int]:
 def stories(
     run: Run, chosen: pl.DataFrame, decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, Any]:
-    """Return what the page's script knows of some jobs (``assets/stories.mjs``).
+    """Return the data about some jobs for the page's script (``assets/stories.mjs``).
 
-    Parameters
-    ----------
-    run : Run
-        The run.
-    chosen : polars.DataFrame
-        Rows of its jobs.
-    decisions : mapping of str to sequence of dict
-        The decisions on each job, with their plans.
+    ``chosen`` are rows of the job table. ``decisions`` holds each job's decisions with their plans.
     """
     names = chosen["job"].to_list()
     last = [decisions.get(name, [{}])[-1] for name in names]
     ran = _ran(run, names)
     plan = _planned(names, decisions, run.server_names)
     planned, kept = _compare(ran, plan, len(names))
-    # A decision's cost is a price in utility; the job table's is money, where servers cost any.
+    # A decision's cost is a price in units of utility, but the job table's cost is money.
     priced = "cost" in chosen.columns
     frame = chosen.with_columns(
         pl.Series("cost", [record.get("cost") for record in last], dtype=pl.Float64()),
@@ -155,15 +140,15 @@ def stories(
 
 
 def _decisions(run: Run, names: set[str]) -> dict[str, list[Fields]]:
-    found: dict[str, list[Fields]] = {}
+    by_job: dict[str, list[Fields]] = {}
     for record in run.decisions(True):
         if record["job"] in names:
-            found.setdefault(record["job"], []).append(record)
-    return found
+            by_job.setdefault(record["job"], []).append(record)
+    return by_job
 
 
 def _facts(run: Run, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
-    """Return the story as ``explain`` tells it; where it stood is drawn."""
+    """Return the history as in ``explain``, without placements, which are drawn."""
     job = row | {part: json.loads(row[part]) for part in ("worth", "shape")}
     ran = [] if job["start"] is None else [Stay(job["start"], job["start"], ())]
     lines = [*story_lines(Story(run.info, job, list(decided), ran), 0)]
@@ -176,7 +161,7 @@ def _facts(run: Run, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
 def _ran(run: Run, names: Sequence[str]) -> Places:
     order = pl.DataFrame({"job": names, "at": np.arange(len(names))})
     parts = []
-    # Piece by piece: a run of millions of slots is mostly rows that differ in the slot alone.
+    # Merge in pieces: most rows of a long run only differ in the slot.
     for piece in run.allocations.iter_slices(_PIECE):
         rows = piece.join(order, on="job", how="inner")
         keys = [rows[name].to_numpy().astype(np.int64) for name in _KEYS]
@@ -190,14 +175,15 @@ def _ran(run: Run, names: Sequence[str]) -> Places:
 def _planned(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]], servers: Sequence[str]
 ) -> Places:
-    """Return what each job was last promised; one that was dropped later had a plan too."""
-    position = {name: at for at, name in enumerate(servers)}
+    """Return each job's last plan, including that of a job that was dropped later."""
+    position = {name: index for index, name in enumerate(servers)}
     rows = []
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         plans = [record["plan"] for record in decisions.get(name, ()) if record.get("plan")]
         if plans:
             rows += [
-                (at, position[server], workers, ps, slot) for slot, server, workers, ps in plans[-1]
+                (index, position[server], workers, ps, slot)
+                for slot, server, workers, ps in plans[-1]
             ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     return _joined(list(table[:4]), table[4])
@@ -206,18 +192,18 @@ def _planned(
 def _promises(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, list[Any]] | None:
-    """Return what each job was promised and when, one row a promise that was new.
+    """Return each job's promises with their slots, one row for each new promise.
 
-    Only of policies that promise a slot of their own: a plan's last slot is drawn with the plan.
+    Decisions with a plan are omitted: the plan's last slot is drawn with the plan.
     """
     rows: list[tuple[int, int, int]] = []
-    for at, name in enumerate(names):
-        before = None
+    for index, name in enumerate(names):
+        previous = None
         for record in decisions.get(name, ()):
             promise = record.get("promise")
-            if promise is not None and promise != before and not record.get("plan"):
-                rows.append((at, record["slot"], promise))
-                before = promise
+            if promise is not None and promise != previous and not record.get("plan"):
+                rows.append((index, record["slot"], promise))
+                previous = promise
     if not rows:
         return None
     return dict(
@@ -230,56 +216,60 @@ def _joined(
     slot: NDArray[np.int64],
     lasts: NDArray[np.int64] | None = None,
 ) -> Places:
-    """Join rows of single slots, or of ``lasts`` slots, into placements that held over all of them.
+    """Merge rows into placements over consecutive slots.
 
-    ``keys`` are the job, the server, the workers and the parameter servers of each row.
+    ``keys`` are the job, the server, the workers and the parameter servers of each row. Each row
+    lasts ``lasts`` slots, or one slot without it.
     """
     order = np.lexsort((slot, keys[1], keys[0]))
     columns = [column[order] for column in keys]
     slots = slot[order]
-    last = np.ones_like(slots) if lasts is None else lasts[order]
+    durations = np.ones_like(slots) if lasts is None else lasts[order]
     if len(slots):
-        new = np.r_[True, slots[1:] != slots[:-1] + last[:-1]]
+        is_start = np.r_[True, slots[1:] != slots[:-1] + durations[:-1]]
         for column in columns:
-            new[1:] |= np.diff(column) != 0
-        begins = np.flatnonzero(new)
-        lengths = np.add.reduceat(last, begins)
+            is_start[1:] |= np.diff(column) != 0
+        starts = np.flatnonzero(is_start)
+        lengths = np.add.reduceat(durations, starts)
     else:
-        begins = lengths = np.zeros(0, dtype=np.int64)
-    joined = [*(column[begins] for column in columns), slots[begins], lengths]
-    # By job, then time: what follows each other then differs little, and packs well.
-    again = np.lexsort((joined[1], joined[4], joined[0]))
-    return dict(zip(PLACES, (column[again] for column in joined), strict=True))
+        starts = lengths = np.zeros(0, dtype=np.int64)
+    joined = [*(column[starts] for column in columns), slots[starts], lengths]
+    # In order of job and time, neighbouring values differ little and compress well.
+    by_time = np.lexsort((joined[1], joined[4], joined[0]))
+    return dict(zip(PLACES, (column[by_time] for column in joined), strict=True))
 
 
 def _compare(ran: Places, plan: Places, count: int) -> tuple[NDArray[np.int64], Places]:
-    """Return how each job ran, and the plans that were not kept.
+    """Return how each job ran, and the plans that weren't kept.
 
-    How it ran is 0 without a plan, 1 as planned (the plan is then not stored again), 2 otherwise.
+    The code is 0 without a plan, 1 as planned (the plan is then not stored again), 2 otherwise.
     """
     planned = np.zeros(count, dtype=np.int64)
     planned[plan["job"]] = 1
     stacked = [np.stack([places[name] for name in PLACES], axis=1) for places in (ran, plan)]
-    edges = [np.searchsorted(places["job"], np.arange(count + 1)) for places in (ran, plan)]
-    for at in np.flatnonzero(planned).tolist():
-        own = [rows[edge[at] : edge[at + 1]] for rows, edge in zip(stacked, edges, strict=True)]
+    offsets = [np.searchsorted(places["job"], np.arange(count + 1)) for places in (ran, plan)]
+    for index in np.flatnonzero(planned).tolist():
+        own = [
+            rows[offset[index] : offset[index + 1]]
+            for rows, offset in zip(stacked, offsets, strict=True)
+        ]
         if not np.array_equal(own[0], own[1]):
-            planned[at] = 2
+            planned[index] = 2
     differ = planned[plan["job"]] == 2
     return planned, {name: column[differ] for name, column in plan.items()}
 
 
 def _payments(run: Run, names: Sequence[str]) -> dict[str, list[Any]] | None:
-    """Return what each job paid to whom, summed over its slots."""
+    """Return each job's payments by payee, summed over its slots."""
     if run.payments is None:
         return None
-    at = {name: row for row, name in enumerate(names)}
+    position = {name: row for row, name in enumerate(names)}
     sums: dict[tuple[int, str | None], float] = {}
     for record in run.payments():
-        if record["job"] in at:
-            known = {"job", "slot", "payer", "payee"}
-            amount = sum(float(value) for name, value in record.items() if name not in known)
-            key = at[record["job"]], record["payee"]
+        if record["job"] in position:
+            keys = {"job", "slot", "payer", "payee"}
+            amount = sum(float(value) for name, value in record.items() if name not in keys)
+            key = position[record["job"]], record["payee"]
             sums[key] = sums.get(key, 0.0) + amount
     rows = [(job, payee, float(f"{amount:.6g}")) for (job, payee), amount in sums.items()]
     rows.sort(key=lambda row: (row[0], row[1] or ""))

@@ -1,4 +1,4 @@
-"""What tenants earned, paid, lent and borrowed."""
+"""Section on tenants: earnings, payments and loans."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import Column, data_table
 
 _MINOR = {"jobs", "received", "paid to itself", "lent, place-slots", "borrowed, place-slots"}
-"""Columns that narrow screens leave out."""
+"""Columns that narrow screens omit."""
 
 MOST_LINES = 7
-"""Tenants with a line of their own: as many as there are colours."""
+"""Maximum number of tenants with a line, which is the number of colours."""
 
 
 @section("Tenants", 60)
 def tenants(run: Run) -> str | None:
-    """Return each tenant's books, and its balance and loans over time where the policy charges."""
+    """Return the tenants' accounts; if the policy charges, also balances and loans over time."""
     if not run.info["cluster"]["tenants"]:
         return None
     books = books_of(run)
@@ -58,13 +58,13 @@ def _table(books: Books) -> str:
         for account in books.accounts.values()
     ]
     variance = books.fairness_variance
-    told = (
+    remark = (
         "Revenue is utility less what was paid plus what was received. The fairness ratio is a "
         "tenant's share of all revenue over its share of the places."
     )
     if variance is not None:
-        told += f" Its variance over tenants is {variance:.4g}."
-    return f"{data_table(columns, rows)}<p class=remark>{told}</p>"
+        remark += f" Its variance over tenants is {variance:.4g}."
+    return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
 
 def _over_time(run: Run, books: Books) -> str:
@@ -72,7 +72,9 @@ def _over_time(run: Run, books: Books) -> str:
     first, count = int(run.slots.item(0, "slot")), len(run.slots)
     busiest = sorted(
         books.accounts.values(),
-        key=lambda a: -(a.paid + a.received + sum(a.lent.values()) + sum(a.borrowed.values())),
+        key=lambda entry: (
+            -(entry.paid + entry.received + sum(entry.lent.values()) + sum(entry.borrowed.values()))
+        ),
     )[:MOST_LINES]
     names = [account.tenant for account in busiest]
     remark = (
@@ -81,9 +83,9 @@ def _over_time(run: Run, books: Books) -> str:
     balance, lending = [], []
     positions = np.zeros(0)
     for colour, name in enumerate(names):
-        mine = moves.filter(pl.col("tenant") == name)
-        money = _spread(mine, "received", first, count) - _spread(mine, "paid", first, count)
-        places = _spread(mine, "lent", first, count) - _spread(mine, "borrowed", first, count)
+        own = moves.filter(pl.col("tenant") == name)
+        money = _spread(own, "received", first, count) - _spread(own, "paid", first, count)
+        places = _spread(own, "lent", first, count) - _spread(own, "borrowed", first, count)
         positions, thinned = thin(np.cumsum(money), last=True)
         balance.append(Series(name, thinned, colour))
         lending.append(Series(name, thin(places)[1], colour))
@@ -105,9 +107,9 @@ def _over_time(run: Run, books: Books) -> str:
 
 
 def _spread(moves: pl.DataFrame, column: str, first: int, count: int) -> Floats:
-    """Return a column by slot, 0 where nothing moved."""
+    """Return a column by slot, with 0 for slots without a row."""
     values = np.zeros(count)
-    at = moves["slot"].to_numpy() - first
-    inside = (at >= 0) & (at < count)
-    np.add.at(values, at[inside], moves[column].to_numpy()[inside])
+    offsets = moves["slot"].to_numpy() - first
+    inside = (offsets >= 0) & (offsets < count)
+    np.add.at(values, offsets[inside], moves[column].to_numpy()[inside])
     return values

@@ -1,4 +1,4 @@
-"""What happened over time: utility, utilisation, queue, prices."""
+"""Sections over time: utility, utilisation, queue, prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def slot_label(run: Run) -> str:
 
 
 def earned_over_time(run: Run) -> tuple[Floats, Floats]:
-    """Return slots and the utility earned up to the end of each."""
+    """Return the slots, and the utility earned up to the end of each."""
     return (
         run.slots["slot"].to_numpy().astype(np.float64),
         np.cumsum(run.slots["utility"].to_numpy()),
@@ -27,13 +27,13 @@ def earned_over_time(run: Run) -> tuple[Floats, Floats]:
 
 @section("Utility over time", 20)
 def utility(run: Run) -> str | None:
-    """Return utility earned beside the value that arrived."""
+    """Return earned utility beside the value of the jobs that arrived."""
     if not len(run.slots):
         return None
     slots, earned = earned_over_time(run)
     arrivals = run.jobs.group_by("arrival").agg(pl.col("value").sum()).sort("arrival")
-    at = np.searchsorted(arrivals["arrival"].to_numpy(), slots, side="right")
-    offered = np.r_[0.0, np.cumsum(arrivals["value"].to_numpy())][at]
+    index = np.searchsorted(arrivals["arrival"].to_numpy(), slots, side="right")
+    offered = np.r_[0.0, np.cumsum(arrivals["value"].to_numpy())][index]
     positions, thinned = thin(earned, last=True)
     _, thinned_offer = thin(offered, last=True)
     xs = slots[positions.astype(np.int64)]
@@ -55,18 +55,20 @@ def utilisation(run: Run) -> str | None:
     if not len(run.slots):
         return None
     slots = run.slots["slot"].to_numpy().astype(np.float64)
-    shown = [r for r in resources(run.slots) if run.summary["utilisation"].get(r) is not None]
+    shown = [
+        name for name in resources(run.slots) if run.summary["utilisation"].get(name) is not None
+    ]
     if not shown:
         return None
     series = []
     positions = np.zeros(0)
-    for at, resource in enumerate(shown):
+    for index, resource in enumerate(shown):
         used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
         total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
         share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
         positions, values = thin(share)
         mean = run.summary["utilisation"][resource]
-        series.append(Series(f"{resource}, {mean:.0%} on average", values, at % 7))
+        series.append(Series(f"{resource}, {mean:.0%} on average", values, index % 7))
     chart = line_chart(
         slots[positions.astype(np.int64)],
         series,
@@ -106,12 +108,12 @@ def prices(run: Run) -> str | None:
     """Return the mean price of each resource."""
     series = []
     positions = np.zeros(0)
-    for at, resource in enumerate(resources(run.slots)):
+    for index, resource in enumerate(resources(run.slots)):
         column = run.slots[f"price_{resource}"]
         values = column.to_numpy()
         if column.null_count() < len(column) and np.nanmax(values) > 0:
             positions, thinned = thin(values)
-            series.append(Series(resource, thinned, at % 7))
+            series.append(Series(resource, thinned, index % 7))
     if not series:
         return None
     slots = run.slots["slot"].to_numpy().astype(np.float64)

@@ -1,8 +1,7 @@
-"""The sections of a run's page.
+"""Registry of the sections of a run's page.
 
-A section is a function of a `Run` that returns HTML, or None where it has nothing to say. Adding
-one is adding a decorated function, in one of the ``section_*.py`` modules here or in a new one;
-nothing else has to know of it.
+A section is a function of a `Run` that returns HTML, or None to be omitted. To add a section, add a
+decorated function to a ``section_*.py`` module in this package.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ Render = Callable[[Run], str | None]
 class Section:
     """One section of the page.
 
-    Parameters
+    Attributes
     ----------
     title : str
-        Its heading.
+        Heading.
     order : int
-        Sections stand in this order; those of the package are 10 apart.
+        Sort key; the sections of this package are 10 apart.
     render : callable
-        Takes the run; returns HTML or None.
+        Renders the run as HTML, or returns None.
     """
 
     title: str
@@ -40,7 +39,7 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """What links to it."""
+        """Anchor that links use."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
@@ -62,7 +61,7 @@ def section(title: str, order: int) -> Callable[[Render], Render]:
 def sections() -> list[Section]:
     """Return all sections in their order."""
     _load()
-    return sorted(_sections.values(), key=lambda part: (part.order, part.title))
+    return sorted(_sections.values(), key=lambda item: (item.order, item.title))
 
 
 @cache
@@ -74,6 +73,6 @@ def _load() -> None:
 
 
 def figure(title: str, body: str, remark: str = "") -> str:
-    """Return a chart with its title and a remark below."""
-    below = f"<figcaption>{text(remark)}</figcaption>" if remark else ""
-    return f"<figure><h3>{text(title)}</h3>{body}{below}</figure>"
+    """Return a chart with its title and a caption."""
+    caption = f"<figcaption>{text(remark)}</figcaption>" if remark else ""
+    return f"<figure><h3>{text(title)}</h3>{body}{caption}</figure>"

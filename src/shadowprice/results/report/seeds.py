@@ -1,4 +1,4 @@
-"""What several seeds say of policies: means with intervals, and whether they really differ."""
+"""Section on several seeds: means with intervals, and tests between policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shadowprice.results.report.embed import text
 from shadowprice.results.report.sections import figure
 
 DRAWN: Final = ("total_utility", "in_time", "restricted_mean_jct", "utility_per_cost")
-"""Measures that are drawn as well."""
+"""Measures that have a chart as well."""
 
 SIGNIFICANT: Final = 0.05
 
@@ -26,35 +26,40 @@ Entry = Mapping[str, Any]
 
 
 def seeds_section(trials: Mapping[str, Any]) -> str:
-    """Return the measures of policies over several seeds.
+    """Return the section on the measures of policies over several seeds.
 
     Parameters
     ----------
     trials : mapping
-        As ``compare.json`` keeps it: ``seeds``, and ``policies`` by name with the ``values``,
-        ``mean``, ``low`` and ``high`` of every measure, and of the others than the first what they
-        have ``against_first``; a ``remark`` where seeds say no more than one would.
+        Part of ``compare.json``. ``seeds``: the seeds. ``policies``: by name, the ``values``,
+        ``mean``, ``low`` and ``high`` of every measure, and for all but the first policy their
+        difference ``against_first``. ``remark``: present if further seeds add nothing.
     """
     policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
     count = len(trials["seeds"])
-    measures = [one for one in OVER_SEEDS if any(one.key in entry for entry in policies.values())]
+    measures = [
+        measure
+        for measure in OVER_SEEDS
+        if any(measure.key in entry for entry in policies.values())
+    ]
     means = _table(
         f"mean of {count} seeds, ± half of its 95 % interval",
         list(policies),
         [
-            (one.name, [_mean(one, policies[name].get(one.key)) for name in policies])
-            for one in measures
+            (measure.name, [_mean(measure, policies[name].get(measure.key)) for name in policies])
+            for measure in measures
         ],
     )
-    charts = [_chart(one, policies) for one in measures if one.key in DRAWN]
+    charts = [_chart(measure, policies) for measure in measures if measure.key in DRAWN]
     parts = [f'<div class="grid2">{"".join(chart for chart in charts if chart)}</div>', means]
     if "remark" in trials:
         parts.append(f'<p class="remark">{text(trials["remark"].capitalize())}.</p>')
     first, *others = policies
     rows = [
-        (one.name, [_against(one, policies[name].get(one.key)) for name in others])
-        for one in measures
-        if one.better and any("against_first" in policies[name].get(one.key, {}) for name in others)
+        (measure.name, [_against(measure, policies[name].get(measure.key)) for name in others])
+        for measure in measures
+        if measure.better
+        and any("against_first" in policies[name].get(measure.key, {}) for name in others)
     ]
     if rows:
         parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
@@ -64,18 +69,20 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
 
 
 def _chart(measure: Measure, policies: Mapping[str, Mapping[str, Entry]]) -> str:
-    """Return a measure's intervals and its runs, nothing where all runs gave the same."""
+    """Return a measure's intervals and values as a chart; empty if all values are equal."""
     rows = []
-    for at, (name, entries) in enumerate(policies.items()):
+    for index, (name, entries) in enumerate(policies.items()):
         entry = entries.get(measure.key, {})
-        known = np.array([v for v in entry.get("values", ()) if v is not None], dtype=np.float64)
+        known = np.array(
+            [number for number in entry.get("values", ()) if number is not None], dtype=np.float64
+        )
         if len(known):
             scale = 100.0 if measure.share else 1.0
             mean = entry["mean"]
-            # Without ends: a policy that does the same from every seed.
+            # The bounds are None for a single value.
             low, high = (mean if entry[end] is None else entry[end] for end in ("low", "high"))
             ends = [scale * end for end in (low, mean, high)]
-            rows.append((name, scale * known, (ends[0], ends[1], ends[2]), at % 8))
+            rows.append((name, scale * known, (ends[0], ends[1], ends[2]), index % 8))
     if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
         return ""
     label = f"{measure.name}, %" if measure.share else measure.name
@@ -90,10 +97,10 @@ def _mean(measure: Measure, entry: Entry | None) -> tuple[str, str]:
 
 
 def _with_reach(measure: Measure, entry: Entry) -> str:
-    told = measure.written(entry["mean"])
+    formatted = measure.written(entry["mean"])
     if entry["low"] is None:
-        return told
-    return f"{told} ± {measure.written((entry['high'] - entry['low']) / 2)}"
+        return formatted
+    return f"{formatted} ± {measure.written((entry['high'] - entry['low']) / 2)}"
 
 
 def _against(measure: Measure, entry: Entry | None) -> tuple[str, str]:
@@ -101,10 +108,10 @@ def _against(measure: Measure, entry: Entry | None) -> tuple[str, str]:
     if test is None:
         return "-", ""
     sign = "+" if test["mean"] >= 0 else ""
-    told = f"{sign}{_with_reach(measure, test)}, p {test['p_holm']:.2g}"
+    formatted = f"{sign}{_with_reach(measure, test)}, p {test['p_holm']:.2g}"
     if test["p_holm"] >= SIGNIFICANT:
-        return told, ""
-    return told, " best" if test["mean"] * measure.better > 0 else " worse"
+        return formatted, ""
+    return formatted, " best" if test["mean"] * measure.better > 0 else " worse"
 
 
 def _table(

@@ -1,4 +1,4 @@
-"""Tables that can be filtered, sorted and turned over, and that still read without a script."""
+"""Tables that can be filtered, sorted and paged, and that are readable without a script."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from shadowprice.results.report.embed import data_script, text
 from shadowprice.results.report.scales import number
 
 MOST_ROWS: Final = 1000
-"""Most rows that a table of a page carries."""
+"""Maximum number of rows of a table in a page."""
 
 PAGE: Final = 10
-"""Rows shown at once."""
+"""Rows shown at a time."""
 
 Cell = str | float | int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
+    """A column of a table.
 
-    Parameters
+    Attributes
     ----------
     heading : str
-        What it holds.
+        Heading.
     numeric : bool
-        Numbers: set to the right and sorted as numbers.
+        Right-aligned and sorted as numbers.
     minor : bool
-        Left out on narrow screens.
+        Omitted on narrow screens.
     link : bool
-        Names jobs, which open their stories.
+        Contains job names, which link to the job histories.
     slot : bool
-        Holds slots, whose moments are told.
+        Contains slots; the page also shows their times.
     long : bool
-        Holds sentences, which are folded to two lines.
+        Contains sentences, which are truncated to two lines.
     """
 
     heading: str
@@ -50,13 +50,13 @@ class Column:
     def classes(self) -> str:
         """The ``class`` attribute of its cells."""
         given = {"num": self.numeric, "minor": self.minor, "long": self.long}
-        names = " ".join(name for name, on in given.items() if on)
+        names = " ".join(name for name, is_set in given.items() if is_set)
         return f' class="{names}"' if names else ""
 
     def record(self) -> dict[str, Any]:
-        """Return it as the page's script takes it."""
+        """Return the column as plain values for the page's script."""
         flags = {name: getattr(self, name) for name in ("numeric", "minor", "link", "slot", "long")}
-        return {"heading": self.heading} | {name: True for name, on in flags.items() if on}
+        return {"heading": self.heading} | {name: True for name, is_set in flags.items() if is_set}
 
 
 def data_table(
@@ -66,42 +66,33 @@ def data_table(
     total: int | None = None,
     remark: str = "",
 ) -> str:
-    """Return a table.
+    """Return a table with at most `MOST_ROWS` rows.
 
-    Parameters
-    ----------
-    columns : sequence of Column
-        The columns.
-    rows : sequence of rows
-        At most `MOST_ROWS` of them are taken.
-    total : int, optional
-        How many there are in all, where ``rows`` is a choice.
-    remark : str
-        What the choice is.
+    ``total`` is the number of all rows if ``rows`` is a selection, which ``remark`` describes.
     """
-    taken = [[_kept(cell) for cell in row] for row in rows[:MOST_ROWS]]
+    shown = [[_kept(cell) for cell in row] for row in rows[:MOST_ROWS]]
     heads = "".join(
         f'<th{column.classes} scope="col">{text(column.heading)}</th>' for column in columns
     )
-    body = "".join(_row(columns, row) for row in taken[:PAGE])
+    body = "".join(_row(columns, row) for row in shown[:PAGE])
     static = (
         f'<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
     in_all = total if total is not None else len(rows)
-    left_out = ""
-    if in_all > len(taken):
-        left_out = f'<p class="remark">{len(taken):,} of {in_all:,} are shown: {text(remark)}</p>'
-    links = next((at for at, column in enumerate(columns, 1) if column.link), 0)
-    if len(taken) < 6 and not links:
-        return f'<div class="table">{static}</div>{left_out}'
+    omitted = ""
+    if in_all > len(shown):
+        omitted = f'<p class="remark">{len(shown):,} of {in_all:,} are shown: {text(remark)}</p>'
+    links = next((index for index, column in enumerate(columns, 1) if column.link), 0)
+    if len(shown) < 6 and not links:
+        return f'<div class="table">{static}</div>{omitted}'
     data = {
         "columns": [column.record() for column in columns],
-        "rows": taken,
+        "rows": shown,
         "size": PAGE,
         "links": links,
     }
-    return f'<div class="table" data-table>{static}{data_script(data)}</div>{left_out}'
+    return f'<div class="table" data-table>{static}{data_script(data)}</div>{omitted}'
 
 
 def _kept(cell: Cell) -> Cell:
@@ -117,8 +108,8 @@ def _row(columns: Sequence[Column], row: Sequence[Cell]) -> str:
     cells = []
     for column, cell in zip(columns, row, strict=True):
         if column.numeric:
-            told = "" if cell is None else number(float(cell))
+            content = "" if cell is None else number(float(cell))
         else:
-            told = text("" if cell is None else str(cell))
-        cells.append(f"<td{column.classes}>{told}</td>")
+            content = text("" if cell is None else str(cell))
+        cells.append(f"<td{column.classes}>{content}</td>")
     return f"<tr>{''.join(cells)}</tr>"
