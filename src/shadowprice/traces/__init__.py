@@ -1,1 +1,1 @@
-"""Trace importers, one per format, and the seeded synthesis of what traces lack."""
+"""Trace importers, one for each format, and seeded synthesis of what traces lack."""

@@ -104,15 +104,15 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
     length[-1] = span - HOUR * (hours - 1)
     mass = np.cumsum(intensity * length)
     sizes: list[int] = []
-    left = count
-    while left:
-        size = min(left, int(rng.geometric(1 / shape.batch)))
+    remaining = count
+    while remaining:
+        size = min(remaining, int(rng.geometric(1 / shape.batch)))
         sizes.append(size)
-        left -= size
+        remaining -= size
     starts = rng.random(len(sizes)) * mass[-1]
-    at = np.searchsorted(mass, starts, side="right")
-    inside = (starts - np.where(at > 0, mass[at - 1], 0.0)) / intensity[at]
-    firsts = at * HOUR + inside
+    hour = np.searchsorted(mass, starts, side="right")
+    inside = (starts - np.where(hour > 0, mass[hour - 1], 0.0)) / intensity[hour]
+    firsts = hour * HOUR + inside
     batch = np.repeat(np.arange(len(sizes)), sizes)
     gaps = rng.exponential(shape.spacing, count) if shape.spacing else np.zeros(count)
     order = np.cumsum(gaps)

@@ -53,7 +53,7 @@ def generate_colocated(
     internal_ratio: float = 40.0,
     seed: int = 0,
 ) -> Workload:
-    """Draw a workload, by arrival, with jobs called ``job-0``, ``job-1``, ...
+    """Draw a workload in order of arrival; its jobs are called ``job-0``, ``job-1``, ...
 
     Arrivals are in the first ``arrival_share`` of ``slots`` slots (the timespan T). ``arrivals``
     and ``burstiness`` are those of `generator.GeneratorOptions`. ``internal_ratio`` is internal
@@ -70,7 +70,7 @@ def generate_colocated(
     epochs, chunks, minibatches = whole(*EPOCHS), whole(*CHUNKS), whole(*MINIBATCHES)
     milliseconds = rng.uniform(*MINIBATCH_MS, jobs)
     gradients, outside, offered = whole(*GRADIENT_MB), whole(*WORKER_MBPS), whole(*PS_MBPS)
-    # Rows 0 are workers', rows 1 parameter servers'.
+    # Row 0 is for workers, row 1 for parameter servers.
     gpus, memory, storage = (
         rng.integers(low, high, (2, jobs), endpoint=True)
         for low, high in (GPUS, MEMORY_GB, STORAGE_GB)
@@ -121,7 +121,7 @@ def colocated_cluster(
     horizon: int = 100,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the cluster of PD-ORS's evaluation, as a cluster file writes it.
+    """Return the cluster of PD-ORS's evaluation in the format of a cluster file.
 
     ``machines`` is H of the thesis: each machine is a random P2 or G3 instance of role `any`.
     ``horizon`` is in slots. Bandwidth is not a resource, because the thesis's machines have only

@@ -1,13 +1,17 @@
-"""Generated workloads, and the clusters that they are meant for.
+"""Generated workloads and matching clusters.
 
 `paper` draws uniformly from the ranges of OASiS's evaluation (section V-A), as printed. Its median
-job can't finish within 15 slots even alone at full width (papers' README, reading 6). `calibrated`
-only draws the mini-batch time differently: log-uniformly in [1e-6, 0.01] slots, so that the median
-job can (14 slots, of which communication takes 9, with slots of 20 minutes). `chunk` draws as
-printed, but takes tau as the time of a data chunk instead of a mini-batch; it is meant for slots of
-an hour ("less than a minute" a chunk, "about a second" a mini-batch, "one hour or longer" a slot,
-section III-A). `testbed` draws the jobs of OASiS's own cluster (`testbed`), and `pdors` from the
-ranges of PD-ORS's evaluation (`colocation`).
+job can't finish within 15 slots even alone with all its workers (papers' README, reading 6).
+
+`calibrated` only draws the mini-batch time differently: log-uniformly in [1e-6, 0.01] slots. With
+slots of 20 minutes, its median job can finish in 14 slots, of which communication takes 9.
+
+`chunk` draws as printed, but takes tau as the time of a data chunk instead of a mini-batch. It is
+meant for slots of an hour ("less than a minute" a chunk, "about a second" a mini-batch, "one hour
+or longer" a slot, section III-A).
+
+`testbed` draws the jobs of OASiS's own cluster (`testbed`), and `pdors` draws from the ranges of
+PD-ORS's evaluation (`colocation`).
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ SERVER_GBPS: Final = (20, 50)
 STORAGE: Final = "1TB"
 
 MOST_PLACES: Final = 10_000
-"""Workers for which a server without GPUs, sized to jobs, has memory and bandwidth."""
+"""Maximum number of workers that a server without GPUs is sized for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class GeneratorOptions:
 
 
 def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
-    """Draw a workload, by arrival, with jobs called ``job-0``, ``job-1``, ..."""
+    """Draw a workload in order of arrival; its jobs are called ``job-0``, ``job-1``, ..."""
     if options.preset == "pdors":
         return generate_colocated(
             options.jobs,
@@ -208,11 +212,11 @@ def paper_cluster(
     horizon: int = 300,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return OASiS's evaluation cluster, as a cluster file writes it.
+    """Return OASiS's evaluation cluster in the format of a cluster file.
 
     ``workers`` and ``parameter_servers`` are H and K of the paper. Servers for workers are random
-    EC2 P2 or G3 instances, those for parameter servers C4; the paper has them the other way round,
-    see the module. Every server's bandwidth is drawn from 20 to 50 Gbps. ``horizon`` is in slots.
+    EC2 P2 or G3 instances, those for parameter servers C4; the paper swaps the two, see the module.
+    Every server's bandwidth is drawn from 20 to 50 Gbps. ``horizon`` is in slots.
     """
     rng = np.random.default_rng([seed, 1])
     servers = []
@@ -242,46 +246,48 @@ def paper_cluster(
 def cluster_for(
     workload: Workload, *, load: float = 1.0, horizon: int = 300, gpus_per_server: int = 8
 ) -> dict[str, Any]:
-    """Return a cluster sized to a traced workload, as a cluster file writes it.
+    """Return a cluster sized to a traced workload, in the format of a cluster file.
 
     ``load`` is the jobs' GPU-time (core-time if no job uses GPUs) over that of the cluster between
     the first and the last arrival.
 
-    A worker server has ``gpus_per_server`` GPUs, and per GPU 8 cores and 32 GiB; it has 25 Gbps.
-    All of them grow if one worker requests more, and the bandwidth if workers on every GPU do.
-    Without GPUs it has only cores, with memory and bandwidth for the smallest worker on all of
-    them. There are at least as many servers as the widest job needs at its fewest workers. If jobs
-    use parameter servers, there are equally many servers for those, with room for one per GPU, so
-    that GPUs are the scarce resource.
+    A worker server has ``gpus_per_server`` GPUs and 25 Gbps, and 8 cores and 32 GiB for each GPU.
+    These amounts grow if one worker requests more. The bandwidth also grows if workers on every GPU
+    request more. Without GPUs, a server has memory and bandwidth for as many workers as fit on its
+    cores.
+
+    There are at least as many servers as the widest job needs with its minimum number of workers.
+    If jobs use parameter servers, equally many servers are added for those. They fit one parameter
+    server for each GPU, so that GPUs are the scarce resource.
     """
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
     bounds.LOAD.check(load, "load")
     counted = "gpu" if any(one.worker.get("gpu") for one in workload.profiles) else "cpu"
-    asked = np.array([profile.worker.get(counted, 0) / MILLI for profile in workload.profiles])
+    requested = np.array([profile.worker.get(counted, 0) / MILLI for profile in workload.profiles])
     seconds = worker_seconds(workload)
     span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
-    wanted = float((asked * seconds).sum()) / (span * load)
-    widest = float((asked * workload.fewest).max())
-    most = {
+    needed_units = float((requested * seconds).sum()) / (span * load)
+    widest = float((requested * workload.fewest).max())
+    maximum = {
         name: max(profile.worker.get(name, 0) for profile in workload.profiles)
         for name in ("gpu", "cpu", "memory", BANDWIDTH)
     }
-    gpus_per_server = max(gpus_per_server, -(-most["gpu"] // MILLI))
-    cores = max(8 * gpus_per_server, -(-most["cpu"] // MILLI))
+    gpus_per_server = max(gpus_per_server, -(-maximum["gpu"] // MILLI))
+    cores = max(8 * gpus_per_server, -(-maximum["cpu"] // MILLI))
     if counted == "gpu":
         places, memory = gpus_per_server, 32 * gpus_per_server
         capacity: dict[str, Any] = {"gpu": gpus_per_server}
     else:
-        places = min(int(cores / asked.min()), MOST_PLACES)
-        memory, capacity = min(places * -(-most["memory"] // 2**30), LARGEST_AMOUNT >> 30), {}
-    needed = float(np.ceil(max(wanted, widest) / (capacity.get("gpu") or cores)))
+        places = min(int(cores / requested.min()), MOST_PLACES)
+        memory, capacity = min(places * -(-maximum["memory"] // 2**30), LARGEST_AMOUNT >> 30), {}
+    needed = float(np.ceil(max(needed_units, widest) / (capacity.get("gpu") or cores)))
     bounds.SERVERS.check(needed, "the cluster sized to the jobs", "raise the load")
     count = max(1, int(needed))
     capacity |= {
         "cpu": cores,
-        "memory": f"{max(memory, -(-most['memory'] // 2**30))}GiB",
-        BANDWIDTH: f"{max(25, -(-places * most[BANDWIDTH] // 10**9))}Gbps",
+        "memory": f"{max(memory, -(-maximum['memory'] // 2**30))}GiB",
+        BANDWIDTH: f"{max(25, -(-places * maximum[BANDWIDTH] // 10**9))}Gbps",
     }
     servers = [{"name": counted, "count": count, "role": "worker", "capacity": capacity}]
     if any(profile.ps is not None for profile in workload.profiles):
@@ -301,18 +307,20 @@ def cluster_for(
 
 
 def _ps_capacity(workload: Workload, places: int) -> dict[str, Any]:
-    """Return the capacity of a server for this many of the largest parameter servers."""
+    """Return the capacity of a server for ``places`` of the largest parameter servers."""
     demands = [profile.ps for profile in workload.profiles if profile.ps is not None]
-    most = {name: max(ps.get(name, 0) for ps in demands) for name in ("cpu", "memory", BANDWIDTH)}
+    maximum = {
+        name: max(ps.get(name, 0) for ps in demands) for name in ("cpu", "memory", BANDWIDTH)
+    }
     return {
-        "cpu": -(-places * most["cpu"] // MILLI),
-        "memory": f"{-(-places * most['memory'] // 2**30)}GiB",
-        BANDWIDTH: f"{-(-places * most[BANDWIDTH] // 10**9)}Gbps",
+        "cpu": -(-places * maximum["cpu"] // MILLI),
+        "memory": f"{-(-places * maximum['memory'] // 2**30)}GiB",
+        BANDWIDTH: f"{-(-places * maximum[BANDWIDTH] // 10**9)}Gbps",
     }
 
 
 def worker_seconds(workload: Workload) -> NDArray[np.float64]:
-    """Return the worker-seconds of each job; with a measured curve, at its fewest workers."""
+    """Return the worker-seconds of each job; with a measured curve, at its minimum workers."""
     seconds = np.empty(len(workload))
     work = workload.work
     for at, profile in enumerate(workload.profiles):
@@ -327,7 +335,7 @@ def worker_seconds(workload: Workload) -> NDArray[np.float64]:
 
 
 def slot_text(seconds: Fraction) -> str:
-    """Format a slot length as a cluster file writes it."""
+    """Format a slot length for a cluster file."""
     if seconds.denominator == 1 and seconds % 60 == 0:
         return f"{seconds // 60}min"
     return f"{float(seconds)!r}s"

@@ -1,4 +1,4 @@
-"""Trace files: finding them, and parsing ``format:path?option=value&...``."""
+"""Trace locations: parsing ``format:path?option=value&...`` and resolving the path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SELECTION_OPTIONS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """A parsed ``format:path?option=value&...``."""
+    """Parsed trace location, ``format:path?option=value&...``."""
 
     format: TraceFormat
     """The format."""
@@ -54,7 +54,7 @@ def traces_folder() -> Path:
 
 
 def resolve(path: Path) -> Path:
-    """Return a path as it is, or under the folder of traces if it exists only there."""
+    """Return a path, moved below the folder of traces if it only exists there."""
     if not path.exists() and not path.is_absolute():
         inside = traces_folder() / path
         if inside.exists():
@@ -63,24 +63,24 @@ def resolve(path: Path) -> Path:
 
 
 def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
-    """Parse ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
+    """Parse a trace location such as ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
 
-    The path may contain commas and colons, and ``%3F`` for a question mark. The format is a
+    The path may contain commas and colons; ``%3F`` stands for a question mark. The format is a
     registered name or ``./file.py:NAME``. ``synthesis_options`` are accepted in addition to the
-    format's and the selection's.
+    options of the format and of the selection.
 
     Raises
     ------
     InputError
-        If the format or an option is unknown (with the nearest name), or a value is wrong.
+        If the format or an option is unknown (with the closest name), or a value is invalid.
     """
     name, rest = _split(text)
-    known = get_format(name)
+    trace_format = get_format(name)
     location, _, query = rest.partition("?")
     pairs = _pairs(text, query)
-    _check_names(text, pairs, known, synthesis_options)
+    _check_names(text, pairs, trace_format, synthesis_options)
     return TraceSpec(
-        format=known,
+        format=trace_format,
         path=resolve(_at_home(unquote(location))),
         selection=Selection(
             tenants=tuple(filter(None, pairs.get("vc", "").split(","))),
@@ -89,20 +89,20 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
             limit=_limit(pairs),
         ),
         skip_invalid=_yes(pairs, "skip_invalid"),
-        options={key: value for key, value in pairs.items() if key in known.options},
+        options={key: value for key, value in pairs.items() if key in trace_format.options},
         synthesis={key: pairs[key] for key in synthesis_options if key in pairs},
     )
 
 
 def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
-    """Read a trace and keep the selected jobs, with notes of everything dropped or repaired.
+    """Read a trace and keep the selected jobs; notes list all dropped or repaired rows.
 
-    ``skip_invalid`` leaves invalid rows out and counts them, as ``?skip_invalid=yes`` does.
+    ``skip_invalid`` drops invalid rows and counts them, as ``?skip_invalid=yes`` does.
 
     Raises
     ------
     InputError
-        If the specification or the file is wrong.
+        If the location or the file is invalid.
     """
     if isinstance(spec, str):
         spec = parse_spec(spec)
@@ -162,8 +162,8 @@ def _check_names(
     allowed = [*SELECTION_OPTIONS, *known.options, *synthesis_options]
     for key in pairs:
         if key not in allowed:
-            near = closest(key, allowed)
-            hint = f"did you mean {near!r}? " if near else ""
+            close = closest(key, allowed)
+            hint = f"did you mean {close!r}? " if close else ""
             raise InputError(f"{text!r}: no option {key!r}; {hint}options: {', '.join(allowed)}")
 
 

@@ -11,7 +11,7 @@ from shadowprice.core.amounts import Dimension, parse_amount
 from shadowprice.core.errors import InputError
 
 MOST_WORKERS: Final = 64
-"""Largest number of workers that elasticity gives a job."""
+"""Maximum number of workers that elasticity gives a job."""
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "families": ("a100", "v100"),
@@ -27,7 +27,7 @@ class SynthesisOptions:
     """Options of the synthesis of what a trace lacks."""
 
     families: Literal["a100", "v100"] = "a100"
-    """Set of measured model families from which jobs without a model are drawn, uniformly."""
+    """Measured model families from which jobs without a model are drawn, uniformly."""
     speed: Literal["auto", "linear", "measured"] = "auto"
     """Linear: any number of workers, each at the family's rate on one GPU (the papers' model).
     Measured: only the measured numbers, at the measured rates. Auto: measured if the trace names a
@@ -41,16 +41,16 @@ class SynthesisOptions:
     decay 4-6. OASiS, section V: 55 %."""
     target: Literal["relative", "slots"] = "relative"
     """Relative: the target is the traced duration times a log-uniform stretch from 1 to
-    ``stretch``, and at least a slot. Slots: uniform in 1 to 15 slots whatever the duration (OASiS,
-    section V; longer jobs miss it)."""
+    ``stretch``, and at least a slot. Slots: uniform in 1 to 15 slots, independent of the
+    duration (OASiS, section V; longer jobs miss it)."""
     stretch: float = 4.0
-    """Largest stretch of a relative target."""
+    """Maximum stretch of a relative target."""
     elasticity: float = 0.0
     """A job may run with 1 to ``elasticity`` times its traced workers, at most 64; 1 fixes the
     traced number. 0, the default, means every measured number for a measured curve of the trace,
     else 2."""
     cpu_jobs: Literal["drop", "keep"] = "drop"
-    """Whether jobs without GPUs are left out, with a note, or scheduled."""
+    """Whether jobs without GPUs are dropped, with a note, or scheduled."""
     bandwidth: str = "3Gbps"
     """Bandwidth of a worker with one GPU; the default of 3Gbps is an eighth of 25 Gbps."""
 

@@ -1,4 +1,4 @@
-"""The common table of all trace formats."""
+"""Common table of all trace formats."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
         "memory": bounds.MEMORY,
     }
 )
-"""Largest value of each column of a job; times of a clock count from the first job."""
+"""Maximum of each column; times on the trace's clock count from the first job."""
 
 REQUIRED: Final = ("job", "submit", "gpus")
 
 ON_THE_CLOCK: Final = frozenset({"submit", "deadline"})
-"""Columns that are moments; the others are durations and amounts."""
+"""Columns that are points in time; the others are durations and amounts."""
 
 STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an importer did to rows that it couldn't take unchanged."""
+    """Rows that an importer dropped, repaired or kept although they are unusual."""
 
     action: Literal["dropped", "mended", "kept"]
-    """Whether the rows were left out, repaired, or kept although they are odd."""
+    """Whether the rows were dropped, repaired (``mended``) or kept unchanged."""
     reason: str
     """Reason, which names the trait of the format."""
     count: int
@@ -91,18 +91,19 @@ class Tally:
 
     def notes(self) -> tuple[Note, ...]:
         """Return a note for each reason."""
-        return tuple(Note(action, reason, n) for (action, reason), n in self._counts.items())
+        return tuple(
+            Note(action, reason, count) for (action, reason), count in self._counts.items()
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A trace read into the common table."""
+    """A trace in the format of the common table."""
 
     format: str
     """Name of its format."""
     jobs: pl.DataFrame
-    """One row per job with the columns of `SCHEMA`, by submission, and in file order at one moment.
-    """
+    """One row for each job with the columns of `SCHEMA`, by submission, then in file order."""
     source: str
     """File or directory of the trace."""
     notes: tuple[Note, ...] = ()
@@ -112,8 +113,8 @@ class Trace:
 
     @property
     def dropped(self) -> tuple[tuple[str, int], ...]:
-        """Reasons and counts of the rows left out."""
-        return tuple((n.reason, n.count) for n in self.notes if n.action == "dropped")
+        """Reasons and counts of the dropped rows."""
+        return tuple((note.reason, note.count) for note in self.notes if note.action == "dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Selection:
     end: float | None = None
     """Jobs submitted before this many seconds after the first one are kept."""
     limit: int | None = None
-    """Largest number of jobs, the earliest ones."""
+    """Maximum number of jobs; the earliest ones are kept."""
 
 
 def build_trace(
@@ -138,16 +139,16 @@ def build_trace(
     *,
     absolute: bool,
 ) -> Trace:
-    """Bring a reader's columns into the common table, sorted, with the first job at time 0.
+    """Convert a reader's columns to the common table, sorted, with the first job at time 0.
 
-    ``frame`` has any columns of `SCHEMA`, at least those of `REQUIRED`, as `Table.jobs` returns
-    them: within limits, without repeated names, and with ``submit`` in seconds of the trace's own
-    clock. If ``absolute``, that is seconds since 1970, and `Trace.start` is known.
+    ``frame`` has columns of `SCHEMA`, including those of `REQUIRED`, as `Table.jobs` returns them:
+    within limits, with unique names, and with ``submit`` in seconds on the trace's own clock. If
+    ``absolute``, that clock counts seconds since 1970, and `Trace.start` is known.
 
     Raises
     ------
     InputError
-        If no job remains, or there are more than can be planned.
+        If no job remains, or there are too many to plan.
     """
     if frame.is_empty():
         dropped = "; ".join(f"{n.reason}: {n.count}" for n in tally.notes())
@@ -166,7 +167,9 @@ def build_trace(
 
 
 def select(trace: Trace, selection: Selection) -> Trace:
-    """Keep some jobs of a trace; times restart at the first one, and a note counts the others.
+    """Keep the selected jobs of a trace; a note counts the others.
+
+    Times restart at the first kept job.
 
     Raises
     ------
@@ -180,9 +183,9 @@ def select(trace: Trace, selection: Selection) -> Trace:
         known = set(jobs["tenant"].drop_nulls().unique().to_list())
         for tenant in selection.tenants:
             if tenant not in known:
-                some = ", ".join(sorted(known)[:12]) or "none"
+                examples = ", ".join(sorted(known)[:12]) or "none"
                 raise InputError(
-                    Fault(trace.source, f"has no tenant {tenant!r}", f"its tenants are {some}")
+                    Fault(trace.source, f"has no tenant {tenant!r}", f"its tenants are {examples}")
                 )
         jobs = jobs.filter(pl.col("tenant").is_in(list(selection.tenants)))
     if selection.begin is not None:
@@ -194,8 +197,8 @@ def select(trace: Trace, selection: Selection) -> Trace:
     if jobs.is_empty():
         raise InputError(Fault(trace.source, "no job is selected", "widen from, to, vc or limit"))
     first = float(jobs.item(0, "submit"))
-    left_out = trace.jobs.height - jobs.height
-    notes = (*trace.notes, *([Note("dropped", "not selected", left_out)] if left_out else ()))
+    omitted = trace.jobs.height - jobs.height
+    notes = (*trace.notes, *([Note("dropped", "not selected", omitted)] if omitted else ()))
     return replace(
         trace,
         jobs=jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first),

@@ -27,10 +27,10 @@ from shadowprice.traces.records import Tally, Trace
 
 @dataclass(slots=True)
 class Reading:
-    """Options of an import, and the rows that it dropped or repaired."""
+    """Options of an import, and counts of the rows that it dropped or repaired."""
 
     skip_invalid: bool = False
-    """Leave out invalid rows and count them, instead of refusing the file."""
+    """Drop invalid rows and count them, instead of refusing the file."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the format, by name."""
     tally: Tally = field(default_factory=Tally)
@@ -44,26 +44,26 @@ Importer = Callable[[Path, Reading], Trace]
 class TraceFormat:
     """A trace format that can be read.
 
-    A user's own file names a function, the importer, or a `TraceFormat` if it has options.
+    A user's file provides the importer, a function, or a `TraceFormat` if the format has options.
     """
 
     name: str
-    """What users write before the colon: ``philly:PATH``."""
+    """Name that users write before the colon: ``philly:PATH``."""
     title: str
-    """One line that describes the trace."""
+    """Description of the trace in one line."""
     read: Importer
     citation: str = ""
     """Publication of the trace."""
     licence: str = ""
     """Terms of use of the data."""
     files: str = ""
-    """What the path must be."""
+    """Description of the expected file or directory."""
     gotchas: tuple[str, ...] = ()
-    """Traits of the data that the importer handles or refuses, each in a line."""
+    """Pitfalls of the data that the importer handles or refuses, one for each line."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The format's own options, with their meaning."""
     extension: Extension | None = None
-    """Where the format comes from if it isn't part of this package."""
+    """Origin of the format if it isn't part of this package."""
 
 
 _formats: dict[str, TraceFormat] = {}
@@ -107,9 +107,9 @@ def builtin_formats() -> Mapping[str, TraceFormat]:
 
 
 def installed_formats() -> Mapping[str, InstalledExtension]:
-    """Return the entry points of formats; a name of this package can't be declared again."""
-    found = installed_extensions(TRACES)
-    return {name: point for name, point in found.items() if name not in builtin_formats()}
+    """Return the entry points of formats, except those named like a built-in format."""
+    extensions = installed_extensions(TRACES)
+    return {name: point for name, point in extensions.items() if name not in builtin_formats()}
 
 
 def format_names() -> list[str]:
@@ -120,22 +120,22 @@ def format_names() -> list[str]:
 def formats() -> Mapping[str, TraceFormat]:
     """Return every registered format by name, in alphabetical order.
 
-    An entry point that can't be loaded is left out: it must not disable the others.
+    Entry points that can't be loaded are omitted, so that they don't disable the others.
     """
-    found = dict(builtin_formats())
+    by_name = dict(builtin_formats())
     for name in installed_formats():
         with suppress(InputError):
-            found[name] = get_format(name)
-    return dict(sorted(found.items()))
+            by_name[name] = get_format(name)
+    return dict(sorted(by_name.items()))
 
 
 def get_format(name: str) -> TraceFormat:
-    """Return a format by name, or that of ``./file.py:NAME``.
+    """Return a format by registered name or ``./file.py:NAME``.
 
     Raises
     ------
     InputError
-        If the name is unknown, with the nearest one, or the file or entry point can't be loaded.
+        If the name is unknown (with the closest name), or the file or entry point can't be loaded.
     """
     if is_file_reference(name):
         return _extension_format(FileExtension.read(name, "trace"))
@@ -144,14 +144,14 @@ def get_format(name: str) -> TraceFormat:
     if name in installed_formats():
         return _extension_format(installed_formats()[name])
     known = format_names()
-    near = closest(name, known)
-    hint = f"did you mean {near!r}? " if near else ""
+    close = closest(name, known)
+    hint = f"did you mean {close!r}? " if close else ""
     raise InputError(f"unknown trace format {name!r}; {hint}known formats: {', '.join(known)}")
 
 
 @cache
 def _extension_format(extension: Extension) -> TraceFormat:
-    """Return the format of an importer, or a `TraceFormat`, that isn't part of this package."""
+    """Load a format that isn't part of this package: an importer or a `TraceFormat`."""
     loaded = extension.load()
     if isinstance(extension, FileExtension):
         name, location = extension.label, extension.reference
@@ -170,7 +170,7 @@ def _extension_format(extension: Extension) -> TraceFormat:
 
 
 def _checked(read: Importer, location: str) -> Importer:
-    """Return an importer that refuses to return anything but a trace."""
+    """Return an importer that raises an error if the result isn't a `Trace`."""
 
     def checked(path: Path, reading: Reading) -> Trace:
         trace: object = read(path, reading)

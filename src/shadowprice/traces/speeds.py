@@ -1,4 +1,4 @@
-"""Work and speed of traced jobs; GPU-time is conserved here."""
+"""Work and speed of traced jobs, with their GPU-time conserved."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MANY: Final = 50 * _CHUNK
 class Speeds:
     """Work, step time and worker range of every job; each conserves its GPU-time.
 
-    ``frame`` has the columns of `records.SCHEMA`; ``traced`` is the number of workers in the trace,
+    ``frame`` has the columns of `records.SCHEMA`. ``traced`` is the number of workers in the trace,
     shape (jobs,). Assumptions are appended to ``notes``.
 
-    The attributes are arrays by job: ``duration`` in seconds with the traced workers, as traced or
-    as the iterations imply; the work as ``epochs``, ``chunks`` and ``minibatches``;
-    ``minibatch_time`` in nanoseconds on one worker without communication, 0 with a curve;
-    ``fewest`` and ``most`` workers; and ``curves`` of measured speeds, None without one.
+    The attributes are arrays by job. ``duration``: seconds with the traced workers, from the trace
+    or implied by the iterations. ``epochs``, ``chunks`` and ``minibatches``: the work.
+    ``minibatch_time``: nanoseconds on one worker without communication; 0 with a curve. ``fewest``
+    and ``most``: limits of the number of workers. ``curves``: measured speeds, or None.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class Speeds:
         options: SynthesisOptions,
         rates: Floats,
     ) -> None:
-        """Set curve, rate at the traced workers, and worker range of jobs with a measured speed."""
-        known: dict[tuple[int, int], tuple[Curve | None, float]] = {}
+        """Set curve, rate and worker range of each job that has a measured speed."""
+        cache: dict[tuple[int, int], tuple[Curve | None, float]] = {}
         curve: Curve | None
-        for at in np.flatnonzero(wanted):
-            family, workers = families[at], int(traced[at])
+        for index in np.flatnonzero(wanted):
+            family, workers = families[index], int(traced[index])
             key = (id(family), workers)
-            if key not in known:
+            if key not in cache:
                 rate = at_workers(family.curve, workers)
                 curve = (
                     None if rate is None else dict(sorted({**family.curve, workers: rate}.items()))
                 )
-                known[key] = (curve, rate or 0.0)
-            self.curves[at], rates[at] = known[key]
-            curve = self.curves[at]
-            if curve is not None and described[at] and options.elasticity == 0:
-                self.most[at] = max(curve)
+                cache[key] = (curve, rate or 0.0)
+            self.curves[index], rates[index] = cache[key]
+            curve = self.curves[index]
+            if curve is not None and described[index] and options.elasticity == 0:
+                self.most[index] = max(curve)
 
     @staticmethod
     def _communication(families: list[Family], options: SynthesisOptions) -> Floats:
@@ -122,17 +122,19 @@ class Speeds:
 def _chunked(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Split mini-batches into at least ``most`` chunks, without rounding if ``exact``.
 
-    If rounded, there are ``most`` chunks with equally many mini-batches, the nearest number. If
-    exact, there are as many as the smallest divisor in [most, 4 most), or else chunks of one
-    mini-batch.
+    If rounded, there are ``most`` chunks with equal numbers of mini-batches, rounded to the
+    nearest. If exact, the number of chunks is the smallest divisor in [most, 4 most). Without a
+    divisor, every chunk has one mini-batch.
     """
     chunks = np.minimum(most, batches)
     rest = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
-    left = exact & (batches % chunks != 0)
-    for at in np.flatnonzero(left):
-        total, low = int(batches[at]), int(chunks[at])
-        divisor = next((c for c in range(low, 4 * low) if total % c == 0), total)
-        chunks[at], rest[at] = divisor, total // divisor
+    uneven = exact & (batches % chunks != 0)
+    for index in np.flatnonzero(uneven):
+        total, low = int(batches[index]), int(chunks[index])
+        divisor = next(
+            (chunk_count for chunk_count in range(low, 4 * low) if total % chunk_count == 0), total
+        )
+        chunks[index], rest[index] = divisor, total // divisor
     return chunks, rest
 
 
@@ -141,8 +143,8 @@ def _epochs(rest: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
 
     If not exact, the step time absorbs rounding many mini-batches to the nearest 50 (within 1 %).
     """
-    rounded = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)
-    rest = rounded.astype(np.int64)
+    nearest = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)
+    rest = nearest.astype(np.int64)
     size = np.ones_like(rest)
     for candidate in range(2, _CHUNK + 1):
         size[rest % candidate == 0] = candidate

@@ -25,7 +25,7 @@ class TraceStatistics:
     source: str
     """File or directory of the trace."""
     jobs: int
-    """Number of jobs kept."""
+    """Number of kept jobs."""
     start: datetime | None
     """First submission, if known."""
     span: float
@@ -33,7 +33,7 @@ class TraceStatistics:
     gpu_shares: Mapping[str, float]
     """Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and other numbers."""
     most_gpus: float
-    """Largest number of GPUs of a job."""
+    """Maximum number of GPUs of a job."""
     run_time: Mapping[int, float]
     """Percentiles of run time in seconds, over the jobs with a known duration."""
     timed: int
@@ -46,14 +46,14 @@ class TraceStatistics:
     """Share of all jobs that use more than one GPU."""
     arrival_cv: float | None
     """Standard deviation over mean of the times between submissions (Poisson: 1); None if all are
-    at one moment."""
+    simultaneous."""
     hourly_fano: float | None
     """Variance over mean of the submissions in whole clock hours (Poisson: 1); None if the trace
     has fewer than two such hours, or nothing was submitted in them."""
     hourly_peak: int | None
-    """Largest number of submissions in a whole clock hour; None as for ``hourly_fano``."""
+    """Maximum number of submissions in a whole clock hour; None as for ``hourly_fano``."""
     hourly_mean: float | None
-    """Jobs per hour of the span; None if all were submitted at one moment."""
+    """Jobs per hour of the span; None if all submissions are simultaneous."""
     tenants: int
     """Number of tenants."""
     with_model: int
@@ -61,14 +61,13 @@ class TraceStatistics:
     with_deadline: int
     """Number of jobs with a known deadline."""
     notes: tuple[Note, ...]
-    """Rows dropped or repaired."""
+    """Dropped or repaired rows."""
 
 
 def describe(trace: Trace) -> TraceStatistics:
     """Summarise a trace.
 
-    Hours are those of the trace's clock if `Trace.start` is known; else they count from its first
-    job.
+    Hours are aligned to the trace's clock if `Trace.start` is known, else to its first job.
     """
     jobs = trace.jobs
     submit = jobs["submit"].to_numpy()
@@ -78,13 +77,13 @@ def describe(trace: Trace) -> TraceStatistics:
         offset = (trace.start - midnight).total_seconds() % HOUR
     span = float(submit[-1] - submit[0])
     counts = hourly_counts(submit, offset)
-    counted = len(counts) > 1 and counts.any()
+    has_counts = len(counts) > 1 and counts.any()
     timed = jobs.filter(pl.col("duration").is_not_null())
     gpu_time = (timed["duration"] * timed["gpus"]).to_numpy()
     several = (timed["gpus"] > 1).to_numpy()
     total = float(gpu_time.sum())
-    run = timed["duration"].to_numpy()
-    percentiles = np.percentile(run, PERCENTILES).tolist() if len(run) else []
+    durations = timed["duration"].to_numpy()
+    percentiles = np.percentile(durations, PERCENTILES).tolist() if len(durations) else []
     return TraceStatistics(
         format=trace.format,
         source=trace.source,
@@ -99,8 +98,8 @@ def describe(trace: Trace) -> TraceStatistics:
         multi_gpu_share=float(gpu_time[several].sum()) / total if total else None,
         multi_gpu_jobs=float((jobs["gpus"] > 1).to_numpy().mean()),
         arrival_cv=interarrival_cv(submit) if span else None,
-        hourly_fano=fano_factor(counts) if counted else None,
-        hourly_peak=int(counts.max()) if counted else None,
+        hourly_fano=fano_factor(counts) if has_counts else None,
+        hourly_peak=int(counts.max()) if has_counts else None,
         hourly_mean=jobs.height / (span / HOUR) if span else None,
         tenants=jobs["tenant"].drop_nulls().n_unique(),
         with_model=jobs["model"].drop_nulls().len(),
@@ -118,4 +117,4 @@ def _gpu_shares(gpus: np.ndarray[tuple[int], np.dtype[np.float64]]) -> dict[str,
     }
     rest = ~np.logical_or.reduce(list(shares.values()))
     shares["other"] = rest
-    return {name: float(part.mean()) for name, part in shares.items() if part.any()}
+    return {name: float(mask.mean()) for name, mask in shares.items() if mask.any()}

@@ -1,14 +1,14 @@
-"""Synthesis of what no trace has: model, speed, gradient, demands, utility and elasticity.
+"""Synthesis of what a trace lacks: model, speed, gradient, demand, utility, elasticity.
 
 Everything is drawn from one seed: the same trace, options and seed give the same jobs. Two
-properties hold by construction, and by test:
+properties hold by construction and are tested:
 
-- **GPU-time is conserved.** Mini-batches and step time of a job are set so that it takes its traced
-  duration with its traced workers. ``work * step_time`` worker-seconds are ``workers * duration``
-  to a nanosecond per mini-batch (linear model), or ``work / rate(workers)`` is ``duration`` to a
-  mini-batch (measured curve).
-- **What the trace has is used unchanged**: model, batch size, iterations and deadline (of
-  ElasticFlow's and Gavel's files) take the place of draws.
+- **GPU-time is conserved.** Mini-batches and step time are set so that a job takes its traced
+  duration with its traced workers. In the linear model, ``work * step_time`` worker-seconds equal
+  ``workers * duration`` to a nanosecond per mini-batch. With a measured curve,
+  ``work / rate(workers)`` equals ``duration`` to a mini-batch.
+- **Data of the trace is used unchanged.** Model, batch size, iterations and deadline (in
+  ElasticFlow's and Gavel's files) replace draws.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
 _DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
 
 _LATEST: Final = 9e9
-"""Largest target in seconds: int64 nanoseconds hold it, and a longer one has no effect."""
+"""Maximum target in seconds: it fits int64 nanoseconds, and longer ones have no effect."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -51,11 +51,11 @@ def load_jobs(
     seed: int = 0,
     skip_invalid: bool = False,
 ) -> tuple[list[Job], Workload, Trace]:
-    """Read a trace; return its jobs by arrival, the same as a workload with notes, and the trace.
+    """Read a trace; return its jobs by arrival, the workload with notes, and the trace.
 
     ``spec`` is ``format:path?option=value&...`` with options of the format, of the selection
-    (`shadowprice.traces.locate`) and of `SynthesisOptions`. Demands that the cluster doesn't count
-    are left out. ``skip_invalid`` leaves invalid rows out and counts them.
+    (`shadowprice.traces.locate`) and of `SynthesisOptions`. Requests for resources that the cluster
+    doesn't have are dropped. ``skip_invalid`` drops invalid rows and counts them.
     """
     parsed = parse_spec(spec, OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
@@ -73,8 +73,8 @@ def synthesize(
 ) -> Workload:
     """Return a workload with everything that the trace lacks drawn from a seed.
 
-    Targets and decays count in slots of ``slot_seconds``. The workload's ``notes`` list everything
-    left out or assumed.
+    Targets and decays are in slots of ``slot_seconds``. The workload's ``notes`` list everything
+    dropped or assumed.
 
     Raises
     ------
@@ -122,12 +122,12 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
     if options.cpu_jobs == "drop":
         kept = frame.filter(pl.col("gpus") > 0)
         if kept.height < frame.height:
-            left_out = frame.height - kept.height
-            notes.append(f"{left_out:,} x CPU job left out (cpu_jobs=keep schedules it)")
+            dropped = frame.height - kept.height
+            notes.append(f"{dropped:,} x CPU job left out (cpu_jobs=keep schedules it)")
         frame = kept
     table = family_table()
     known = pl.struct("model", "batch_size").is_in(
-        [{"model": f.model, "batch_size": f.batch_size} for f in table.families],
+        [{"model": family.model, "batch_size": family.batch_size} for family in table.families],
         nulls_equal=True,
     )
     timed = pl.col("duration").is_not_null() | (pl.col("iterations").is_not_null() & known)
@@ -144,13 +144,13 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
 def _families(
     frame: pl.DataFrame, options: SynthesisOptions, rng: np.random.Generator, notes: list[str]
 ) -> list[Family]:
-    """Return each job's family: that of the trace, or a drawn one."""
+    """Return each job's family: the trace's if its model is known, else a drawn one."""
     table = family_table()
     pool = table.of_set(options.families)
     drawn = rng.integers(0, len(pool), frame.height)
     pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), drawn, strict=True)
-    named = {(f.model, f.batch_size): f for f in table.families}
-    families = [named.get((model, batch)) or pool[int(at)] for model, batch, at in pairs]
+    named = {(item.model, item.batch_size): item for item in table.families}
+    families = [named.get((model, batch)) or pool[int(index)] for model, batch, index in pairs]
     unknown = sum(
         model is not None and (model, batch) not in named
         for model, batch in zip(frame["model"], frame["batch_size"], strict=True)
@@ -165,9 +165,9 @@ def _families(
 def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:
     """Return the traced workers of each job, and the GPUs of one worker."""
     gpus = frame["gpus"].to_numpy()
-    split = frame["workers"].fill_null(0).to_numpy()
+    given = frame["workers"].fill_null(0).to_numpy()
     whole = np.maximum(1, np.ceil(gpus - 1e-9)).astype(np.int64)
-    traced = np.where(split > 0, split, whole).astype(np.int64)
+    traced = np.where(given > 0, given, whole).astype(np.int64)
     return traced, gpus / traced
 
 
@@ -179,7 +179,7 @@ def _profiles(
     per_worker: Floats,
     options: SynthesisOptions,
 ) -> list[Profile]:
-    """Return demands and speed of every job; equal jobs share the object."""
+    """Return demands and speed of every job; equal jobs share one object."""
     table = family_table()
     bandwidth = options.worker_bandwidth
     gpus = np.ceil(per_worker * MILLI - 1e-6).astype(np.int64)
@@ -191,22 +191,22 @@ def _profiles(
     ps = {**table.ps} if options.training == "ps" else None
     if ps is not None:
         ps[BANDWIDTH] = max(ps[BANDWIDTH], bandwidth)
-    for at, family in enumerate(families):
-        key = (id(family), id(curves[at]), gpus[at], cores[at], memory[at])
+    for index, family in enumerate(families):
+        key = (id(family), id(curves[index]), gpus[index], cores[index], memory[index])
         if key not in cache:
-            scale = max(float(per_worker[at]), 0.0) or 1.0
+            scale = max(float(per_worker[index]), 0.0) or 1.0
             assumed = {
                 "cpu": max(1, math.ceil(table.worker["cpu"] * scale)),
                 "memory": max(1, math.ceil(table.worker["memory"] * scale)),
             }
             worker = {
-                **({"gpu": int(gpus[at])} if gpus[at] else {}),
-                "cpu": int(cores[at]) or assumed["cpu"],
-                "memory": int(memory[at]) or assumed["memory"],
+                **({"gpu": int(gpus[index])} if gpus[index] else {}),
+                "cpu": int(cores[index]) or assumed["cpu"],
+                "memory": int(memory[index]) or assumed["memory"],
                 BANDWIDTH: bandwidth,
             }
-            gradient = family.gradient if curves[at] is None else 0
-            cache[key] = Profile(worker, ps, gradient, curves[at])
+            gradient = family.gradient if curves[index] is None else 0
+            cache[key] = Profile(worker, ps, gradient, curves[index])
         profiles.append(cache[key])
     return profiles
 
@@ -222,7 +222,7 @@ def _utilities(
 ) -> tuple[list[Literal["sigmoid", "deadline"]], Floats, Floats, Floats, Ints, list[str]]:
     """Draw utilities: OASiS section V's mix, or the deadline of the trace.
 
-    A stretched duration or a deadline of the trace is clock time, and is met if the job's
+    Stretched durations and deadlines of the trace are clock time. A job meets them if its
     completion slot ends by then.
     """
     count = frame.height
@@ -234,8 +234,8 @@ def _utilities(
     else:
         stretch = np.exp(rng.uniform(0.0, math.log(options.stretch), count))
         stretched = _nanoseconds(duration * stretch)
-        # Never before the end of the slot after the arrival slot (d = 1): in slots of 20 minutes
-        # no schedule could tell a job of seconds that is in time from one that is late.
+        # Targets don't end before the slot after the arrival slot does (d = 1). Otherwise no
+        # schedule could meet the target of a job of seconds in slots of 20 minutes.
         slot = float(slot_seconds * NANO)
         soonest = (np.ceil(submit / slot) + 2) * slot
         within = np.where(submit + stretched > soonest, stretched, within)
@@ -269,9 +269,9 @@ def draw_sigmoids(
 ) -> tuple[Floats, Floats, Ints]:
     """Draw values, decays and classes of OASiS section V, each of shape (count,).
 
-    Values are uniform in [1, 100]. Decays are 0, uniform in [0.01, 1] or in [4, 6] by class.
-    Classes are indices into `CLASSES`; ``shares`` are those of the time-insensitive and
-    time-sensitive ones.
+    Values are uniform in [1, 100]. Decays are 0, uniform in [0.01, 1] or uniform in [4, 6], by
+    class. Classes are indices into `CLASSES`. ``shares`` are those of the time-insensitive and
+    time-sensitive classes.
     """
     classes = np.searchsorted(np.cumsum(shares), rng.random(count), side="right").astype(np.int64)
     value = rng.uniform(1.0, 100.0, count)

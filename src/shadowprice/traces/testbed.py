@@ -53,7 +53,7 @@ MEMORY_GB: Final = (2, 10)
 MBPS: Final = (1000, 3000)
 TARGET: Final = (1.0, 15.0)
 SHORTEST_BATCH: Final = 0.1
-"""Smallest computing time of a mini-batch in seconds; with long communication, epochs shrink."""
+"""Minimum computing time of a mini-batch in seconds; long communication reduces epochs."""
 
 
 def generate_testbed(
@@ -65,9 +65,9 @@ def generate_testbed(
     shares: tuple[float, float],
     seed: int,
 ) -> Workload:
-    """Draw the testbed's jobs, by arrival, called ``alexnet-0``, ``resnet-50-0``, ...
+    """Draw the testbed's jobs in order of arrival, called ``alexnet-0``, ``resnet-50-0``, ...
 
-    Jobs arrive in any of ``slots`` slots but the last. ``value`` is the range of the priority, and
+    Jobs arrive in any of ``slots`` slots but the last. ``value`` is the range of the priority.
     ``shares`` are those of time-insensitive and time-sensitive jobs.
     """
     rng = np.random.default_rng([seed, 33])
@@ -131,7 +131,7 @@ def _demands(rng: np.random.Generator, mbps: NDArray[np.int64]) -> list[dict[str
 
 
 def oasis_testbed_cluster(*, slot_seconds: Fraction = SLOT, horizon: int = SLOTS) -> dict[str, Any]:
-    """Return the nine servers as a cluster file writes them."""
+    """Return the nine servers in the format of a cluster file."""
     large = {"cpu": 32, "memory": "80GB", "storage": "600GB", BANDWIDTH: "20Gbps"}
     small = {"cpu": 8, "memory": "32GB", "storage": "1500GB", BANDWIDTH: "20Gbps"}
     return {

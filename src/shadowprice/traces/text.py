@@ -1,9 +1,10 @@
-"""Fast reading of delimited text that refuses other content before reading much of it.
+"""Fast reading of delimited text that refuses other content early.
 
-The head of a file (64 KiB, decompressed if it is gzip) shows emptiness, another encoding, binary
-content and missing columns, so that a gigabyte of other content costs neither time nor memory.
-Polars then parses the table with every type declared, because inference would read the virtual
-cluster ``6214e9`` as a number. Only if that fails, the file is read line by line to find the wrong
+The head of a file (64 KiB, decompressed if it is gzip) reveals empty files, other encodings, binary
+content and missing columns. A gigabyte of other content therefore costs neither time nor memory.
+
+Polars then parses the table with every type declared, because type inference would read the virtual
+cluster ``6214e9`` as a number. If that fails, the file is read line by line to find the invalid
 line.
 """
 
@@ -29,7 +30,7 @@ from shadowprice.traces.registry import Reading
 HEAD_BYTES: Final = 1 << 16
 MOST_FAULTS: Final = 20
 LARGEST_NUMBER: Final = 10**15
-"""Largest number of a table, above any time in microseconds and any memory in bytes."""
+"""Maximum number in a table, above any time in microseconds and any memory in bytes."""
 UNIQUE: Final = "job names must be unique within a trace"
 NO_DATE: Final = "is not of the years 1970 to 2128"
 """Message for a time below 0 or above the limit, in seconds since 1970."""
@@ -48,7 +49,7 @@ def read_head(path: Path) -> str:
     Raises
     ------
     InputError
-        If the file is absent, empty, binary, not UTF-8, or a broken gzip.
+        If the file is missing, empty, binary, not UTF-8, or damaged gzip.
     """
     if not path.exists():
         raise InputError(
@@ -120,10 +121,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 class Table:
-    """Rows of a file with their line numbers, under checks.
+    """Rows of a file with their line numbers, with validation.
 
-    ``frame`` are the rows that passed so far, with an integer column ``line``. ``place`` formats a
-    row's location in errors from its line, ``{}``.
+    ``frame`` contains the rows that are valid so far, with an integer column ``line``. ``place`` is
+    the format of a row's location in errors, with ``{}`` for the line.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Table:
         self._wrong = 0
 
     def drop(self, condition: pl.Expr, reason: str) -> None:
-        """Leave out and count rows that meet a condition which is known of the format."""
+        """Drop and count rows that meet a known condition of the format."""
         kept = self.frame.filter(~condition.fill_null(False))
         self._reading.tally.add("dropped", reason, self.frame.height - kept.height)
         self.frame = kept
@@ -145,49 +146,52 @@ class Table:
     def mend(
         self, condition: pl.Expr, reason: str, action: Literal["mended", "kept"] = "mended"
     ) -> None:
-        """Count rows that the caller repairs, or keeps although they are odd."""
+        """Count rows that the caller repairs, or keeps although they are unusual."""
         count = int(self.frame.select(condition.fill_null(False).sum()).item())
         self._reading.tally.add(action, reason, count)
 
     def check(self, valid: pl.Expr, column: str, message: str, mend: str = "") -> None:
-        """Refuse rows for which an expression isn't true; null isn't true.
+        """Refuse rows for which an expression isn't true; null counts as false.
 
-        Errors show the value of ``column``, with a message and a hint.
+        Errors show the value of ``column``, a message and a hint. If invalid rows are skipped, drop
+        and count the rows instead.
         """
-        good = self.frame.select(valid.fill_null(False)).to_series()
-        if good.all():
+        is_valid = self.frame.select(valid.fill_null(False)).to_series()
+        if is_valid.all():
             return
-        bad = self.frame.filter(~good)
+        invalid = self.frame.filter(~is_valid)
         if self._reading.skip_invalid:
-            self._reading.tally.add("dropped", f"{column} {message}", bad.height)
+            self._reading.tally.add("dropped", f"{column} {message}", invalid.height)
         else:
-            self._wrong += bad.height
-            room = MOST_FAULTS - len(self._faults)
-            for line, value in bad.select("line", column).head(max(room, 0)).iter_rows():
-                shown = "" if value is None else f" {value!r}"
-                place = f"{self.path}: {self._place.format(line)}"
-                self._faults.append((line, Fault(place, f"{column}{shown} {message}", mend)))
-        self.frame = self.frame.filter(good)
+            self._wrong += invalid.height
+            remaining = MOST_FAULTS - len(self._faults)
+            for line, value in invalid.select("line", column).head(max(remaining, 0)).iter_rows():
+                value_text = "" if value is None else f" {value!r}"
+                location = f"{self.path}: {self._place.format(line)}"
+                self._faults.append(
+                    (line, Fault(location, f"{column}{value_text} {message}", mend))
+                )
+        self.frame = self.frame.filter(is_valid)
 
     def parse_times(self, column: str, pattern: str) -> None:
-        """Parse a column of times as text into seconds since 1970.
+        """Convert a column from text to seconds since 1970.
 
-        ``pattern`` is that of ``strptime``; with ``%z`` the result is UTC, without it the naive
-        clock.
+        ``pattern`` is that of ``strptime``. Times without ``%z`` are read as UTC, whatever their
+        zone.
         """
         text = pl.col(column)
         kind = pl.Datetime("us", "UTC") if "%z" in pattern else pl.Datetime("us")
         parsed = text.str.strptime(kind, pattern, strict=False)
         self.check(parsed.is_not_null(), column, "is not a time", f"write it as {pattern}")
-        # Checked before times restart at the first job, which must not be a wrong row.
+        # Check now: times later restart at the first job, which must not be an invalid row.
         seconds = parsed.dt.epoch("us") / 1e6
         self.check(seconds.is_between(0, bounds.SECONDS.most), column, NO_DATE)
         self.frame = self.frame.with_columns(seconds.alias(column))
 
     def jobs(self, **columns: pl.Expr | str) -> pl.DataFrame:
-        """Return columns of `records.SCHEMA`, given by expressions or names, after common checks.
+        """Return columns of `records.SCHEMA`, given as expressions or names, after common checks.
 
-        A job needs a name that no earlier row has, and numbers within `records.LARGEST`.
+        Names must be unique, and numbers within `records.LARGEST`.
 
         Raises
         ------
@@ -203,20 +207,20 @@ class Table:
         for name in sorted(LARGEST.keys() & columns.keys(), key=ON_THE_CLOCK.__contains__):
             bound = LARGEST[name]
             value = pl.col(name)
-            counted = value - pl.col("submit").min() if name in ON_THE_CLOCK else value
-            self.check(value.is_null() | (counted <= bound.most), name, bound.broken)
+            limited = value - pl.col("submit").min() if name in ON_THE_CLOCK else value
+            self.check(value.is_null() | (limited <= bound.most), name, bound.broken)
         return self.done().drop("line")
 
     def done(self) -> pl.DataFrame:
-        """Return the rows, or raise all problems found.
+        """Return the valid rows, or raise all diagnostics.
 
         Raises
         ------
         InputError
-            With up to 20 problems, and the number of further ones.
+            With up to 20 diagnostics, and the number of further invalid rows.
         """
         if self._faults:
-            faults = [fault for _, fault in sorted(self._faults, key=lambda one: one[0])]
+            faults = [fault for _, fault in sorted(self._faults, key=lambda item: item[0])]
             more = self._wrong - len(faults)
             if more:
                 faults.append(Fault(str(self.path), f"and {more} more rows are wrong"))
@@ -236,9 +240,9 @@ def read_table(
 ) -> Table:
     """Read a delimited file, plain or gzip, with every type declared.
 
-    ``columns`` are those to read, with their types; without a header, all columns of the file in
-    order. ``optional`` ones may be absent and are then null. If ``quoted``, double quotes enclose
-    fields; else they are plain characters. Blank lines are dropped and counted.
+    ``columns`` are those to read, with their types; without a header, they are all columns of the
+    file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
+    enclose fields, else they are ordinary characters. Blank lines are dropped and counted.
 
     Raises
     ------
@@ -258,9 +262,9 @@ def read_table(
                     f"the columns must be {', '.join(c for c in columns if c not in optional)}",
                 )
             )
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        if twice:
-            message = f"the header names {shown(twice[0])} more than once"
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            message = f"the header names {shown(repeated[0])} more than once"
             raise InputError(Fault(f"{path}: line 1", message, "give each column once"))
     else:
         _check_width(path, head, len(names), separator)
@@ -278,10 +282,10 @@ def read_table(
     absent = [
         pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
     ]
-    # "nan" means a missing number; as a number it would pass every check.
+    # "nan" is a missing number; as a float it would pass every check.
     floats = [name for name in present if columns[name].is_float()]
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
-    # A blank after a comma doesn't belong to a name: " vgg16" would be an unknown model.
+    # Strip blanks after a comma: " vgg16" would be an unknown model.
     texts = [name for name in present if columns[name] == pl.String()]
     stripped = pl.col(texts).str.strip_chars()
     frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
@@ -296,10 +300,9 @@ def read_table(
 
 
 def read_lines(path: Path, reading: Reading) -> Table:
-    """Read a file as lines, for formats whose fields are separated by runs of blanks.
+    """Read a file as lines, for formats with fields separated by runs of blanks.
 
-    The table has one column ``text``, without blanks at the ends; blank lines are dropped and
-    counted.
+    The table has one column ``text``, stripped of blanks. Blank lines are dropped and counted.
 
     Raises
     ------
@@ -321,9 +324,9 @@ def read_lines(path: Path, reading: Reading) -> Table:
 
 
 def _check_width(path: Path, head: str, width: int, separator: str) -> None:
-    found = len(_cells(head.splitlines()[0], separator))
-    if found != width:
-        raise InputError(Fault(f"{path}: line 1", f"has {found} fields", f"{width} are expected"))
+    count = len(_cells(head.splitlines()[0], separator))
+    if count != width:
+        raise InputError(Fault(f"{path}: line 1", f"has {count} fields", f"{width} are expected"))
 
 
 def _parse(
@@ -354,9 +357,9 @@ def _parse_leniently(
     reading: Reading,
     cause: Exception,
 ) -> pl.DataFrame:
-    """Read a file that polars can't parse; report its wrong lines, or drop and count them.
+    """Read a file that polars can't parse; report its invalid lines, or drop and count them.
 
-    It also accepts what polars refuses, such as a blank after a number.
+    Text that only polars refuses, such as a blank after a number, is accepted.
     """
     faults: list[Fault] = []
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
@@ -396,10 +399,10 @@ def _lines(
 
 
 def _cells(row: str, separator: str) -> list[str]:
-    """Return the fields of a line; one that isn't CSV is split at its separators."""
+    """Return the fields of a line; split invalid CSV at its separators."""
     try:
         return next(csv.reader([row], delimiter=separator), [])
-    except csv.Error:  # such as a carriage return inside
+    except csv.Error:  # for example, a carriage return inside the line
         return row.split(separator)
 
 

@@ -1,7 +1,7 @@
 """Measured training speeds: mini-batches/s by number of workers.
 
-Readers of the throughput tables that accompany public traces, and the table of model families that
-the package contains.
+The module reads throughput tables that accompany public traces, and the package's own table of
+model families.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shadowprice.traces.registry import Reading
 from shadowprice.traces.text import read_bytes, read_head, read_table
 
 Curve = Mapping[int, float]
-"""Mini-batches/s of the whole job by number of workers; infeasible numbers are absent."""
+"""Mini-batches/s of the whole job by number of workers; infeasible numbers are missing."""
 
 WARM_UP: Final = 0.1
 """Share of a Chronus series that counts as warm-up."""
@@ -43,7 +43,7 @@ class Family:
     set: str
     """Set of measurements that it belongs to: ``a100`` or ``v100``."""
     model: str
-    """Model name, as traces write it."""
+    """Model name as in traces."""
     batch_size: int | None
     """Samples of a mini-batch (the global batch in the set ``a100``)."""
     gradient: int
@@ -64,7 +64,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class FamilyTable:
-    """The model families that the package contains."""
+    """Model families that are part of the package."""
 
     families: tuple[Family, ...]
     """Families in the order of the data file."""
@@ -74,7 +74,7 @@ class FamilyTable:
     """Request of a parameter server."""
 
     def find(self, model: str, batch_size: int | None) -> Family | None:
-        """Return the family of a model and batch size; None if there is none."""
+        """Return the family of a model and batch size, or None."""
         for family in self.families:
             if family.model == model and family.batch_size == batch_size:
                 return family
@@ -110,8 +110,7 @@ def _amounts(entry: Mapping[str, Any]) -> dict[str, int]:
 def at_workers(curve: Curve, workers: int) -> float | None:
     """Return a curve's rate at a number of workers.
 
-    Between two measured numbers the rate is interpolated linearly; outside the measured range it is
-    None.
+    The rate is interpolated linearly between measured numbers. It is None outside their range.
     """
     if workers in curve:
         return curve[workers]
@@ -127,7 +126,7 @@ def read_elasticflow(path: Path) -> dict[int, Curve]:
     """Read an ElasticFlow table: iterations/s by global batch size and number of GPUs.
 
     The file is CSV with a column ``global_batch_size`` and a column for each number of GPUs. Blank,
-    ``nan`` and ``0`` cells are infeasible, and absent from the curves.
+    ``nan`` and ``0`` cells are infeasible and missing from the curves.
 
     Raises
     ------
@@ -159,9 +158,9 @@ def read_gavel(
     """Read Gavel's throughputs of jobs that run alone, by model and batch size (or None).
 
     The file is ``simulation_throughputs.json`` or ``physical_cluster_throughputs.json``, plain or
-    gzip; ``gpu`` is k80, p100 or v100; ``consolidated`` workers are on one machine. Rates are
-    steps/s SUMMED over the workers, so one worker makes curve[n] / n. A rate of 0.0 (didn't fit) is
-    absent.
+    gzip. ``gpu`` is k80, p100 or v100. ``consolidated`` workers are on one machine. Rates are
+    steps/s summed over all workers, so one worker makes curve[n] / n. A rate of 0.0 (didn't fit) is
+    missing from the curve.
 
     Raises
     ------
@@ -200,8 +199,8 @@ def _load_json(path: Path) -> Any:
 def read_pollux_placements(path: Path) -> pl.DataFrame:
     """Read Pollux's measurements of step times by placement (``placements.csv``).
 
-    A placement's digits are GPUs per node, so it is text: ``112`` is three nodes with 1, 1 and 2
-    GPUs. The columns are placement, nodes, replicas, local_bsz (per GPU), batch_size (local_bsz x
+    Each digit of a placement is the number of GPUs on a node: ``112`` is three nodes with 1, 1 and
+    2 GPUs. The columns are placement, nodes, replicas, local_bsz (per GPU), batch_size (local_bsz x
     replicas), and step_time and sync_time in seconds.
     """
     columns: dict[str, pl.DataType] = {
@@ -229,10 +228,10 @@ def read_pollux_placements(path: Path) -> pl.DataFrame:
 
 
 def pollux_curve(placements: pl.DataFrame, local_batch: int) -> Curve:
-    """Return mini-batches/s by workers: ``n / step_time``, summed over workers with a batch each.
+    """Return mini-batches/s by number of workers: ``n / step_time``, one per worker and step.
 
-    The placement is the one on the fewest nodes, and the fastest of those. ``local_batch`` is in
-    samples per GPU and step.
+    Of all placements for a number of workers, only those with the fewest nodes count, and of these
+    the fastest. ``local_batch`` is in samples per GPU and step.
     """
     rows = placements.filter(pl.col("local_bsz") == local_batch)
     best = rows.sort("replicas", "nodes", "step_time").group_by("replicas").first()
@@ -243,15 +242,16 @@ def pollux_curve(placements: pl.DataFrame, local_batch: int) -> Curve:
 
 
 def read_chronus(folder: Path, name: str) -> Curve:
-    """Read Chronus's samples of seconds per iteration of a model, as iterations/s of the whole job.
+    """Read Chronus's samples of seconds per iteration; return iterations/s of the whole job.
 
-    ``folder`` holds ``<name>_gpu_<n>.npy`` with 500 to 1,000 samples each, such as
-    ``imagenet_arch_resnet50``. The rate is 1 over the median after the warm-up, the first tenth.
+    ``folder`` contains ``<name>_gpu_<n>.npy`` with 500 to 1,000 samples each; ``name`` is a model
+    such as ``imagenet_arch_resnet50``. The rate is 1 over the median after the warm-up, the first
+    tenth.
 
     Raises
     ------
     InputError
-        If a file is absent, or has no positive seconds.
+        If there is no file, or one has no positive seconds.
     """
     curve: dict[int, float] = {}
     for path in sorted(folder.glob(f"{name}_gpu_*.npy")):

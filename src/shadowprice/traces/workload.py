@@ -1,8 +1,8 @@
-"""Jobs by columns: the result of synthesis and generation, before a cluster resolves it.
+"""Jobs as columns: the result of synthesis and generation, independent of a cluster.
 
-A workload of 50,000 jobs becomes `Job` objects in well under a second, without a validation model
-per row. `to_records` writes the same jobs as a job file, from which the file reader makes the same
-`Job` objects; a test compares them.
+A workload of 50,000 jobs becomes `Job` objects in well under a second, because its rows aren't
+validated one by one. `to_records` writes the same jobs for a job file, from which the file reader
+builds equal `Job` objects; a test compares them.
 """
 
 from __future__ import annotations
@@ -53,62 +53,61 @@ _DIMENSIONS: Final[Mapping[str, Dimension]] = {
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Common properties of jobs of one kind; identical objects are resolved once."""
+    """Properties that jobs of one kind share; each distinct object is resolved once."""
 
     worker: Mapping[str, int]
     """Request of one worker."""
     ps: Mapping[str, int] | None
     """Request of one parameter server; None for all-reduce."""
     gradient: int = 0
-    """Bytes of gradients; 0 if communication isn't modelled."""
+    """Size of the gradients in bytes; 0 if communication isn't modelled."""
     curve: Curve | None = None
     """Measured mini-batches/s by number of workers, instead of the linear model."""
     internal: int = 0
-    """Bandwidth of a job on one machine in bit/s; 0 if it isn't faster there."""
+    """Bandwidth of a co-located job in bit/s; 0 if co-location isn't faster."""
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Jobs by columns, in order of arrival; every array has one entry per job."""
+    """Jobs as columns, in order of arrival; every array has one entry for each job."""
 
     names: Sequence[str]
     """Unique names."""
     tenants: Sequence[str | None]
     """Tenant of each job."""
     arrival: NDArray[np.int64]
-    """Nanoseconds after time 0; a job that arrives inside a slot is considered in the next one."""
+    """Nanoseconds after time 0; a job that arrives within a slot waits for the next."""
     epochs: NDArray[np.int64]
-    """Epochs; times ``chunks`` and ``minibatches`` they are all mini-batches."""
+    """Number of epochs; all mini-batches are epochs x chunks x minibatches."""
     chunks: NDArray[np.int64]
-    """Chunks of the data."""
+    """Number of chunks of the data."""
     minibatches: NDArray[np.int64]
     """Mini-batches per chunk."""
     minibatch_time: NDArray[np.int64]
     """Nanoseconds of a mini-batch on one worker; 0 if the profile has a curve."""
     fewest: NDArray[np.int64]
-    """Smallest number of workers in a slot."""
+    """Minimum number of workers in a slot."""
     most: NDArray[np.int64]
-    """Largest number of workers in a slot."""
+    """Maximum number of workers in a slot."""
     profiles: Sequence[Profile]
     """Demands and speed of each job."""
     kind: Sequence[Literal["sigmoid", "deadline", "reciprocal"]]
-    """Family of the utility."""
+    """Kind of the utility."""
     value: NDArray[np.float64]
-    """Utility, if the family has a value."""
+    """Value of the utility, if its kind has one."""
     decay: NDArray[np.float64]
-    """Decay per slot, if the family has one."""
+    """Decay per slot, if the kind has one."""
     target: NDArray[np.float64]
-    """Target or deadline in slots after the arrival slot (the papers' ``d``), if the family has
-    one."""
+    """Target or deadline in slots after the arrival slot (the papers' ``d``), if there is one."""
     labels: Sequence[Mapping[str, str]]
     """Model family and utility class of each job."""
     slot_seconds: Fraction
-    """Slot length of ``decay`` and ``target``."""
+    """Length of the slots in which ``decay`` and ``target`` are measured."""
     notes: tuple[str, ...] = field(default=())
-    """Everything left out or assumed."""
+    """Everything dropped or assumed."""
     within: NDArray[np.int64] | None = None
     """Nanoseconds from the submission to the end of the last slot that meets a target in clock
-    time, which overrides ``target``; -1 if ``target`` holds. None: it holds for all jobs."""
+    time. It overrides ``target``, unless it is -1 for a job or None for all."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -121,29 +120,29 @@ class Workload:
     def fitted_to(self, cluster: Cluster) -> Workload:
         """Return the workload with requests only for resources that a cluster has.
 
-        A cluster that counts places (resources ``worker`` and ``ps``, as Astraea does) instead of
-        GPUs gets requests of one place per worker and one per parameter server. Tenants that the
-        cluster doesn't have are mapped onto its tenants, in order of first arrival, round robin.
-        ``notes`` list the changes.
+        A cluster may count places (resources ``worker`` and ``ps``, as Astraea does) instead of
+        GPUs. Then each worker and each parameter server requests one place. Unknown tenants are
+        mapped onto the cluster's tenants round robin, in order of first arrival. ``notes`` list the
+        changes.
 
         Raises
         ------
         InputError
             If the cluster counts neither GPUs nor places, but the jobs use GPUs.
         """
-        asked = {
+        requested = {
             name for p in set(self.profiles) for part in (p.worker, p.ps or {}) for name in part
         }
         notes = list(self.notes)
-        places = "worker" in cluster.column and "gpu" not in cluster.column
-        unknown = sorted(asked - set(cluster.resources) - {BANDWIDTH})
-        if places:
+        counts_places = "worker" in cluster.column and "gpu" not in cluster.column
+        unknown = sorted(requested - set(cluster.resources) - {BANDWIDTH})
+        if counts_places:
             notes.append("the cluster counts places: a worker and a parameter server take one each")
         elif "gpu" in unknown:
             raise InputError("the jobs use GPUs and no server of the cluster has a resource 'gpu'")
         elif unknown:
             notes.append(f"the cluster does not count {', '.join(unknown)}: not requested")
-        fitted = {p: _fit(p, cluster, places) for p in dict.fromkeys(self.profiles)}
+        fitted = {p: _fit(p, cluster, counts_places) for p in dict.fromkeys(self.profiles)}
         tenants = list(self.tenants)
         if cluster.tenants:
             known = cluster.tenant_index
@@ -161,14 +160,15 @@ class Workload:
         )
 
     def to_jobs(self, cluster: Cluster) -> list[Job]:
-        """Resolve every job against a cluster, whose slot length must be that of the workload.
+        """Build all jobs for a cluster, in order of arrival.
 
-        The jobs are in order of arrival, and equal to those of the written job file.
+        They are equal to the jobs of the written job file.
 
         Raises
         ------
         InputError
-            If the slot lengths differ, or the cluster lacks a resource.
+            If the cluster's slot length isn't that of the workload, or the cluster lacks a
+            resource.
         """
         if cluster.slot_seconds != self.slot_seconds:
             raise InputError(
@@ -179,12 +179,12 @@ class Workload:
         return [resolver.job(self, at) for at in range(len(self))]
 
     def to_records(self) -> Iterator[dict[str, object]]:
-        """Yield each job as a job file writes it."""
+        """Yield each job in the format of a job file."""
         for at in range(len(self)):
             yield self.to_record(at)
 
     def to_record(self, at: int) -> dict[str, object]:
-        """Return the job at an index as a job file writes it."""
+        """Return the job at an index in the format of a job file."""
         name = self.names[at]
         profile = self.profiles[at]
         record: dict[str, object] = {"name": name}
@@ -230,9 +230,7 @@ class Workload:
         }
 
     def write(self, path: Path) -> None:
-        """Write a job file: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
-
-        It is written to a temporary file first, so that an interrupt leaves no partial file.
+        """Write a job file atomically: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
 
         Raises
         ------
@@ -240,7 +238,7 @@ class Workload:
             If the name has another suffix, or the folder doesn't exist.
         """
         check_job_file(path)
-        with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
+        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             if path.suffix == ".jsonl":
                 for record in self.to_records():
                     file.write(json.dumps(record) + "\n")
@@ -250,12 +248,12 @@ class Workload:
 
 
 def check_job_file(path: Path) -> None:
-    """Refuse a path that `Workload.write` can't or must not write to.
+    """Check that `Workload.write` can write to a path.
 
     Raises
     ------
     InputError
-        If the name has another suffix, or other content is there.
+        If the name has another suffix, or the file has other content.
     """
     if path.suffix not in {".jsonl", ".yaml", ".yml"}:
         raise InputError(f"{path}: a job file ends in .jsonl or .yaml")
@@ -279,7 +277,7 @@ def _fit(profile: Profile, cluster: Cluster, places: bool) -> Profile:
 
 
 class _Resolver:
-    """Builder of jobs that computes shared values once."""
+    """Builds jobs for a cluster, and caches values that jobs share."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -289,7 +287,7 @@ class _Resolver:
         self._shapes: dict[tuple[Profile, int, int], Job] = {}
 
     def job(self, workload: Workload, at: int) -> Job:
-        """Build one job; its shape comes from `build_job` once per profile and worker range."""
+        """Build one job; `build_job` computes its shape once for each profile and worker range."""
         profile = workload.profiles[at]
         fewest = int(workload.fewest[at])
         most = min(int(workload.most[at]), int(workload.chunks[at]))
@@ -298,15 +296,15 @@ class _Resolver:
             shape = self._shape(profile, fewest, most, int(workload.minibatch_time[at]))
             if not profile.internal and not self._restart:
                 self._shapes[profile, fewest, most] = shape
-        parts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
-        work = parts[0] * parts[1] * parts[2]
+        counts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
+        work = counts[0] * counts[1] * counts[2]
         if profile.curve is None and not shape.two_rates and not self._restart:
-            # OASiS (2), as `build_job` has it, over the common denominator NANO * bandwidth.
+            # OASiS (2), as in `build_job`, over the common denominator NANO * bandwidth.
             bandwidth = shape.worker_bandwidth or 1
             comm = 16 * NANO * profile.gradient if shape.worker_bandwidth else 0
             step = int(workload.minibatch_time[at]) * bandwidth + comm
-            below = self._slot.numerator * NANO * bandwidth
-            required = -(-work * step * self._slot.denominator // below)
+            divisor = self._slot.numerator * NANO * bandwidth
+            required = -(-work * step * self._slot.denominator // divisor)
             # Fraction-to-float and int / int are correctly rounded, as in `build_job`.
             step_seconds = step / (NANO * bandwidth)
         else:
@@ -329,9 +327,9 @@ class _Resolver:
             ps_counts=shape.ps_counts,
             utility=_utility(workload, at, self._target(workload, at, arrival)),
             tenant=workload.tenants[at],
-            epochs=parts[0],
-            chunks=parts[1],
-            minibatches=parts[2],
+            epochs=counts[0],
+            chunks=counts[1],
+            minibatches=counts[2],
             step_seconds=step_seconds,
             worker_bandwidth=shape.worker_bandwidth,
             ps_bandwidth=shape.ps_bandwidth,
@@ -341,7 +339,7 @@ class _Resolver:
         )
 
     def _target(self, workload: Workload, at: int, arrival: int) -> float:
-        """Return the target as the papers' ``d``, as `core.clock.slots_allowed` computes it."""
+        """Return the papers' ``d``, computed as in `core.clock.slots_allowed`."""
         if workload.within is None or workload.within[at] < 0:
             return float(workload.target[at])
         due = (int(workload.arrival[at]) + int(workload.within[at])) * self._slot.denominator
@@ -349,9 +347,9 @@ class _Resolver:
         return float(whole - arrival - 1) + rest / (self._slot.numerator * NANO)
 
     def _shape(self, profile: Profile, fewest: int, most: int, minibatch_time: int) -> Job:
-        """Return a job of this shape, with everything that doesn't depend on its size.
+        """Return a template job with everything that doesn't depend on the amount of work.
 
-        The mini-batch time matters only to jobs with an internal rate or a restart cost.
+        The mini-batch time only matters to jobs with an internal rate or a restart cost.
         """
         if profile not in self._demands:
             ps = None if profile.ps is None else self._cluster.demand(profile.ps)
@@ -385,11 +383,11 @@ class _Resolver:
 
 
 def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
-    """Refuse a job that arrives too late, or is too long, to be simulated in these slots."""
-    place, mend = f"job {shown(name)}", "make slots longer"
-    bounds.SLOT.check(arrival, place, mend)
-    bounds.PROGRESS.check(required, place, mend)
-    bounds.LENGTH.check(-(-required // max(fastest, 1)), place, mend)
+    """Refuse a job that arrives too late or takes too long to be simulated in these slots."""
+    location, hint = f"job {shown(name)}", "make slots longer"
+    bounds.SLOT.check(arrival, location, hint)
+    bounds.PROGRESS.check(required, location, hint)
+    bounds.LENGTH.check(-(-required // max(fastest, 1)), location, hint)
 
 
 def _utility(workload: Workload, at: int, target: float) -> Utility:

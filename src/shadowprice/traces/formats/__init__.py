@@ -1,1 +1,1 @@
-"""One module per trace format; each registers itself with `trace_format`."""
+"""One module for each trace format; each registers itself with `trace_format`."""

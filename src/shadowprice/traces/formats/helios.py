@@ -85,9 +85,9 @@ def read_helios(path: Path, reading: Reading) -> Trace:
 def read_vc_sizes(path: Path) -> pl.DataFrame:
     """Read the daily GPUs of a Helios cluster's virtual clusters (cluster_gpu_number.csv).
 
-    The file has a date, a column of GPUs per virtual cluster, and the total. The result has the
-    columns date, tenant and gpus, without rows of 0 GPUs: the virtual cluster doesn't exist on such
-    a day.
+    The file has a date, a column of GPUs for each virtual cluster, and the total. The result has
+    the columns date, tenant and gpus. Rows of 0 GPUs are omitted, because the virtual cluster
+    doesn't exist on such a day.
 
     Raises
     ------

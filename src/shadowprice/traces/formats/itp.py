@@ -65,9 +65,9 @@ def read_itp(path: Path, reading: Reading) -> Trace:
     """Read an ITP job trace, in any of its three layouts."""
     names = set(column_names(read_head(path)))
     layouts = (_ELASTICFLOW, _PHILLY, _RAW)
-    layout = next((one for one in layouts if set(one) <= names), None)
+    layout = next((candidate for candidate in layouts if set(candidate) <= names), None)
     if layout is None:
-        known = "; ".join(",".join(one) for one in layouts)
+        known = "; ".join(",".join(candidate) for candidate in layouts)
         raise InputError(
             Fault(f"{path}: line 1", "isn't the header of an ITP trace", f"use {known}")
         )

@@ -1,4 +1,4 @@
-"""Alibaba PAI (cluster-trace-gpu-v2020): a directory of tables that join on job and instance."""
+"""Alibaba PAI (cluster-trace-gpu-v2020): a directory of tables joined on job and instance."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def read_pai(path: Path, reading: Reading) -> Trace:
         )
     table = _read_jobs(path, reading)
     tasks = _read_tasks(path, reading)
-    began = _first_instances(path, reading)
+    instances = _first_instances(path, reading)
     workloads = _workloads(path, reading)
     joined = table.done().join(tasks, on="job_name", how="left")
     tally = reading.tally
@@ -110,22 +110,22 @@ def read_pai(path: Path, reading: Reading) -> Trace:
     tally.add("dropped", "job without tasks in pai_task_table", orphans)
     joined = joined.filter(pl.col("tasks").is_not_null())
     joined = joined.join(workloads, on="inst_id", how="left")
-    if began is not None:
-        joined = joined.join(began, on="job_name", how="left").with_columns(
+    if instances is not None:
+        joined = joined.join(instances, on="job_name", how="left").with_columns(
             began=pl.coalesce("instance_start", "began")
         )
-    began_at = pl.coalesce("began", "start_time")
-    late = joined.filter(began_at >= pl.col("end_time"))
+    started = pl.coalesce("began", "start_time")
+    late = joined.filter(started >= pl.col("end_time"))
     tally.add("dropped", "no run time between first start and end", late.height)
-    joined = joined.filter(began_at < pl.col("end_time"))
-    early = joined.filter(began_at < pl.col("start_time")).height
+    joined = joined.filter(started < pl.col("end_time"))
+    early = joined.filter(started < pl.col("start_time")).height
     tally.add("mended", "a task starts before its job's submission; queueing is 0", early)
     table.frame = joined
     frame = table.jobs(
         job="job_name",
         submit="start_time",
-        duration=pl.col("end_time") - began_at,
-        queue=(began_at - pl.col("start_time")).clip(0.0),
+        duration=pl.col("end_time") - started,
+        queue=(started - pl.col("start_time")).clip(0.0),
         gpus="gpus",
         workers=pl.when(pl.col("workers") > 0).then("workers"),
         ps="ps",
@@ -149,12 +149,12 @@ def _find(path: Path, table: str) -> Path | None:
 
 
 def _read(path: Path, table: str, reading: Reading) -> Table:
-    found = _find(path, table)
-    if found is None:
+    file = _find(path, table)
+    if file is None:
         raise InputError(
             Fault(str(path), f"lacks pai_{table}_table.csv", "put the table into the directory")
         )
-    return read_table(found, TABLES[table], reading, header=False)
+    return read_table(file, TABLES[table], reading, header=False)
 
 
 def _read_jobs(path: Path, reading: Reading) -> Table:

@@ -64,10 +64,10 @@ def read_philly(path: Path, reading: Reading) -> Trace:
 
 
 def read_machine_list(path: Path) -> pl.DataFrame:
-    """Read Philly's cluster_machine_list: machine, number of GPUs, memory of one.
+    """Read Philly's cluster_machine_list: machine, number of GPUs, memory of each GPU.
 
-    Commas of the file are followed by a blank, and memory is text such as ``24GB``. The columns of
-    the result are machine, gpus and gpu_memory in bytes.
+    A blank follows each comma in the file, and memory is text such as ``24GB``. The columns of the
+    result are machine, gpus, and gpu_memory in bytes.
     """
     columns: dict[str, pl.DataType] = {
         "machineId": pl.String(),
@@ -87,11 +87,11 @@ def _read_flat(path: Path, reading: Reading) -> Trace:
     if duplicates not in {"keep", "drop"}:
         raise InputError(f"duplicates={duplicates}: write duplicates=keep or duplicates=drop")
     table = read_table(path, _FLAT, reading)
-    again = ~pl.struct(list(_FLAT)).is_first_distinct()
+    repeated = ~pl.struct(list(_FLAT)).is_first_distinct()
     if duplicates == "drop":
-        table.drop(again, "exact duplicate of an earlier row")
+        table.drop(repeated, "exact duplicate of an earlier row")
     else:
-        table.mend(again, "exact duplicate of an earlier row", action="kept")
+        table.mend(repeated, "exact duplicate of an earlier row", action="kept")
     table.parse_times("timestamp", TIME)
     table.check(pl.col("duration") > 0, "duration", "is not above 0")
     table.check(pl.col("num_gpus") > 0, "num_gpus", "is not above 0")
@@ -125,8 +125,8 @@ def _read_log(path: Path, reading: Reading) -> Trace:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = entry.get("jobid", "") if isinstance(entry, dict) else ""
             missing = isinstance(error, KeyError)
-            what = f"lacks {error}" if missing else f"is not a job of the Philly log ({error})"
-            faults.append(Fault(f"{path}: [{index}] {name}".rstrip(), what))
+            problem = f"lacks {error}" if missing else f"is not a job of the Philly log ({error})"
+            faults.append(Fault(f"{path}: [{index}] {name}".rstrip(), problem))
             continue
         if row is not None:
             rows.append({"line": index} | row)
@@ -143,7 +143,7 @@ def _read_log(path: Path, reading: Reading) -> Trace:
 
 
 def _check_log_head(path: Path, head: str) -> None:
-    """Refuse a file that doesn't begin as a list of jobs, before all of it is read."""
+    """Refuse a file that doesn't start like a list of jobs, before all of it is read."""
     first = head[1:].lstrip()
     if head[0] != "[" or not first.startswith(("{", "]")):
         raise InputError(Fault(f"{path}: line 1", "is not a JSON list of jobs"))
@@ -152,7 +152,7 @@ def _check_log_head(path: Path, head: str) -> None:
     try:
         entry, _ = json.JSONDecoder().raw_decode(first)
     except json.JSONDecodeError as error:
-        # An error at the end of the head may only mean that the first job is longer.
+        # An error at the end of the head may only mean that the first job extends beyond it.
         if error.pos < len(first) - 8 and not error.msg.startswith("Unterminated"):
             line = head[: len(head) - len(first) + error.pos].count("\n") + 1
             raise InputError(
@@ -208,7 +208,7 @@ def _job(entry: Mapping[str, Any], reading: Reading) -> dict[str, object] | None
     return {
         "job": str(entry["jobid"]),
         "submit": submit,
-        "duration": sum(seconds * held for _, seconds, held in runs) / gpus,
+        "duration": sum(seconds * gpu_count for _, seconds, gpu_count in runs) / gpus,
         "queue": max(0.0, runs[0][0] - submit),
         "gpus": float(gpus),
         "tenant": entry["vc"],

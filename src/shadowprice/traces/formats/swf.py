@@ -60,19 +60,19 @@ def read_swf(path: Path, reading: Reading) -> Trace:
     table.drop(pl.col("run") == 0, "run time 0: never ran")
     table.check(pl.col("job") >= 0, "job", "is not a job number")
     table.check(pl.col("submit") >= 0, "submit", "is negative")
-    held = pl.when(pl.col("allocated") > 0).then("allocated").otherwise("requested")
+    processor_count = pl.when(pl.col("allocated") > 0).then("allocated").otherwise("requested")
     table.mend(pl.col("allocated") <= 0, "processors allocated unknown; those requested are used")
-    table.check(held > 0, "requested", "and allocated processors are unknown")
+    table.check(processor_count > 0, "requested", "and allocated processors are unknown")
     table.mend(pl.col("run") < 0, "run time unknown", "kept")
     as_gpus = processors == "gpus"
-    memory = pl.when(pl.col("used_memory") > 0).then("used_memory") * held * 1024
+    memory = pl.when(pl.col("used_memory") > 0).then("used_memory") * processor_count * 1024
     jobs = table.jobs(
         job=pl.format("job-{}", pl.col("job").cast(pl.Int64)),
         submit="submit",
         duration=pl.when(pl.col("run") > 0).then("run"),
         queue=pl.when(pl.col("wait") >= 0).then("wait"),
-        gpus=held if as_gpus else pl.lit(0.0),
-        cpus=pl.lit(None) if as_gpus else held,
+        gpus=processor_count if as_gpus else pl.lit(0.0),
+        cpus=pl.lit(None) if as_gpus else processor_count,
         memory=memory.round(),
         tenant=_label("group"),
         user=_label("user"),
@@ -87,7 +87,7 @@ def read_swf(path: Path, reading: Reading) -> Trace:
 
 
 def _check_first(path: Path, head: str) -> None:
-    """Refuse a file whose first data line is wrong, before all of it is read."""
+    """Refuse a file whose first data line is invalid, before all of it is read."""
     for line, text in enumerate(head.splitlines(), start=1):
         if text.strip() and not text.lstrip().startswith(";"):
             if len(text.split()) != len(_FIELDS):
@@ -98,12 +98,12 @@ def _check_first(path: Path, head: str) -> None:
 
 
 def _split(path: Path, reading: Reading) -> Table:
-    """Split lines at runs of blanks; a line with another number of fields is refused."""
+    """Split lines at runs of blanks; refuse lines with another number of fields."""
     frame = _parse(read_bytes(path))
     if frame is None:
         return _split_lines(path, reading)
     blank = pl.all_horizontal(pl.col(name).is_null() for name in _FIELDS)
-    # For a short line or a nan, reading line by line reports the location.
+    # Short lines and nan are invalid; reading line by line reports their locations.
     if not frame.select((blank | _IN_RANGE.fill_null(False)).all()).item():
         return _split_lines(path, reading)
     table = Table(path, frame, reading)
@@ -112,7 +112,7 @@ def _split(path: Path, reading: Reading) -> Table:
 
 
 def _parse(data: bytes) -> pl.DataFrame | None:
-    """Parse clean logs at once, with comments only at the head; None for any other log."""
+    """Parse a log with comments only at the head in one step; return None for other logs."""
     head = 0
     for line in data.split(b"\n", 10_000)[:-1]:
         if not line.startswith(b";"):
@@ -140,7 +140,7 @@ def _parse(data: bytes) -> pl.DataFrame | None:
 
 
 def _split_lines(path: Path, reading: Reading) -> Table:
-    """Parse any log line by line, and report what is wrong in each."""
+    """Parse any log line by line, and report all invalid lines."""
     table = read_lines(path, reading)
     text = pl.col("text")
     table.frame = table.frame.filter(~text.str.starts_with(";"))
@@ -150,8 +150,8 @@ def _split_lines(path: Path, reading: Reading) -> Table:
         pl.col("fields").list.len() == len(_FIELDS), "text", "does not have 18 fields of numbers"
     )
     numbers = [
-        pl.col("fields").list.get(at).cast(pl.Float64, strict=False).alias(name)
-        for at, name in enumerate(_FIELDS)
+        pl.col("fields").list.get(index).cast(pl.Float64, strict=False).alias(name)
+        for index, name in enumerate(_FIELDS)
     ]
     table.frame = table.frame.with_columns(numbers)
     table.check(_NUMBERS, "text", "has a field that is not a number")
