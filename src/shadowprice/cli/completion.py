@@ -36,13 +36,13 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
     from shadowprice.core.errors import InputError
     from shadowprice.policies.registry import builtin_policies, policy_info, policy_names
 
-    known = policy_names()
+    policies = policy_names()
     named = str(ctx.params.get("policy") or "").split(",")
     chosen = [name.split("?")[0] for name in named]
-    chosen = [name for name in chosen if name in known] or list(builtin_policies())
+    chosen = [name for name in chosen if name in policies] or list(builtin_policies())
     owner, dot, rest = incomplete.partition(".")
     prefix = ""
-    if dot and owner in known:
+    if dot and owner in policies:
         chosen, prefix, incomplete = [owner], f"{owner}.", rest
     key, equals, _ = incomplete.partition("=")
     offered: dict[str, None] = {}
@@ -153,8 +153,8 @@ def _jobs(ctx: typer.Context, columns: list[str] | None) -> pl.DataFrame:
 
 def _in_list(names: Iterable[str], incomplete: str) -> list[str]:
     """Return completions of the last entry of a comma-separated list."""
-    before, comma, last = incomplete.rpartition(",")
-    return [before + comma + name for name in _starting(names, last)]
+    prefix, comma, last = incomplete.rpartition(",")
+    return [prefix + comma + name for name in _starting(names, last)]
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:

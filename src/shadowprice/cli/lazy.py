@@ -73,10 +73,10 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command of a call; refuse an unknown name with the closest match."""
         name = args[0]
-        known = self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
-            close = closest(name, known)
-            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+        names = self.list_commands(ctx)
+        if name not in names and not name.startswith("-"):
+            close = closest(name, names)
+            hint = f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
             ctx.fail(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 

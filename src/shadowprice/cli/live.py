@@ -99,8 +99,8 @@ def connected(server: str | None) -> Iterator[Client]:
             yield client
         except ServiceError as error:
             if error.code == "unauthenticated":
-                mend = "shadowprice login, or set SHADOWPRICE_TOKEN"
-                raise InputError(f"{client.address.url}: {error}; {mend}") from error
+                hint = "shadowprice login, or set SHADOWPRICE_TOKEN"
+                raise InputError(f"{client.address.url}: {error}; {hint}") from error
             if error.faults:
                 raise InputError(error.faults) from error
             raise

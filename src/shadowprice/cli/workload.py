@@ -100,9 +100,9 @@ def takes_workload(*without: str) -> Callable[[Command], Command]:
                 continue
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(parameter.replace(kind=kind, annotation=hints[parameter.name]))
-        made = cast(Any, called)
-        made.__signature__ = inspect.Signature(parameters, return_annotation=None)
-        made.__annotations__ = {one.name: one.annotation for one in parameters}
+        dynamic = cast(Any, called)
+        dynamic.__signature__ = inspect.Signature(parameters, return_annotation=None)
+        dynamic.__annotations__ = {item.name: item.annotation for item in parameters}
         return cast(Command, called)
 
     return decorate

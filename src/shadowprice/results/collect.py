@@ -142,7 +142,7 @@ def collect(
         "capabilities": asdict(policy.capabilities),
         "seed": circumstances.seed,
         "until": circumstances.until,
-        "inputs": [asdict(part) for part in circumstances.inputs],
+        "inputs": [asdict(item) for item in circumstances.inputs],
         "options": dict(circumstances.options),
         "versions": _versions(),
         "cluster": _cluster_record(recorder.cluster),

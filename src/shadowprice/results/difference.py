@@ -46,7 +46,7 @@ class Difference:
         for name, value in (("seed", "seed"), ("until", "timespan"), ("cluster", "cluster")):
             if self.first[name] != self.second[name]:
                 notes.append(f"the runs differ in their {value}")
-        digests = [{part["kind"]: part["sha256"] for part in run["inputs"]} for run in self._infos]
+        digests = [{item["kind"]: item["sha256"] for item in run["inputs"]} for run in self._infos]
         notes += [
             f"the runs differ in their {kind} input"
             for kind in sorted({*digests[0], *digests[1]} - {"cluster"})

@@ -149,10 +149,10 @@ class Selection:
             ("reason", self.reason),
         ):
             if patterns:
-                known = jobs[column].drop_nulls().unique().to_list()
+                values = jobs[column].drop_nulls().unique().to_list()
                 matching = [
                     value
-                    for value in known
+                    for value in values
                     if any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
                 ]
                 wanted &= pl.col(column).is_in(matching).fill_null(value=False)

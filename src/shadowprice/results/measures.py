@@ -87,8 +87,8 @@ def _utility_of(*path: str) -> Read:
     whole = _at(*path)
 
     def read(info: Mapping[str, Any]) -> float | None:
-        of = whole(info)
-        return float(info["summary"]["total_utility"]) / of if of else None
+        total = whole(info)
+        return float(info["summary"]["total_utility"]) / total if total else None
 
     return read
 
@@ -195,10 +195,10 @@ def measured(info: Mapping[str, Any]) -> dict[str, float | None]:
 
 def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
     """Return the positions of the best values; empty if all are equal or ``better`` is 0."""
-    known = [value for value in values if value is not None]
-    if not better or len(set(known)) < 2:
+    present = [value for value in values if value is not None]
+    if not better or len(set(present)) < 2:
         return frozenset()
-    best = max(known) if better > 0 else min(known)
+    best = max(present) if better > 0 else min(present)
     return frozenset(index for index, value in enumerate(values) if value == best)
 
 

@@ -44,9 +44,9 @@ def folded_names(names: Iterable[str]) -> list[str]:
 def together(standing: Iterable[tuple[str, What]]) -> list[tuple[list[str], What]]:
     """Group servers by what runs on them; return (server names, value) pairs."""
     groups: dict[What, list[str]] = {}
-    for name, what in standing:
-        groups.setdefault(what, []).append(name)
-    return [(names, what) for what, names in groups.items()]
+    for name, value in standing:
+        groups.setdefault(value, []).append(name)
+    return [(names, value) for value, names in groups.items()]
 
 
 def _ranges(numbers: list[int]) -> str:

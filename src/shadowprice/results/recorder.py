@@ -194,7 +194,7 @@ class Recorder(Observer):
     def __init__(self, cluster: Cluster, jobs: Sequence[Job], policy: Policy) -> None:
         self.cluster = cluster
         self.jobs = jobs
-        self.order = {job.name: at for at, job in enumerate(jobs)}
+        self.order = {job.name: index for index, job in enumerate(jobs)}
         self.decisions: list[tuple[int, Commit | Promise | Reject | Queue | Drop]] = []
         self.charges: list[Charge] = []
         self.incidents: list[ServerLost | ServerBack | JobCancelled] = []

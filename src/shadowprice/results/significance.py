@@ -47,11 +47,11 @@ class Interval:
 
     def record(self) -> dict[str, float | int | None]:
         """Return the interval as plain values; unknown bounds are None."""
-        known = math.isfinite(self.half)
+        is_finite = math.isfinite(self.half)
         return {
             "mean": self.mean,
-            "low": self.low if known else None,
-            "high": self.high if known else None,
+            "low": self.low if is_finite else None,
+            "high": self.high if is_finite else None,
             "count": self.count,
         }
 

@@ -39,19 +39,19 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
 
     ``info`` is the content of ``run.json``.
     """
-    told = info.get("guarantee")
-    if not told:
+    data = info.get("guarantee")
+    if not data:
         return ""
-    if "sigma" in told:
-        return _of_rounds(told)
-    if told["ratio"] is None:
+    if "sigma" in data:
+        return _of_rounds(data)
+    if data["ratio"] is None:
         return "none: no ratio is proved for these prices"
     answer = {True: "it does", False: "it does not", None: "which is not known"}
     return (
-        f"for demands small beside a server at least 1/{told['ratio']:.3g} of the offline optimum, "
-        f"if D0 = {told['D0']:.4g} is at most half of it: "
-        f"{answer[told['D0_within_half_of_optimum']]} "
-        f"(it lies from {told['optimum_at_least']:.4g} to {told['optimum_at_most']:.4g})"
+        f"for demands small beside a server at least 1/{data['ratio']:.3g} of the offline optimum, "
+        f"if D0 = {data['D0']:.4g} is at most half of it: "
+        f"{answer[data['D0_within_half_of_optimum']]} "
+        f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
     )
 
 
@@ -71,8 +71,8 @@ def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:
     label = "would do"
     shown = [*_gentlest(counsel.advice)]
     for advice in shown:
-        before = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
-        text = f"{advice.key}: {advice.after} instead of {before} ({advice.change})"
+        current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
+        text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
         if advice.completion is not None:
             text += f"; done in slot {advice.completion}"
         if advice.at_those_prices is not None:
@@ -134,8 +134,8 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
 
 def _submitted(job: dict[str, Any], slot: float) -> str:
     """Return the time of submission if it differs from the start of the arrival slot."""
-    before = (job["arrival"] - job["submitted"]) * slot
-    return f", submitted {format_seconds(before)} before it begins" if before else ""
+    ahead = (job["arrival"] - job["submitted"]) * slot
+    return f", submitted {format_seconds(ahead)} before it begins" if ahead else ""
 
 
 def _in_time(job: dict[str, Any], slot: float) -> str:
@@ -180,8 +180,8 @@ def _decided(
         label = "promised again" if before is None else "moved"
         label = "promise lost" if promise is None else label
     else:
-        again = " again" if admitted and outcome == "admitted" else ""
-        label = f"{outcome_word(outcome)}{again}"
+        suffix = " again" if admitted and outcome == "admitted" else ""
+        label = f"{outcome_word(outcome)}{suffix}"
     yield label, f"in slot {decision['slot']}"
     refusal = decision.get("refusal")
     if refusal is not None:

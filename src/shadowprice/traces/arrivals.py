@@ -127,7 +127,7 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
     """Return a stationary Gaussian series of unit variance with geometric autocorrelation."""
     shocks = rng.standard_normal(count) * np.sqrt(1 - persistence**2)
     shocks[0] /= np.sqrt(1 - persistence**2)
-    series = accumulate(shocks.tolist(), lambda before, shock: shock + persistence * before)
+    series = accumulate(shocks.tolist(), lambda previous, shock: shock + persistence * previous)
     return np.fromiter(series, dtype=np.float64, count=count)
 
 

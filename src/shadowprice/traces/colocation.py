@@ -129,9 +129,9 @@ def colocated_cluster(
     """
     rng = np.random.default_rng([seed, 32])
     servers = []
-    for at in range(machines):
+    for index in range(machines):
         gpu, memory = MACHINES[int(rng.integers(len(MACHINES)))]
         capacity = {"gpu": gpu, "memory": f"{memory}GiB", "storage": MACHINE_STORAGE}
-        servers.append({"name": f"machine-{at}", "role": "any", "capacity": capacity})
+        servers.append({"name": f"machine-{index}", "role": "any", "capacity": capacity})
     seconds = float(slot_seconds)
     return {"slot": f"{seconds:.15g}s", "horizon": horizon, "servers": servers}

@@ -177,10 +177,10 @@ def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
     """Draw the demands of section V-A, different for each job."""
 
     def whole(low: int, high: int, unit: int) -> list[int]:
-        return [int(at) * unit for at in rng.integers(low, high, count, endpoint=True)]
+        return [int(number) * unit for number in rng.integers(low, high, count, endpoint=True)]
 
     def rates(low: float, high: float) -> list[int]:
-        return [round(at) * 10**6 for at in rng.uniform(low, high, count)]
+        return [round(number) * 10**6 for number in rng.uniform(low, high, count)]
 
     gpus = whole(0, 4, MILLI)
     gradients = whole(*GRADIENT_MB, 10**6)
@@ -225,11 +225,11 @@ def paper_cluster(
         ("net", "ps", parameter_servers, PS_INSTANCES),
     ):
         kinds = list(instances.values())
-        for at in range(count):
+        for index in range(count):
             gpu, cpu, memory = kinds[int(rng.integers(len(kinds)))]
             servers.append(
                 {
-                    "name": f"{prefix}-{at}",
+                    "name": f"{prefix}-{index}",
                     "role": role,
                     "capacity": {
                         **({"gpu": gpu} if gpu else {}),
@@ -263,7 +263,7 @@ def cluster_for(
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
     bounds.LOAD.check(load, "load")
-    counted = "gpu" if any(one.worker.get("gpu") for one in workload.profiles) else "cpu"
+    counted = "gpu" if any(item.worker.get("gpu") for item in workload.profiles) else "cpu"
     requested = np.array([profile.worker.get(counted, 0) / MILLI for profile in workload.profiles])
     seconds = worker_seconds(workload)
     span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
@@ -323,14 +323,14 @@ def worker_seconds(workload: Workload) -> NDArray[np.float64]:
     """Return the worker-seconds of each job; with a measured curve, at its minimum workers."""
     seconds = np.empty(len(workload))
     work = workload.work
-    for at, profile in enumerate(workload.profiles):
+    for index, profile in enumerate(workload.profiles):
         if profile.curve is None:
             bandwidth = profile.worker.get(BANDWIDTH, 0)
             comm = 16 * profile.gradient / bandwidth if bandwidth else 0.0
-            seconds[at] = work[at] * (workload.minibatch_time[at] / NANO + comm)
+            seconds[index] = work[index] * (workload.minibatch_time[index] / NANO + comm)
         else:
-            fewest = min(n for n in profile.curve if n >= workload.fewest[at])
-            seconds[at] = work[at] / profile.curve[fewest] * fewest
+            fewest = min(workers for workers in profile.curve if workers >= workload.fewest[index])
+            seconds[index] = work[index] / profile.curve[fewest] * fewest
     return seconds
 
 

@@ -180,10 +180,10 @@ def select(trace: Trace, selection: Selection) -> Trace:
         return trace
     jobs = trace.jobs
     if selection.tenants:
-        known = set(jobs["tenant"].drop_nulls().unique().to_list())
+        tenants = set(jobs["tenant"].drop_nulls().unique().to_list())
         for tenant in selection.tenants:
-            if tenant not in known:
-                examples = ", ".join(sorted(known)[:12]) or "none"
+            if tenant not in tenants:
+                examples = ", ".join(sorted(tenants)[:12]) or "none"
                 raise InputError(
                     Fault(trace.source, f"has no tenant {tenant!r}", f"its tenants are {examples}")
                 )

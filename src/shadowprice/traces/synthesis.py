@@ -246,7 +246,9 @@ def _utilities(
         within = np.where(has, np.maximum(0, deadline - submit), within)
         _note_early(submit[has], deadline[has], slot_seconds, notes)
     decay = np.where(has, 0.0, decay)
-    names = ["deadline" if late else CLASSES[at] for late, at in zip(has, classes, strict=True)]
+    names = [
+        "deadline" if late else CLASSES[index] for late, index in zip(has, classes, strict=True)
+    ]
     kinds: list[Literal["sigmoid", "deadline"]] = [
         "deadline" if late else "sigmoid" for late in has
     ]

@@ -83,8 +83,10 @@ def generate_testbed(
     sending = 16.0 * gradients / (worker_mbps * 1e6)
     whole = 60.0 * rng.uniform(*MINUTES, jobs)
     steps = chunks * minibatches
-    most = np.floor(whole / (steps * (sending + SHORTEST_BATCH))).astype(np.int64)
-    epochs = np.minimum(rng.integers(*EPOCHS, jobs, endpoint=True), np.maximum(most, EPOCHS[0]))
+    max_epochs = np.floor(whole / (steps * (sending + SHORTEST_BATCH))).astype(np.int64)
+    epochs = np.minimum(
+        rng.integers(*EPOCHS, jobs, endpoint=True), np.maximum(max_epochs, EPOCHS[0])
+    )
     tau = np.maximum(whole / (epochs * steps) - sending, SHORTEST_BATCH)
     drawn, decay, classes = draw_sigmoids(rng, jobs, shares)
     low, high = value

@@ -139,9 +139,9 @@ class Table:
 
     def drop(self, condition: pl.Expr, reason: str) -> None:
         """Drop and count rows that meet a known condition of the format."""
-        kept = self.frame.filter(~condition.fill_null(False))
-        self._reading.tally.add("dropped", reason, self.frame.height - kept.height)
-        self.frame = kept
+        remaining = self.frame.filter(~condition.fill_null(False))
+        self._reading.tally.add("dropped", reason, self.frame.height - remaining.height)
+        self.frame = remaining
 
     def mend(
         self, condition: pl.Expr, reason: str, action: Literal["mended", "kept"] = "mended"

@@ -170,8 +170,8 @@ def read_gavel(
     data = _load_json(path)
     kind = gpu if consolidated else f"{gpu}_unconsolidated"
     if not isinstance(data, dict) or kind not in data:
-        known = ", ".join(data) if isinstance(data, dict) else "none"
-        raise InputError(Fault(str(path), f"has no GPU {kind!r}", f"its GPUs are {known}"))
+        gpus = ", ".join(data) if isinstance(data, dict) else "none"
+        raise InputError(Fault(str(path), f"has no GPU {kind!r}", f"its GPUs are {gpus}"))
     curves: dict[tuple[str, int | None], dict[int, float]] = {}
     for key, rates in data[kind].items():
         try:

@@ -131,7 +131,10 @@ class Workload:
             If the cluster counts neither GPUs nor places, but the jobs use GPUs.
         """
         requested = {
-            name for p in set(self.profiles) for part in (p.worker, p.ps or {}) for name in part
+            name
+            for profile in set(self.profiles)
+            for demand in (profile.worker, profile.ps or {})
+            for name in demand
         }
         notes = list(self.notes)
         counts_places = "worker" in cluster.column and "gpu" not in cluster.column
@@ -142,19 +145,24 @@ class Workload:
             raise InputError("the jobs use GPUs and no server of the cluster has a resource 'gpu'")
         elif unknown:
             notes.append(f"the cluster does not count {', '.join(unknown)}: not requested")
-        fitted = {p: _fit(p, cluster, counts_places) for p in dict.fromkeys(self.profiles)}
+        fitted = {
+            profile: _fit(profile, cluster, counts_places)
+            for profile in dict.fromkeys(self.profiles)
+        }
         tenants = list(self.tenants)
         if cluster.tenants:
-            known = cluster.tenant_index
-            others = [t for t in dict.fromkeys(tenants) if t not in known]
+            by_name = cluster.tenant_index
+            others = [
+                tenant_name for tenant_name in dict.fromkeys(tenants) if tenant_name not in by_name
+            ]
             names = [tenant.name for tenant in cluster.tenants]
-            mapping = {other: names[at % len(names)] for at, other in enumerate(others)}
+            mapping = {other: names[index % len(names)] for index, other in enumerate(others)}
             tenants = [mapping.get(tenant, tenant) for tenant in tenants]
             if others:
                 notes.append(f"{len(others)} tenants are mapped onto the cluster's {len(names)}")
         return replace(
             self,
-            profiles=[fitted[p] for p in self.profiles],
+            profiles=[fitted[profile] for profile in self.profiles],
             tenants=tenants,
             notes=tuple(notes),
         )
@@ -176,12 +184,12 @@ class Workload:
                 f"last {float(cluster.slot_seconds):g} s; give both the same"
             )
         resolver = _Resolver(cluster)
-        return [resolver.job(self, at) for at in range(len(self))]
+        return [resolver.job(self, index) for index in range(len(self))]
 
     def to_records(self) -> Iterator[dict[str, object]]:
         """Yield each job in the format of a job file."""
-        for at in range(len(self)):
-            yield self.to_record(at)
+        for index in range(len(self)):
+            yield self.to_record(index)
 
     def to_record(self, at: int) -> dict[str, object]:
         """Return the job at an index in the format of a job file."""
@@ -265,14 +273,17 @@ def _fit(profile: Profile, cluster: Cluster, places: bool) -> Profile:
         worker = {"worker": MILLI}
         ps = None if profile.ps is None else {"ps": MILLI}
         if BANDWIDTH in cluster.column or profile.gradient:
-            worker |= {k: v for k, v in profile.worker.items() if k == BANDWIDTH}
-            ps = ps and ps | {k: v for k, v in (profile.ps or {}).items() if k == BANDWIDTH}
+            worker |= {name: amount for name, amount in profile.worker.items() if name == BANDWIDTH}
+            ps = ps and ps | {
+                name: amount for name, amount in (profile.ps or {}).items() if name == BANDWIDTH
+            }
         return replace(profile, worker=worker, ps=ps)
-    known = {*cluster.resources, BANDWIDTH}
+    resources = {*cluster.resources, BANDWIDTH}
     return replace(
         profile,
-        worker={k: v for k, v in profile.worker.items() if k in known},
-        ps=profile.ps and {k: v for k, v in profile.ps.items() if k in known},
+        worker={name: amount for name, amount in profile.worker.items() if name in resources},
+        ps=profile.ps
+        and {name: amount for name, amount in profile.ps.items() if name in resources},
     )
 
 
@@ -289,13 +300,13 @@ class _Resolver:
     def job(self, workload: Workload, at: int) -> Job:
         """Build one job; `build_job` computes its shape once for each profile and worker range."""
         profile = workload.profiles[at]
-        fewest = int(workload.fewest[at])
-        most = min(int(workload.most[at]), int(workload.chunks[at]))
-        shape = self._shapes.get((profile, fewest, most))
+        min_workers = int(workload.fewest[at])
+        max_workers = min(int(workload.most[at]), int(workload.chunks[at]))
+        shape = self._shapes.get((profile, min_workers, max_workers))
         if shape is None:
-            shape = self._shape(profile, fewest, most, int(workload.minibatch_time[at]))
+            shape = self._shape(profile, min_workers, max_workers, int(workload.minibatch_time[at]))
             if not profile.internal and not self._restart:
-                self._shapes[profile, fewest, most] = shape
+                self._shapes[profile, min_workers, max_workers] = shape
         counts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
         work = counts[0] * counts[1] * counts[2]
         if profile.curve is None and not shape.two_rates and not self._restart:

@@ -277,6 +277,6 @@ def _tenant(client: Client, name: str) -> Tenant:
     tenants = client.tenants()
     match = next((tenant for tenant in tenants if tenant.name == name), None)
     if match is None:
-        known = ", ".join(tenant.name for tenant in tenants[:20]) or "none"
-        raise InputError(Fault("TENANT", f"unknown tenant {name!r}", f"known: {known}"))
+        names = ", ".join(tenant.name for tenant in tenants[:20]) or "none"
+        raise InputError(Fault("TENANT", f"unknown tenant {name!r}", f"known: {names}"))
     return match

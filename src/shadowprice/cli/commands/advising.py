@@ -34,7 +34,7 @@ def wanted(story: Story) -> bool:
 
 def executes_files(info: Mapping[str, Any]) -> bool:
     """Return whether repeating a run executes user files: of its policy or trace format."""
-    kinds = {part["kind"] for part in info["inputs"]}
+    kinds = {entry["kind"] for entry in info["inputs"]}
     return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
 
 
@@ -81,7 +81,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     """Read the inputs of a run again, and check that their digests haven't changed."""
     from shadowprice.simulator.source import Source
 
-    inputs = {part["kind"]: part for part in info["inputs"]}
+    inputs = {entry["kind"]: entry for entry in info["inputs"]}
     options = info["options"]
     until = info["until"]
     trace = inputs["trace"]["name"] if "trace" in inputs else None
@@ -90,8 +90,8 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
         file = FileExtension.read(reference, "trace")
         if file.sha256 != inputs[FORMAT]["sha256"]:  # check before the file is executed
             raise InputError(Fault(file.path, "has changed since the run", "run it again"))
-    files = {kind: part for kind, part in inputs.items() if kind not in {"trace", FORMAT}}
-    paths = {kind: _found(folder, part["name"]) for kind, part in files.items()}
+    files = {kind: entry for kind, entry in inputs.items() if kind not in {"trace", FORMAT}}
+    paths = {kind: _found(folder, entry["name"]) for kind, entry in files.items()}
     if "jobs" not in paths and trace is None:
         raise InputError(Fault(str(folder), "names no job file", "advice needs one to change"))
     source = Source(
@@ -105,9 +105,9 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
         skip_invalid=options["skip_invalid"],
     )
     scenario, _ = source.scenario(info["seed"])
-    for part in scenario.inputs:
-        if part.sha256 != inputs[part.kind]["sha256"]:
-            raise InputError(Fault(part.name, "has changed since the run", "run it again"))
+    for entry in scenario.inputs:
+        if entry.sha256 != inputs[entry.kind]["sha256"]:
+            raise InputError(Fault(entry.name, "has changed since the run", "run it again"))
     return scenario
 
 

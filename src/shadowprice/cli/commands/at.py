@@ -61,9 +61,9 @@ def _print(moment: Moment, *, servers: bool, most: int | None) -> None:
         for state in ("running", "paused", "waiting")
     }
     summary = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    begins = format_seconds(moment.slot * moment.info["cluster"]["slot_seconds"])
+    start = format_seconds(moment.slot * moment.info["cluster"]["slot_seconds"])
     console.print(
-        f"slot {moment.slot} of {moment.info['policy']}, {begins} from the start: "
+        f"slot {moment.slot} of {moment.info['policy']}, {start} from the start: "
         f"{summary or 'no open job'}",
         soft_wrap=True,
         markup=False,
@@ -133,11 +133,11 @@ def _jobs(moment: Moment, most: int | None) -> Table:
         shown[row["state"]] = shown.get(row["state"], 0) + 1
         if most is not None and shown[row["state"]] > most:
             continue
-        where = row["servers"] or f"({row['reason']})"
+        location = row["servers"] or f"({row['reason']})"
         cells = [row["job"], *([row["tenant"] or "-"] if tenants else []), row["state"]]
         cells += [f"{row[name]:,}" for name in ("since", "ran", "workers", "ps")]
         style = "" if row["state"] == "running" else "dim"
-        table.add_row(*(SafeText(cell, style) for cell in [*cells, where]))
+        table.add_row(*(SafeText(cell, style) for cell in [*cells, location]))
     for state, count in shown.items():
         if most is not None and count > most:
             table.add_row(SafeText(f"and {count - most:,} more {state} (--all shows them)", "dim"))

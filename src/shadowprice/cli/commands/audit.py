@@ -127,8 +127,8 @@ def sharing(
 
     scenario = workload.scenario(seed, params, quiet=quiet)
     choice = o.policy_choice(policy, params, set_)
-    known = policy_info("batchsche").parameters.model_fields
-    names = set(known) | {field.alias for field in known.values() if field.alias}
+    parameters = policy_info("batchsche").parameters.model_fields
+    names = set(parameters) | {field.alias for field in parameters.values() if field.alias}
     alone = {name: value for name, value in choice.settings.items() if name in names}
     results = audit_sharing(scenario, choice, alone)
     if output is Output.JSON:

@@ -190,12 +190,12 @@ def _rules(text: str) -> list[Rule]:
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.core.wording import closest
 
-    known = [rule.value for rule in Rule]
+    choices = [rule.value for rule in Rule]
     rules = []
     for name in dict.fromkeys(part.strip() for part in text.split(",")):
-        if name not in known:
-            close = closest(name, known)
-            hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(known)}"
+        if name not in choices:
+            close = closest(name, choices)
+            hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(choices)}"
             raise InputError(Fault("--rule", f"no rule is called {name!r}", hint))
         rules.append(Rule(name))
     return rules
@@ -329,14 +329,14 @@ def _print_solution(problem: CloningProblem, solution: Solution) -> None:
     begin = 0
     shown = problem.groups[:20]
     for group in shown:
-        part = slice(begin, begin + group.count)
+        tasks = slice(begin, begin + group.count)
         begin += group.count
         table.add_row(
             str(group.count),
             group.duration.label,
             format_seconds(group.duration.mean),
-            _levels(solution.copies[part].tolist()),
-            f"{solution.continuous[part].mean():.4f}",
+            _levels(solution.copies[tasks].tolist()),
+            f"{solution.continuous[tasks].mean():.4f}",
         )
     console.print(table)
     if len(problem.groups) > len(shown):

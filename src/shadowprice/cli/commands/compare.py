@@ -129,7 +129,7 @@ def compare(
     chosen = o.policy_choices(policy, params, set_)
     proving = float(parse_span(bound_time, "--bound-time", "1min"))
     advising = float(parse_span(advice_time, "--advice-time", "1min"))
-    again = seeds_from(seed, seeds)[1:]
+    more_seeds = seeds_from(seed, seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
     # Report invalid parameters before compiling and before the first run.
@@ -155,12 +155,12 @@ def compare(
 
         stopped = trials = None
         if on:
-            runs, more = _on_ray(on, scenario, source, chosen, again, out, resources, quiet)
+            runs, more = _on_ray(on, scenario, source, chosen, more_seeds, out, resources, quiet)
             for run in runs:
                 keep(run)
         else:
-            runs, more, stopped = _here(scenario, source, chosen, again, stop, keep, quiet)
-        if again and stopped is None:
+            runs, more, stopped = _here(scenario, source, chosen, more_seeds, stop, keep, quiet)
+        if more_seeds and stopped is None:
             trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
         record = None if trials is None else trials.record()
         if pending is not None:

@@ -118,7 +118,7 @@ def experiment(
         where = Where(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = Console(stderr=True)
-    made: list[_Made] = []
+    results: list[_Made] = []
     directories = {entry.name: folder / entry.name if name == ALL else folder for entry in chosen}
     for directory in directories.values():  # before the first starts: a run can take days
         check_directory(directory, is_experiment)
@@ -130,9 +130,9 @@ def experiment(
             if name != ALL:
                 _make(entry, target, settings, errors, keep=False)
             else:
-                made.append(_attempt(entry, target, settings, errors))
-                if made[-1].why:
-                    errors.print(f"{entry.name} {made[-1]}", soft_wrap=True, markup=False)
+                results.append(_attempt(entry, target, settings, errors))
+                if results[-1].why:
+                    errors.print(f"{entry.name} {results[-1]}", soft_wrap=True, markup=False)
                     continue
             figure = target / f"{entry.name}.png"
             Console().print(
@@ -140,8 +140,8 @@ def experiment(
                 soft_wrap=True,
             )
     if name == ALL:
-        Console().print(_table(made))
-        incomplete = [row for row in made if row.why]
+        Console().print(_table(results))
+        incomplete = [row for row in results if row.why]
         for row in incomplete:
             Console().print(f"{row.name} {row}", soft_wrap=True, markup=False)
         if any(row.outcome == FAILED for row in incomplete):
@@ -173,14 +173,14 @@ def _attempt(one: Experiment, out: Path, chosen: Callable[..., Settings], errors
     try:
         took, times = _make(one, out, chosen, errors, keep=True)
     except (MissingExtraError, UnavailableError) as error:
-        outcome, why = SKIPPED, str(error)
+        outcome, reason = SKIPPED, str(error)
     except ShadowpriceError as error:
-        outcome, why = FAILED, str(error)
+        outcome, reason = FAILED, str(error)
     except Exception as error:  # any failure: the remaining experiments must still run
-        outcome, why = FAILED, f"{type(error).__name__}: {error}"
+        outcome, reason = FAILED, f"{type(error).__name__}: {error}"
     else:
         return _Made(one.name, RAN, took, times)
-    return _Made(one.name, outcome, time.perf_counter() - start, None, why)
+    return _Made(one.name, outcome, time.perf_counter() - start, None, reason)
 
 
 def _check_executor(name: str, executor: str) -> None:

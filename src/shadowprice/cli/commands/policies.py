@@ -42,13 +42,13 @@ def policies(
     from shadowprice.policies.choice import PolicyChoice
 
     if name is None:
-        known = registry.policies()
-        for broken in registry.installed_policies().keys() - known.keys():
+        by_name = registry.policies()
+        for broken in registry.installed_policies().keys() - by_name.keys():
             _note_broken(broken)
         if output is Output.JSON:
-            print_json([_record(info) for info in known.values()])
+            print_json([_record(info) for info in by_name.values()])
         else:
-            _print_all(list(known.values()))
+            _print_all(list(by_name.values()))
         return
     info = PolicyChoice.named(name, location="policies").info
     if output is Output.JSON:

@@ -163,11 +163,11 @@ def status(
         if job is None:
             _print_service(client.address.url, client.service(), output)
             return
-        found = client.job(job)
+        detail = client.job(job)
     if output is Output.JSON:
-        print_json(found.record)
+        print_json(detail.record)
     else:
-        print_job(found)
+        print_job(detail)
 
 
 def _print_service(address: str, service: ServiceStatus, output: Output) -> None:

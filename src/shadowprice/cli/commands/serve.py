@@ -232,8 +232,10 @@ def serve(
         else:
             stdout().print(f"listening on {address}", soft_wrap=True)
             if not quiet:
-                where = token_file or Path(data if "://" not in data else ".") / "operator.token"
-                stderr().print(f"the operator's token is in {where}", soft_wrap=True)
+                token_path = (
+                    token_file or Path(data if "://" not in data else ".") / "operator.token"
+                )
+                stderr().print(f"the operator's token is in {token_path}", soft_wrap=True)
 
     run(chosen, told)
 

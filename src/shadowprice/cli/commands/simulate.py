@@ -180,10 +180,10 @@ def leave_if_partial(runs: list[Run], out: Path | None, status: int) -> None:
 
     for run in runs:
         if run.info["partial"]:
-            where = f"; what was done is in {out}, marked partial" if out is not None else ""
+            suffix = f"; what was done is in {out}, marked partial" if out is not None else ""
             slot = run.info["interrupted_in_slot"]
             stderr().print(
-                f"interrupted in slot {slot} of {run.policy}{where}", soft_wrap=True, markup=False
+                f"interrupted in slot {slot} of {run.policy}{suffix}", soft_wrap=True, markup=False
             )
             current().told = True
             raise typer.Exit(status)

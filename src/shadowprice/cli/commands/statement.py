@@ -91,8 +91,10 @@ def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
     loaded = read_run(run)
     books = books_of(loaded)
     if tenant is not None and tenant not in books.accounts:
-        known = ", ".join(books.accounts)
-        raise InputError(Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {known}"))
+        tenants = ", ".join(books.accounts)
+        raise InputError(
+            Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
+        )
     if output is Listing.JSON:
         print_json(_record(loaded, books, tenant))
     elif output is Listing.CSV:

@@ -253,11 +253,11 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
     yield "finish", when(job.completion) if job.completion else ""
     yield "progress", f"{percent(job)}  ({job.progress:,.0f} of {job.required:,.0f} mini-batches)"
-    where = f" on {', '.join(job.servers)}" if job.servers else ""
+    placement = f" on {', '.join(job.servers)}" if job.servers else ""
     if job.workers:
         workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
         ps = f", {job.ps} parameter servers" if job.ps else ""
-        yield "runs", f"{workers}{ps}{where}, generation {job.generation}"
+        yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
         yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
     yield "speed", _speed(job)
@@ -290,10 +290,12 @@ def _speed(job: Job) -> str:
     """Describe the source of a job's speed estimate; empty if the job states it."""
     speed = job.speed
     measured = ", ".join(map(str, speed.measured))
-    known = f"measured with {measured} worker{'' if measured == '1' else 's'}" if measured else ""
+    measurement = (
+        f"measured with {measured} worker{'' if measured == '1' else 's'}" if measured else ""
+    )
     if speed.source != "family":
-        return known
-    return f"estimated from the family {speed.family}; {known or 'not measured yet'}"
+        return measurement
+    return f"estimated from the family {speed.family}; {measurement or 'not measured yet'}"
 
 
 def print_job(job: Job, *, log: bool = True) -> None:

@@ -49,9 +49,9 @@ class Grid:
         odd = self.values.shape[1] % 2
         padded = np.pad(self.values, ((0, 0), (0, odd)), constant_values=np.nan)
         pairs = padded.reshape(len(padded), -1, 2)
-        known = np.isfinite(pairs)
-        counts = known.sum(axis=2)
-        sums = np.where(known, pairs, 0.0).sum(axis=2)
+        finite = np.isfinite(pairs)
+        counts = finite.sum(axis=2)
+        sums = np.where(finite, pairs, 0.0).sum(axis=2)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
         return Grid(
             np.asarray(means, dtype=np.float64),

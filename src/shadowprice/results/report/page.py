@@ -108,9 +108,9 @@ def begins(run: Run) -> float | None:
 
     The trace's local times are interpreted as UTC.
     """
-    for part in run.info["inputs"]:
-        if part.get("begins"):
-            return datetime.fromisoformat(part["begins"]).replace(tzinfo=UTC).timestamp()
+    for item in run.info["inputs"]:
+        if item.get("begins"):
+            return datetime.fromisoformat(item["begins"]).replace(tzinfo=UTC).timestamp()
     return None
 
 
@@ -181,7 +181,7 @@ def _refusal_remark(run: Run) -> str:
 
 def workload_name(run: Run) -> str:
     """Return the name of the file or trace that a run's jobs came from."""
-    for part in run.info["inputs"]:
-        if part["kind"] in {"jobs", "trace"}:
-            return Path(part["name"].partition("?")[0]).name
+    for item in run.info["inputs"]:
+        if item["kind"] in {"jobs", "trace"}:
+            return Path(item["name"].partition("?")[0]).name
     return counted(run.summary["jobs"], "job")

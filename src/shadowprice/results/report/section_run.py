@@ -36,7 +36,7 @@ def what_was_run(run: Run) -> str | None:
         "planning horizon": f"{cluster['horizon']:,} slots",
         "servers": kinds,
         "tenants": ", ".join(cluster["tenants"]),
-        **{f"input: {part['kind']}": _input(part) for part in info["inputs"]},
+        **{f"input: {item['kind']}": _input(item) for item in info["inputs"]},
         "decisions took": _latency(info["timing"]["decision_latency"]),
         "guarantee": guarantee_text(info),
         "simulated in": span(info["timing"]["wall_seconds"]),
@@ -45,9 +45,9 @@ def what_was_run(run: Run) -> str | None:
     }
     parameters = dict(flatten(info["parameters"]))
     incidents = [
-        f"slot {record['slot']}: {kind.replace('_', ' ')} {what}"
+        f"slot {record['slot']}: {kind.replace('_', ' ')} {subject}"
         for record in info["incidents"]
-        for kind, what in record.items()
+        for kind, subject in record.items()
         if kind != "slot"
     ]
     parts = [_facts(facts)]

@@ -58,20 +58,20 @@ def jobs(run: Run) -> str | None:
     """Return the element of the job list, and the data of all job histories."""
     if not len(run.jobs):
         return None
-    block, kept = stories_block(run)
+    block, included = stories_block(run)
     total = len(run.jobs)
     remark = ""
-    if kept < total:
+    if included < total:
         remark = (
-            f'<p class="remark">{kept:,} of {total:,} jobs are in this page: those worth most. '
+            f'<p class="remark">{included:,} of {total:,} jobs are in this page: those worth most. '
             "<code>shadowprice explain RUN JOB</code> tells the story of any.</p>"
         )
     advice = run.info.get("advice")
     if advice is not None and advice["refused"]:
-        those = "" if advice["told"] == advice["refused"] else ", those worth most"
+        suffix = "" if advice["told"] == advice["refused"] else ", those worth most"
         remark += (
             f'<p class="remark">What would have had them admitted is in the stories of '
-            f"{advice['told']:,} of {advice['refused']:,} {_advisable(run)} jobs{those}.</p>"
+            f"{advice['told']:,} of {advice['refused']:,} {_advisable(run)} jobs{suffix}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'
 
@@ -104,7 +104,7 @@ def stories(
     last = [decisions.get(name, [{}])[-1] for name in names]
     ran = _ran(run, names)
     plan = _planned(names, decisions, run.server_names)
-    planned, kept = _compare(ran, plan, len(names))
+    planned, unkept = _compare(ran, plan, len(names))
     # A decision's cost is a price in units of utility, but the job table's cost is money.
     priced = "cost" in chosen.columns
     frame = chosen.with_columns(
@@ -133,7 +133,7 @@ def stories(
         "jobs": columns,
         "facts": [_facts(run, row, decisions.get(row["job"], ())) for row in chosen.to_dicts()],
         "ran": {name: column.tolist() for name, column in ran.items()},
-        "plan": {name: column.tolist() for name, column in kept.items()},
+        "plan": {name: column.tolist() for name, column in unkept.items()},
         "payments": _payments(run, names),
         "promises": _promises(names, decisions),
     }
@@ -149,7 +149,7 @@ def _decisions(run: Run, names: set[str]) -> dict[str, list[Fields]]:
 
 def _facts(run: Run, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
     """Return the history as in ``explain``, without placements, which are drawn."""
-    job = row | {part: json.loads(row[part]) for part in ("worth", "shape")}
+    job = row | {key: json.loads(row[key]) for key in ("worth", "shape")}
     ran = [] if job["start"] is None else [Stay(job["start"], job["start"], ())]
     lines = [*story_lines(Story(run.info, job, list(decided), ran), 0)]
     counsel = run.advice.get(job["job"])

@@ -73,16 +73,16 @@ def _chart(measure: Measure, policies: Mapping[str, Mapping[str, Entry]]) -> str
     rows = []
     for index, (name, entries) in enumerate(policies.items()):
         entry = entries.get(measure.key, {})
-        known = np.array(
+        measured = np.array(
             [number for number in entry.get("values", ()) if number is not None], dtype=np.float64
         )
-        if len(known):
+        if len(measured):
             scale = 100.0 if measure.share else 1.0
             mean = entry["mean"]
             # The bounds are None for a single value.
             low, high = (mean if entry[end] is None else entry[end] for end in ("low", "high"))
             ends = [scale * end for end in (low, mean, high)]
-            rows.append((name, scale * known, (ends[0], ends[1], ends[2]), index % 8))
+            rows.append((name, scale * measured, (ends[0], ends[1], ends[2]), index % 8))
     if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
         return ""
     label = f"{measure.name}, %" if measure.share else measure.name
@@ -120,7 +120,7 @@ def _table(
     columns = "".join(f"<th class=num>{text(head)}</th>" for head in heads)
     body = "".join(
         f"<tr><td>{text(name)}</td>"
-        + "".join(f'<td class="num{how}">{text(told)}</td>' for told, how in cells)
+        + "".join(f'<td class="num{how}">{text(cell)}</td>' for cell, how in cells)
         + "</tr>"
         for name, cells in rows
     )

@@ -67,9 +67,9 @@ def read_itp(path: Path, reading: Reading) -> Trace:
     layouts = (_ELASTICFLOW, _PHILLY, _RAW)
     layout = next((candidate for candidate in layouts if set(candidate) <= names), None)
     if layout is None:
-        known = "; ".join(",".join(candidate) for candidate in layouts)
+        headers = "; ".join(",".join(candidate) for candidate in layouts)
         raise InputError(
-            Fault(f"{path}: line 1", "isn't the header of an ITP trace", f"use {known}")
+            Fault(f"{path}: line 1", "isn't the header of an ITP trace", f"use {headers}")
         )
     table = read_table(path, layout, reading)
     table.frame = table.frame.rename({old: new for old, new in _ALIKE.items() if old in layout})
