@@ -40,16 +40,13 @@ class Account:
         The part of ``earned`` from jobs that stayed within the tenant's own share.
     paid, received, to_itself : int
         Millionths of a unit of utility: paid by the tenant's jobs, received by the tenant, and the
-        part
-        of both that the jobs paid for the tenant's own unused share.
+        part of both that the jobs paid for the tenant's own unused share.
     lent, borrowed : mapping of str to float
         Place-slots by type: the tenant's unused share that others used, and the share of others
-        that
-        the tenant's jobs used. Loans of the tenant to itself are excluded.
+        that the tenant's jobs used. Loans of the tenant to itself are excluded.
     fairness : float or None
         Revenue fairness ratio (section 5.1): the tenant's share of all revenue, over the mean of
-        its
-        shares of workers and of parameter servers. None if it owns nothing or the run earned
+        its shares of workers and of parameter servers. None if it owns nothing or the run earned
         nothing.
     """
 

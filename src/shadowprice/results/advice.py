@@ -43,8 +43,7 @@ class Advice:
         again with the change.
     at_those_prices : str or None
         Result of the quote if it differs from that of the repeated run; ``nothing`` if no change
-        gets
-        the job admitted at the quoted prices.
+        gets the job admitted at the quoted prices.
     """
 
     way: str

@@ -37,8 +37,7 @@ class Input:
     ----------
     kind : str
         ``cluster``, ``jobs``, ``trace``, ``trace format`` (the file of a format that isn't part of
-        this
-        package), ``params`` or ``incidents``.
+        this package), ``params`` or ``incidents``.
     name : str
         As the user gave it.
     sha256 : str

@@ -87,8 +87,7 @@ class PendingDirectory:
         ------
         ShadowpriceError
             If the path was occupied in the meantime. The results are then in a numbered directory
-            beside
-            it.
+            beside it.
         """
         try:
             self._check()

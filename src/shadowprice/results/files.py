@@ -52,8 +52,7 @@ class Run:
         The tables; see `tables` and `slot_tables` for their columns.
     decisions : callable
         Yields the decision records in order, as `tables.decision_records` does. Its argument
-        selects
-        whether they include committed plans.
+        selects whether they include committed plans.
     payments : callable or None
         Yields the payment records; None if the policy doesn't charge.
     advice : mapping of str to Counsel

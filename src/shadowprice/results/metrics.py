@@ -35,17 +35,13 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
         ``admitted`` (committed by a planner, or queued and not refused), ``finished``, ``refused``,
         ``dropped``, ``cancelled``, ``unfinished`` (running or waiting at the end). ``not_arrived``.
         ``total_utility``, and the ``value``: the utility if every job that arrived completed as
-        early
-        as possible. ``jct`` in slots from the submission to the end of the completion slot: mean,
-        median, p90 and p99 of finished jobs, and ``restricted_mean`` up to ``end``. ``end`` of the
-        run, see `end_of`. ``makespan`` in slots from the first arrival to the end of the last
-        completion. ``met_target``: jobs that finished in time, all that arrived with a target, and
-        the
-        share. ``utilisation`` of each resource from the first arrival to ``end``. ``resizes`` of
-        all
-        jobs (moves, resizes and resumptions) and the ``resize_seconds`` they took. ``late`` by
-        class.
-        ``refusals`` by reason.
+        early as possible. ``jct`` in slots from the submission to the end of the completion slot:
+        mean, median, p90 and p99 of finished jobs, and ``restricted_mean`` up to ``end``. ``end``
+        of the run, see `end_of`. ``makespan`` in slots from the first arrival to the end of the
+        last completion. ``met_target``: jobs that finished in time, all that arrived with a target,
+        and the share. ``utilisation`` of each resource from the first arrival to ``end``.
+        ``resizes`` of all jobs (moves, resizes and resumptions) and the ``resize_seconds`` they
+        took. ``late`` by class. ``refusals`` by reason.
     """
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)

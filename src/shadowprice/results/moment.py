@@ -53,12 +53,10 @@ class Moment:
     jobs : polars.DataFrame
         One row for each open job: running jobs, then waiting jobs, each in order of arrival.
         ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``. ``since``: first slot
-        of
-        the uninterrupted period in that state. ``ran``: number of earlier slots in which it ran.
+        of the uninterrupted period in that state. ``ran``: number of earlier slots in which it ran.
         ``servers``: its placement (``gpu-[3,5] x2``: two workers on each; ``+1ps``: one parameter
         server). ``next``: next slot in which a waiting job ran. ``completion``: its eventual
-        completion
-        slot. ``reason``: why it waits.
+        completion slot. ``reason``: why it waits.
     servers : polars.DataFrame
         One row for each server: ``server``, ``group`` (its name without the number), ``role``,
         ``state`` (``lost``, ``idle``, ``mixed``, or ``full`` if a resource is exhausted), ``jobs``,

@@ -59,9 +59,9 @@ def spending(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Rows
     -------
     dict
         ``used``: cost of the jobs' shares of servers. ``occupied``: cost of servers, each in the
-        slots
-        in which a job runs on it. ``whole``: cost of all servers that are present from the first
-        arrival to the end of the run, idle or not. ``utility_per_used``: None if nothing was used.
+        slots in which a job runs on it. ``whole``: cost of all servers that are present from the
+        first arrival to the end of the run, idle or not. ``utility_per_used``: None if nothing was
+        used.
     """
     prices, hours = _prices(recorder), _slot_hours(recorder)
     servers = recorder.cluster.servers

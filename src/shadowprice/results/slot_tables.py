@@ -102,8 +102,7 @@ def slot_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
         bit/s. ``total_R`` is null if no server limits the resource.
     price_R
         Price of all of a server's R for the slot, averaged over the servers that have R. Null if
-        the
-        policy posts no prices or the slot was skipped as idle.
+        the policy posts no prices or the slot was skipped as idle.
     utility
         Utility of the jobs that completed in the slot.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
 
 DECIDING = 10
-"""Wait for decisions on several jobs before their states are shown, in seconds."""
+"""Time to wait for the decisions on several jobs, in seconds."""
 
 FilesArgument = Annotated[
     list[Path],
