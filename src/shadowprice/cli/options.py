@@ -159,7 +159,7 @@ QuietOption = Annotated[
 def policy_settings(
     params: Path | None, settings: Sequence[str] | None, chosen: Sequence[PolicyInfo]
 ) -> dict[str, dict[str, Any]]:
-    """Return the parameters of each chosen policy from ``--params`` and ``--set``, by policy name.
+    """Return the parameters of each chosen policy from ``--params`` and ``--set``, by name.
 
     A TOML table or a dotted name that starts with a policy's name (``[oasis]``, ``--set
     oasis.prices=online``) sets a parameter of that policy. Any other sets it for every policy that

@@ -318,7 +318,7 @@ class Recorder(Observer):
             record.status, record.started, record.completion, record.progress, record.refusal
         )
 
-    # ------------------------------------------------------------ what ran
+    # ------------------------------------------------------------ segments
 
     @property
     def next_slot(self) -> int:

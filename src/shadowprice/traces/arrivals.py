@@ -132,7 +132,7 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
 
 
 def _silent(hours: int, shape: Burstiness, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which hours are silent: a two-state Markov chain, started in its stationary state."""
+    """Return which hours are silent: a two-state Markov chain from its stationary state."""
     if not shape.quiet:
         return np.zeros(hours, dtype=np.bool_)
     wake = 1 / shape.silence

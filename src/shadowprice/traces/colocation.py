@@ -1,16 +1,16 @@
 """The workload of PD-ORS's evaluation: jobs that train faster on one machine.
 
-Yu's thesis (section 4.1) draws everything uniformly: 50 to 150 epochs, 5 to 20 chunks, 20 to 40
-mini-batches per chunk, gradients of 50 to 100, mini-batches of 0.01 to 0.05, worker bandwidths of
-100 Mbps to 4 Gbps, and parameter-server bandwidths of 4 to 20 Gbps. A worker and a parameter server
-each request 0 to 4 GPUs, 2 to 30 GB of memory and 4 to 8 GB of storage. The utility is 1 / (1 +
-duration), and the internal bandwidth is 40 times the external one.
+Yu's thesis (section 4.1) draws everything uniformly. Jobs have 50 to 150 epochs, 5 to 20 chunks, 20
+to 40 mini-batches per chunk, gradients of 50 to 100 and mini-batches of 0.01 to 0.05. Bandwidths
+are 100 Mbps to 4 Gbps for workers and 4 to 20 Gbps for parameter servers. A worker and a parameter
+server each request 0 to 4 GPUs, 2 to 30 GB of memory and 4 to 8 GB of storage. The utility is 1 /
+(1 + duration), and the internal bandwidth is 40 times the external one.
 
 The thesis states no unit of the gradient and of the mini-batch time, no slot length and no machine.
 Here the units are megabytes and seconds. At the middle of the ranges, a mini-batch then computes
-for 30 ms and communicates for 0.6 s with external traffic, so that co-location gains what Fig. 3.12
-shows. (With 20-minute slots, and mini-batches counted in slots as in OASiS, communication would be
-5 % of a step.) Machines are EC2's P2 and G3, as for OASiS; arrivals follow `arrivals`.
+for 30 ms and communicates for 0.6 s with external traffic. Co-location therefore gains as much as
+Fig. 3.12 shows. With 20-minute slots, and mini-batches counted in slots as in OASiS, communication
+would only be 5 % of a step. Machines are EC2's P2 and G3, as for OASiS; arrivals follow `arrivals`.
 """
 
 from __future__ import annotations

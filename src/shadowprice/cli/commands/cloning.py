@@ -401,7 +401,7 @@ def _measured_record(
 
 
 def _finite(value: float) -> float | None:
-    return value if value == value else None  # noqa: PLR0124 - nan is the one that differs
+    return value if value == value else None  # noqa: PLR0124 - only nan differs from itself
 
 
 def _percentiles(measured: Measured) -> dict[str, float]:

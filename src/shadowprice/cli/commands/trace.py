@@ -202,7 +202,7 @@ def generate(
         jobs=jobs,
         slots=slots,
         slot_seconds=seconds,
-        arrivals=arrivals,  # type: ignore[arg-type]  # checked where they are drawn
+        arrivals=arrivals,  # type: ignore[arg-type]  # checked by arrival_times
     )
     with made_folder(out):
         if not out.is_dir():

@@ -22,7 +22,10 @@ TOGETHER, APART = 2, 0
 
 
 def slots_of_jobs(run: Run) -> pl.DataFrame:
-    """Return a row for each slot of a job: number of machines, and whether it is one."""
+    """Return one row for each job and slot: number of machines, and whether it was co-located.
+
+    ``beside`` is true if a machine ran both workers and parameter servers of the job.
+    """
     return (
         run.allocations.group_by("job", "slot", maintain_order=True)
         .agg(

@@ -28,7 +28,7 @@ class Section:
     title : str
         Heading.
     order : int
-        Sort key; the sections of this package are 10 apart.
+        Sort key; ties are sorted by title.
     render : callable
         Renders the run as HTML, or returns None.
     """

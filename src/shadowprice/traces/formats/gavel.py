@@ -1,4 +1,4 @@
-"""Gavel's trace files (7 or 10 fields) and Shockwave's (12), tab-separated without a header."""
+"""Gavel's trace files (7 or 10 fields) and Shockwave's (12): tab-separated, no header."""
 
 from __future__ import annotations
 
