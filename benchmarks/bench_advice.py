@@ -22,7 +22,7 @@ from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice import advise, advise_together, repeats_once
-from shadowprice.simulator.advice.moments import Visitor, visit_moments
+from shadowprice.simulator.advice.moments import Visitor, run_probes
 from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.advice.ways import later
 from shadowprice.simulator.driver import Simulation
@@ -79,7 +79,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
         began = time.process_time()
         built = choice.build(scenario.context(explained=False))
-        visit_moments(scenario, built, [Visitor(position, moments, lambda _: True)])
+        run_probes(scenario, built, [Visitor(position, moments, lambda _: True)])
         repeating = time.process_time() - began
         asked.append(1000 * (whole - repeating))
         repeated.append(1000 * repeating)

@@ -18,7 +18,7 @@ from tests.oracles.gangs import Instance, algorithm_3
 
 from shadowprice.policies.astraea.market import Market, Places
 from shadowprice.policies.astraea.prices import price_table, theta_of
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 
 TENANTS = 14
 
@@ -57,7 +57,9 @@ def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
                 counts=counts,
                 spread_slots=np.ceil(work * step / counts).astype(np.int64),
                 colocated_slots=np.ceil(work * compute / counts).astype(np.int64),
-                reach=reach_of(1, int(bandwidth), int(generator.uniform(5, 20) * 1e9), served=True),
+                reach=workers_servable(
+                    1, int(bandwidth), int(generator.uniform(5, 20) * 1e9), served=True
+                ),
                 utility=lambda d, slope=slope, value=value: np.maximum(value + slope * d, 0.0),
             )
         )

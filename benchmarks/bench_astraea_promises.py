@@ -19,11 +19,11 @@ import numpy as np
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
 from shadowprice.policies.astraea.market import Market, Places
-from shadowprice.policies.astraea.optimum import Batch, dominating
+from shadowprice.policies.astraea.optimum import Batch, find_dominating_schedule
 from shadowprice.policies.astraea.prices import price_table, theta_of
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
 from shadowprice.simulator.scenario import Scenario
 
@@ -48,7 +48,7 @@ def random_batch(seed: int) -> Batch:
                 counts=counts,
                 spread_slots=-(-2 * work // counts),
                 colocated_slots=-(-work // counts),
-                reach=reach_of(1, 1, int(rng.integers(1, 4)), served=True),
+                reach=workers_servable(1, 1, int(rng.integers(1, 4)), served=True),
                 utility=lambda d, v=value, s=slope: np.maximum(v + s * d, 0.0),
             )
         )
@@ -67,7 +67,7 @@ def dominated(batch: Batch, scale: float) -> tuple[bool, float]:
     earned = {0: 0.0, 1: 0.0}
     for award in Market([kinds[0]], [kinds[1]]).hold(batch.jobs):
         earned[award.job.tenant] += award.gang.value / MICRO
-    better = dominating(batch, earned)
+    better = find_dominating_schedule(batch, earned)
     before = sum(earned.values())
     return better is not None, (better.value / before - 1 if better and before else 0.0)
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.offline_instances import SLOTS, instance
 from tests.oracles.offline import plain_optimum
 
-from shadowprice.policies.offline.problem import whole_problem
+from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 
 BOUND = 2.0
@@ -31,14 +31,14 @@ def main() -> None:
     options.add_argument("--limit", type=float, default=60.0, help="seconds for either program")
     given = options.parse_args()
     on, jobs = instance(99, jobs=3, servers=2)
-    solve(whole_problem(on, jobs, SLOTS))  # compiles
+    solve(full_problem(on, jobs, SLOTS))  # compiles
     head = ("servers", "seed", "optimum s", "plain s", "utility", "plain's", "rounds", "bound s")
     print("".join(f"{name:>11}" for name in head))
     for equal in (False, True):
         for seed in range(given.seeds):
             on, jobs = instance(seed, jobs=given.jobs, servers=given.servers, equal=equal)
             began = time.perf_counter()
-            found = solve(whole_problem(on, jobs, SLOTS), time_limit=given.limit)
+            found = solve(full_problem(on, jobs, SLOTS), time_limit=given.limit)
             middle = time.perf_counter()
             plain = plain_optimum(on, jobs, SLOTS, time_limit=given.limit)
             ended = time.perf_counter()

@@ -317,7 +317,7 @@ def week(folder: Path, policy: str, days: float) -> None:
             truth.write_snapshot()
         if slot % 3_600 == 0:
             before = steady.now() - 86_400 * SECOND
-            while history.sweep(store, before, old := history.old_jobs(store, before)) or old:
+            while history.sweep(store, before, old := history.expired_jobs(store, before)) or old:
                 pass
         if slot % max(1, slots // 28) == 0 or slot == slots - 1:
             pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -58,7 +58,7 @@ def run(scenario: Scenario, less: float, seed: int, *, steady: bool) -> tuple[in
     done = recorder.completions
     kept = sum(name in done and done[name] <= slot for name, slot in first.items())
     earned = sum(worth(job, done[job.name] - job.arrival) for job in jobs if job.name in done)
-    return kept, len(first), earned / sum(worth(job, job.fastest_slots - 1) for job in jobs)
+    return kept, len(first), earned / sum(worth(job, job.min_slots_colocated - 1) for job in jobs)
 
 
 def worth(job: Job, slots: int) -> float:

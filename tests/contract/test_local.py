@@ -169,7 +169,7 @@ def test_another_process_of_the_same_number_is_left_alone(
         state = {**generation.state(), "phase": "running", "supervisor": stranger.pid}
         for other in ({"began": 1}, {"boot": "another"}):
             generation.write_state({**state, **other})
-            generation.order_stop(hash(str(other)), 0.0, time.time())
+            generation.request_stop(hash(str(other)), 0.0, time.time())
             executor = await own.open()
             told = Told(executor)
             ended = await told.one(Ended, "job")

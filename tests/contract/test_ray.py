@@ -15,7 +15,7 @@ from shadowprice.executors.contract import Ended, Ending, Executor, Progressed, 
 from shadowprice.executors.generations.store import Store
 from shadowprice.executors.ray.driving import Drive
 from shadowprice.executors.ray.executor import LOOKING, RayExecutor
-from shadowprice.service.driver import FRESH_SECONDS
+from shadowprice.service.driver import PROGRESS_POLL_TIMEOUT_SECONDS
 from tests.contract.harness import (
     PATIENCE,
     LocalHarness,
@@ -153,7 +153,7 @@ def test_a_stuck_connection_holds_no_slot(
         os.kill(bridge, signal.SIGSTOP)
         try:
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(FRESH_SECONDS):
+                async with asyncio.timeout(PROGRESS_POLL_TIMEOUT_SECONDS):
                     await ray.progress()
             # As long as that is not answered, nothing more is asked, nor waited for.
             assert list(await ray.progress()) == []

@@ -11,7 +11,7 @@ import pytest
 from shadowprice.policies.astraea.calendar import Calendar
 from shadowprice.policies.astraea.market import Award, Market, Places
 from shadowprice.policies.astraea.prices import price_table
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 
 EXAMPLE = json.loads(Path(__file__).with_name("astraea_example.json").read_text("utf-8"))
 CLUSTER = EXAMPLE["cluster"]
@@ -38,7 +38,7 @@ def job_of(row: dict[str, object], *, rigid: bool) -> GangJob:
         counts=counts,
         spread_slots=spread,
         colocated_slots=colocated,
-        reach=reach_of(CLUSTER["ps"], 1, 1, served=True),
+        reach=workers_servable(CLUSTER["ps"], 1, 1, served=True),
         utility=lambda d: utility["value"] + utility["slope"] * d.astype(np.float64),
     )
 

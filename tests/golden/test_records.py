@@ -57,13 +57,13 @@ from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.engine.records import (
-    capabilities_of,
+    capabilities_from_record,
     capabilities_record,
     cluster_of,
     cluster_record,
-    decision_of,
+    decision_from_record,
     decision_record,
-    event_of,
+    event_from_record,
     event_record,
 )
 from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
@@ -214,17 +214,18 @@ def test_recorded_values_are_read_back() -> None:
     recorded = json.loads(GOLDEN.read_text("utf-8"))
     names = CLUSTER.names
     again = {
-        "events": [event_record(event_of(each)) for each in recorded["events"]],
+        "events": [event_record(event_from_record(each)) for each in recorded["events"]],
         "decisions": [
-            decision_record(decision_of(each, INDEX), names) for each in recorded["decisions"]
+            decision_record(decision_from_record(each, INDEX), names)
+            for each in recorded["decisions"]
         ],
         "orders": [_order_record(_order_of(each, INDEX)) for each in recorded["orders"]],
         "states": [_job_record(_job_of(each, INDEX), names) for each in recorded["states"]],
         "cluster": cluster_record(cluster_of(recorded["cluster"])),
-        "capabilities": capabilities_record(capabilities_of(recorded["capabilities"])),
+        "capabilities": capabilities_record(capabilities_from_record(recorded["capabilities"])),
         "program": Program.from_record(recorded["program"]).record(),
         "generation": GenerationSpec.from_record(recorded["generation"]).record(),
-        "view": json.loads(JobView.of_store(json.dumps(recorded["view"])).stored()),
+        "view": json.loads(JobView.from_json(json.dumps(recorded["view"])).stored()),
         "budget": Budget.from_record(recorded["budget"]).record(),
     }
     assert json.loads(json.dumps(again)) == {key: recorded[key] for key in again}

@@ -22,7 +22,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
 from shadowprice.results.directory import PendingDirectory
 from shadowprice.results.files import FILES, read_run
-from tests.support.flat_rate import INFO, FlatRate, FlatRateParameters
+from tests.support.flat_rate import INFO, FlatPricePolicy, FlatRateParameters
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
@@ -47,25 +47,25 @@ JOBS = "jobs:\n" + "".join(
 )
 
 
-class Silent(FlatRate):
+class Silent(FlatPricePolicy):
     """A policy with a bug: it answers nothing."""
 
     def decide(self, view, event):  # type: ignore[no-untyped-def]
         return []
 
 
-class Failing(FlatRate):
+class Failing(FlatPricePolicy):
     """A policy that stops with an error of its own."""
 
     def decide(self, view, event):  # type: ignore[no-untyped-def]
         raise ZeroDivisionError("nothing to divide by")
 
 
-def silent(context: object, parameters: FlatRateParameters) -> FlatRate:
+def silent(context: object, parameters: FlatRateParameters) -> FlatPricePolicy:
     return Silent(parameters.price)
 
 
-def failing(context: object, parameters: FlatRateParameters) -> FlatRate:
+def failing(context: object, parameters: FlatRateParameters) -> FlatPricePolicy:
     return Failing(parameters.price)
 
 

@@ -28,7 +28,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.registry import create
 from tests.support.services import RunningService, job, run_service
-from tests.support.simulated_world import ManualClock, World, WorldExecutor
+from tests.support.simulated_world import FakeExecutor, ManualClock, World
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
@@ -41,7 +41,7 @@ CLUSTER = {
 }
 
 
-class Witness(WorldExecutor):
+class Witness(FakeExecutor):
     """Sees what it is told to see, and notes every order."""
 
     capabilities = Capabilities(observes=True)
@@ -119,7 +119,7 @@ def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: b
 
 
 def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
-    blind = WorldExecutor(World(ManualClock()))
+    blind = FakeExecutor(World(ManualClock()))
     with (
         pytest.raises(InputError, match="cannot tell what others run"),
         run_service(tmp_path, cluster=CLUSTER, executor=blind, observe=True),

@@ -19,7 +19,7 @@ from shadowprice.results.report.page import render_report
 from shadowprice.results.report.scales import number
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
-from tests.support.flat_rate import FlatRate
+from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
 from tests.unit.results.test_page_stories import flat_run, planned_run, promised_run
@@ -64,7 +64,7 @@ def hostile_run() -> Run:
         job(on, name, arrival=at // 2, utility=Sigmoid(5.0 + at, 0.5, 2.0))
         for at, name in enumerate(HOSTILE)
     ]
-    return record_run(Scenario(on, work), 'flat-rate <b title="x">', FlatRate(0.5))
+    return record_run(Scenario(on, work), 'flat-rate <b title="x">', FlatPricePolicy(0.5))
 
 
 MONEY = """
@@ -98,7 +98,7 @@ def comparison() -> str:
     names = ("flat-rate", "a policy of a long name parameter=0.123456 another=value-of-it")
     runs = [
         record_run(Scenario(on, work, until=30), name, policy)
-        for name, policy in zip(names, (FlatRate(), RandomPolicy(1)), strict=True)
+        for name, policy in zip(names, (FlatPricePolicy(), RandomPolicy(1)), strict=True)
     ]
     table = [("total utility", ["60", "<5"], frozenset({0}))]
     return render_comparison(runs, table, trials().record())
@@ -111,7 +111,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "planned": render_report(planned_run()),
         "flat": render_report(flat_run(45)),
         "refused": render_report(record_run(*_refused())),
-        "none": render_report(record_run(Scenario(cluster(2, 1), []), "flat-rate", FlatRate())),
+        "none": render_report(
+            record_run(Scenario(cluster(2, 1), []), "flat-rate", FlatPricePolicy())
+        ),
         "hostile": render_report(hostile_run()),
         "promised": render_report(promised_run()),
         "comparison": comparison(),
@@ -122,9 +124,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in texts}
 
 
-def _refused() -> tuple[Scenario, str, FlatRate]:
+def _refused() -> tuple[Scenario, str, FlatPricePolicy]:
     on = cluster(3, 2)
-    return Scenario(on, [job(on, f"job-{at}") for at in range(8)]), "flat-rate", FlatRate(1e9)
+    return (
+        Scenario(on, [job(on, f"job-{at}") for at in range(8)]),
+        "flat-rate",
+        FlatPricePolicy(1e9),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +226,7 @@ BLANK = """() => [...document.querySelectorAll(".canvas canvas")].filter((canvas
 def test_no_two_policies_have_the_same_line(browser: Browser, tmp_path: Path) -> None:
     on = cluster(3, 2)
     work = [job(on, f"job-{at}", arrival=at) for at in range(6)]
-    runs = [record_run(Scenario(on, work), f"policy-{at}", FlatRate()) for at in range(16)]
+    runs = [record_run(Scenario(on, work), f"policy-{at}", FlatPricePolicy()) for at in range(16)]
     (tmp_path / "page.html").write_text(render_comparison(runs, []), encoding="utf-8")
     with Visit(browser) as visit:
         page = visit.open(tmp_path / "page.html")

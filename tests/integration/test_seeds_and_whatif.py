@@ -12,7 +12,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
-from shadowprice.simulator.source import Source, altered
+from shadowprice.simulator.source import Source, with_servers_changed
 from tests.integration.test_command_line import Answer, Call
 
 CLUSTER = """\
@@ -177,13 +177,13 @@ def test_servers_are_added_after_the_existing_ones() -> None:
         ],
         "slot": "1h",
     }
-    more = altered(document, {"gpu": 1, "net": 2}, "c")
+    more = with_servers_changed(document, {"gpu": 1, "net": 2}, "c")
     assert [(entry["name"], entry.get("count")) for entry in more["servers"]] == [
         ("gpu", 3),
         ("net", None),
         ("net-more", 2),
     ]
-    fewer = altered(document, {"gpu": -2, "net": -1}, "c")
+    fewer = with_servers_changed(document, {"gpu": -2, "net": -1}, "c")
     assert fewer["servers"] == []
     assert document["servers"][0]["count"] == 2
     with pytest.raises(InputError, match="--cluster is missing"):

@@ -24,7 +24,7 @@ from shadowprice.service.clock import SECOND, Calendar, SteadyClock, stamp
 from shadowprice.service.driver import Driver
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reading import list_events
-from shadowprice.service.truth.slots import CATCH_UP, EDGES, Edge
+from shadowprice.service.truth.slots import MAX_CATCH_UP_SLOTS, MAX_SLOTS_PER_BATCH, Edge
 from tests.support.simulated_hours import (
     CLUSTER,
     SLOT,
@@ -205,7 +205,7 @@ def test_who_stood_still_listens_once_however_many_slots_passed(
     def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick == 60:
             assert hour.driver.published.running
-            hour.world.advance(3.5 * EDGES * SLOT)
+            hour.world.advance(3.5 * MAX_SLOTS_PER_BATCH * SLOT)
 
     hour.before_slot = suspend
     run_hour(hour)
@@ -222,7 +222,9 @@ def test_a_service_that_was_down_for_long_takes_most_of_it_out(tmp_path: Path) -
     hour.before_slot = away
     events = _played(hour)
     [clock] = [event for event in events if event["kind"] == "clock"]
-    assert clock["data"]["seconds"] == pytest.approx((5_000 - CATCH_UP) * SLOT, abs=3 * SLOT)
+    assert clock["data"]["seconds"] == pytest.approx(
+        (5_000 - MAX_CATCH_UP_SLOTS) * SLOT, abs=3 * SLOT
+    )
 
 
 def test_time_never_goes_back_and_steps_are_seen() -> None:
@@ -230,13 +232,13 @@ def test_time_never_goes_back_and_steps_are_seen() -> None:
     steady = SteadyClock(clock)
     first = steady.now()
     clock.set_by -= 100 * SECOND
-    assert steady.stepped() == -100 * SECOND
+    assert steady.detected_step_ns() == -100 * SECOND
     assert steady.now() == first
     steady.follow(-100 * SECOND)
-    assert steady.stepped() == 0
+    assert steady.detected_step_ns() == 0
     assert steady.now() == first - 100 * SECOND
     clock.set_by += SECOND // 2  # within tolerance
-    assert steady.stepped() == 0
+    assert steady.detected_step_ns() == 0
 
 
 def test_slots_begin_where_their_length_says() -> None:

@@ -125,7 +125,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
 done anew after every start, statuses and transactions, there is no end."""
 
 
-class Interrupted(Protocol):
+class InterruptedService(Protocol):
     """What serves while a change is made, and is interrupted on the way."""
 
     armed: Path
@@ -201,7 +201,9 @@ def runs(bed: Testbed, name: str, workers: int) -> bool:
     return told.get("state") == "running" and told.get("workers") == workers
 
 
-def change(user: User, service: Interrupted, mark: str, group: Mapping[str, int]) -> list[str]:
+def change(
+    user: User, service: InterruptedService, mark: str, group: Mapping[str, int]
+) -> list[str]:
     """Let a job give one of three GPUs to another, and both go; return the steps that came.
 
     It is interrupted before each step of a group, and mended, on the way.

@@ -155,7 +155,7 @@ class Replica:
 
 
 class Pair:
-    """Two replicas; see `changing.Interrupted`.
+    """Two replicas; see `changing.InterruptedService`.
 
     Parameters
     ----------

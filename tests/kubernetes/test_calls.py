@@ -24,11 +24,11 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.store import key_of
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
-from shadowprice.executors.kubernetes.following import OFTEN, SELDOM
+from shadowprice.executors.kubernetes.following import MIN_FETCH_INTERVAL_SECONDS, SELDOM
 from shadowprice.kubernetes.informer import TURN
 from shadowprice.kubernetes.lease import LOOK, RENEW
 from shadowprice.kubernetes.pausing import Pauses
-from shadowprice.service.trainingjobs.controller import FIGURES
+from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
 from shadowprice.service.trainingjobs.telling import QUIET
 from tests.contract.harness import POLITE, KubernetesHarness, Told, spec
 from tests.kubernetes.operators import eventually, installed, manifest, operated
@@ -141,9 +141,11 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
         )
     assert len(counted) == len(jobs)
     # One look before the order to end, one after the end, and what grows between.
-    bound = 2 + Pauses.most(OFTEN, SELDOM, spent)
+    bound = 2 + Pauses.most(MIN_FETCH_INTERVAL_SECONDS, SELDOM, spent)
     assert max(counted.values()) <= bound, (counted, spent)
-    assert bound < spent / OFTEN / 3  # it says something: without growing, there would be so many
+    assert (
+        bound < spent / MIN_FETCH_INTERVAL_SECONDS / 3
+    )  # it says something: without growing, there would be so many
 
 
 def test_figures_are_written_at_most_every_ten_seconds(
@@ -182,11 +184,11 @@ for done in range(1, 2000):
             assert time.monotonic() < until, service.client.get("/v1/jobs").text
             time.sleep(0.2)
         before, since, told = len(written()), time.monotonic(), progress()
-        time.sleep(3.2 * FIGURES)
+        time.sleep(3.2 * STATUS_WRITE_SECONDS)
         assert progress() > told  # it is told, only not each time
         count, spent = len(written()) - before, time.monotonic() - since
         # The promise may move with what is measured; its condition is another then.
-        assert 2 <= count <= spent / FIGURES + 1, (count, spent)
+        assert 2 <= count <= spent / STATUS_WRITE_SECONDS + 1, (count, spent)
         user.delete(name)
         user.gone(name)
 

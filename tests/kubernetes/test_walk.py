@@ -22,7 +22,7 @@ from tools.testbed.audit import Audit
 from tests.kubernetes.changing import begun
 from tests.kubernetes.operators import first_line, installed, killed
 from tests.kubernetes.replicas import QUICK
-from tests.kubernetes.walking import RESOURCES, Walk
+from tests.kubernetes.walking import RESOURCES, RandomWalk
 
 WALKS = int(os.environ.get("KUBERNETES_WALKS", "2"))
 SEED = int(os.environ.get("KUBERNETES_SEED", "1"))
@@ -34,7 +34,7 @@ SETTLED = 150.0
 """Seconds until all is as it was asked for: kubelet 1.20 takes 70 to let go of some pods."""
 
 
-class Served:
+class ServeProcess:
     """The service, which is killed and started again."""
 
     def __init__(self, bed: Testbed, folder: Path) -> None:
@@ -91,8 +91,10 @@ def test_what_is_there_after_a_walk_is_what_was_asked_for_last(
 ) -> None:
     installed(testbed)
     # Names of a try of their own: this one may be the second.
-    walk = Walk(testbed, seed, tuple(f"walk-{letter}-{tmp_path.name[-1]}" for letter in "abcd"))
-    service = Served(testbed, tmp_path)
+    walk = RandomWalk(
+        testbed, seed, tuple(f"walk-{letter}-{tmp_path.name[-1]}" for letter in "abcd")
+    )
+    service = ServeProcess(testbed, tmp_path)
     try:
         _walked(walk, service)
         with service.asked() as client:
@@ -112,7 +114,7 @@ def test_what_is_there_after_a_walk_is_what_was_asked_for_last(
             walk.forsake(item["metadata"]["name"])
 
 
-def _walked(walk: Walk, service: Served) -> None:
+def _walked(walk: RandomWalk, service: ServeProcess) -> None:
     chance, back = walk.chance, 0.0
     for _ in range(STEPS):
         walk.step()
@@ -129,7 +131,7 @@ def _walked(walk: Walk, service: Served) -> None:
         service.start()
 
 
-def _settled(walk: Walk, service: Served, client: httpx.Client) -> None:
+def _settled(walk: RandomWalk, service: ServeProcess, client: httpx.Client) -> None:
     until = time.monotonic() + SETTLED
     while faults := walk.faults(jobs_of(client)):
         assert time.monotonic() < until, "\n".join([*faults, walk.told(), service.said()])

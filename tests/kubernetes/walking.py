@@ -46,7 +46,7 @@ def part(spec: Spec, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 @dataclass
-class Wish:
+class DesiredResource:
     """A resource from its coming on, one of perhaps several of a name, one after the other.
 
     Parameters
@@ -66,7 +66,7 @@ class Wish:
 
 
 @dataclass
-class Walk:
+class RandomWalk:
     """Does something at random to some resources.
 
     Parameters
@@ -82,7 +82,7 @@ class Walk:
     bed: Testbed
     seed: int
     names: tuple[str, ...]
-    wishes: dict[str, Wish] = field(default_factory=dict)
+    wishes: dict[str, DesiredResource] = field(default_factory=dict)
     """By uid."""
     done: list[str] = field(default_factory=list)
     """What was done, and when, for whoever reads of a failure."""
@@ -143,7 +143,7 @@ class Walk:
         where = f"{RESOURCES}/{name}?fieldManager=walk&force=true"
         made = self.bed.ask("PATCH", where, body, kind="application/apply-patch+yaml")
         meta = made["metadata"]
-        wish = self.wishes.setdefault(meta["uid"], Wish(name, meta["uid"]))
+        wish = self.wishes.setdefault(meta["uid"], DesiredResource(name, meta["uid"]))
         wish.specs.append(spec)
         wish.deleted = "deletionTimestamp" in meta
         own = {key: spec[key] for key in ("workers", "minibatches", "utility", "worker", "labels")}
@@ -181,7 +181,7 @@ class Walk:
 
     # ------------------------------------------------------------------ what has to be
 
-    def lasting(self) -> dict[str, Wish]:
+    def lasting(self) -> dict[str, DesiredResource]:
         """Return what was not deleted, by name."""
         return {wish.name: wish for wish in self.wishes.values() if not wish.deleted}
 
@@ -246,7 +246,9 @@ class Walk:
         return found
 
 
-def _judged(wish: Wish, item: Mapping[str, Any], job: Mapping[str, Any] | None) -> list[str]:
+def _judged(
+    wish: DesiredResource, item: Mapping[str, Any], job: Mapping[str, Any] | None
+) -> list[str]:
     """Return what is wrong with a resource that was not deleted, and with its job."""
     found, status = [], item.get("status", {})
     conditions = {one["type"]: one for one in status.get("conditions", ())}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shadowprice.core.budget import PILE, POINT, Budget
+from shadowprice.core.budget import MAX_BALANCE, POINT, Budget
 from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.accounts import Account, Changed, Entry, Kind
 from shadowprice.service.clock import SECOND
@@ -77,7 +77,7 @@ class Lives(RuleBasedStateMachine):
     def change(self, budget: Budget) -> None:
         self._take(accounts.renewed(self.account, self.now))
         before = self.account
-        self._take(accounts.rebudgeted(before, budget, self.now))
+        self._take(accounts.change_budget(before, budget, self.now))
         more = budget.points - before.budget.points
         assert self.account.balance == max(0, before.balance + more)
 
@@ -114,7 +114,7 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def the_period_s_sums_are_those_of_its_entries(self) -> None:
         assert all(points > 0 for points in self.account.sums.values())
-        assert 0 <= self.account.room <= self.account.budget.most_kept
+        assert 0 <= self.account.room <= self.account.budget.carry_limit
 
     def teardown(self) -> None:
         if hasattr(self, "account"):
@@ -125,7 +125,7 @@ class Lives(RuleBasedStateMachine):
 def _one_by_one(account: Account, period: int) -> int:
     """What is held when every period begins by itself."""
     budget, balance = account.budget, account.balance
-    most = PILE if budget.carry is None else budget.carry
+    most = MAX_BALANCE if budget.carry is None else budget.carry
     for _ in range(period - account.period):
         balance = min(balance, most) + budget.points
     return balance
@@ -162,4 +162,4 @@ def test_no_account_holds_more_than_the_store_can_write() -> None:
         assert account.balance <= accounts.MOST < 2**63
         assert all(abs(entry.points) < 2**63 for entry in entries)
     account, _ = accounts.renewed(account, 10**9 * SECOND)
-    assert account.balance == PILE + 10**14
+    assert account.balance == MAX_BALANCE + 10**14

@@ -294,7 +294,7 @@ def test_nothing_is_tried_that_comes_too_late_for_any_server() -> None:
     case = crowded("rolling")
     long = {**case.entries[-1], "epochs": 3 * case.entries[-1]["epochs"]}
     case = replace(case, entries=[*case.entries[:-1], long], until=5)
-    assert case.scenario().jobs[-1].fastest_slots == 3
+    assert case.scenario().jobs[-1].min_slots_colocated == 3
     hopeless = {way.key: way.up_to for way in case.counsel(len(case.entries) - 1).hopeless}
     assert hopeless["arrival"] == "2 slots"
 

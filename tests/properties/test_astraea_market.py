@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shadowprice.kernels.market.income import divide
 from shadowprice.policies.astraea.market import Award, Market, Places
 from shadowprice.policies.astraea.prices import price_table, theta_of
-from shadowprice.policies.tenants.gang_jobs import GangJob, reach_of
+from shadowprice.policies.tenants.gang_jobs import GangJob, workers_servable
 from tests.support.examples import example_count
 
 PROPERTY = settings(max_examples=example_count(60), deadline=None, derandomize=True)
@@ -73,7 +73,7 @@ def random_round(seed: int, kinds: int = 2) -> tuple[Market, list[GangJob]]:
                 counts=counts,
                 spread_slots=np.array([-(-2 * work // n) for n in counts.tolist()], np.int64),
                 colocated_slots=np.array([-(-work // n) for n in counts.tolist()], np.int64),
-                reach=reach_of(3, 2, 3, served=generator.random() < 0.8),
+                reach=workers_servable(3, 2, 3, served=generator.random() < 0.8),
                 utility=lambda d, value=value, slope=slope: value + slope * d,
             )
         )

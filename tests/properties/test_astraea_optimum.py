@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shadowprice.policies.astraea.market import Market, Places
-from shadowprice.policies.astraea.optimum import Batch, dominating
+from shadowprice.policies.astraea.optimum import Batch, find_dominating_schedule
 from shadowprice.policies.astraea.prices import price_table
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, reach_of
+from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 
 
 def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) -> Batch:
@@ -30,7 +30,7 @@ def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) 
                 counts=counts,
                 spread_slots=-(-2 * work // counts),
                 colocated_slots=-(-work // counts),
-                reach=reach_of(1, 1, int(rng.integers(1, 3)), served=True),
+                reach=workers_servable(1, 1, int(rng.integers(1, 3)), served=True),
                 utility=lambda d, v=value, s=slope: np.maximum(v + s * d, 0.0),
             )
         )
@@ -119,7 +119,7 @@ def test_a_refused_job_beside_idle_places_is_not_pareto_efficient() -> None:
         return values
 
     dear = earned(1e6)
-    better = dominating(batch, dear)
+    better = find_dominating_schedule(batch, dear)
     assert better is not None
     gained = dict.fromkeys(dear, 0.0)
     for way in better.chosen:
@@ -130,4 +130,4 @@ def test_a_refused_job_beside_idle_places_is_not_pareto_efficient() -> None:
     split = dict.fromkeys(dear, 0.0)
     for way in best.chosen:
         split[batch.jobs[way.job].tenant] += way.worth
-    assert dominating(batch, split) is None
+    assert find_dominating_schedule(batch, split) is None

@@ -24,7 +24,7 @@ from tests.support.astraea_cases import (
     simulate,
 )
 from tests.support.examples import example_count
-from tests.support.straggling_execution import StragglingExecution
+from tests.support.straggling_execution import StragglerExecution
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 CLUSTER = shared_cluster(4, TENANTS)
@@ -176,7 +176,7 @@ def test_a_cancelled_job_pays_no_more() -> None:
 
 def test_stragglers_finish_in_later_rounds() -> None:
     jobs = random_jobs(CLUSTER, 10, seed=2)
-    engine = simulate(CLUSTER, jobs, "astraea", {}, execution=StragglingExecution(0.3, seed=1))
+    engine = simulate(CLUSTER, jobs, "astraea", {}, execution=StragglerExecution(0.3, seed=1))
     outcomes = Counter(record.status for record in engine.jobs.values())
     assert outcomes[Status.FINISHED] >= 7
     assert not engine.open_jobs

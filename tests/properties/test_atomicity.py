@@ -197,7 +197,7 @@ def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: s
         coming = outside(events)
         for slot in range(400):
             if rng.random() < 0.3:
-                engine.policy_memory()
+                engine.dump_policy_state()
             due: list[DriverEvent] = []
             while coming and coming[0].slot <= slot:
                 due.append(coming.pop(0))
@@ -296,7 +296,7 @@ class Invariants(Observer):
 
     def slot_running(self, engine: Engine, slot: int) -> None:
         ledger, cluster = engine.ledger, engine.cluster
-        assert (ledger.recount() == ledger.used).all()
+        assert (ledger.recompute_usage() == ledger.used).all()
         assert (ledger.used <= ledger.capacity).all()
         assert (ledger.used >= 0).all()
         assert ledger.capacity.shape == cluster.capacity.shape

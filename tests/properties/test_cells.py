@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.policies.tenants.cells import Buddies, Cell, VirtualClusters, cells_of, cut
+from shadowprice.policies.tenants.cells import BuddyAllocator, Cell, VirtualClusters, cells_of, cut
 from tests.support.examples import example_count
 
 PROPERTY = settings(max_examples=example_count(80), deadline=None, derandomize=True)
@@ -19,7 +19,7 @@ def test_a_server_is_the_cells_of_its_binary_digits() -> None:
 
 
 def test_buddies_split_the_smallest_and_merge_again() -> None:
-    buddies = Buddies([Cell(0, 0, 4), Cell(1, 0, 2)])
+    buddies = BuddyAllocator([Cell(0, 0, 4), Cell(1, 0, 2)])
     first = buddies.take(1)
     second = buddies.take(1)
     assert (first, second) == (Cell(1, 0, 1), Cell(1, 1, 1))
@@ -75,7 +75,7 @@ def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
                 assert sum(cell.size for cell in taken) == workers
                 running.append((tenant, taken))
                 used[tenant] += workers
-        assert all(clusters.idle_places(t) == shares[t] - used[t] for t in range(3))
+        assert all(clusters.idle_units(t) == shares[t] - used[t] for t in range(3))
         held = [
             (cell.server, cell.offset + place)
             for _, cells in running

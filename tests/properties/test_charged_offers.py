@@ -16,7 +16,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.oasis.quotes import OasisQuote
+from shadowprice.policies.oasis.quotes import OasisPricedJob
 from shadowprice.policies.pricing.charged import Charged
 from tests.oracles.oasis import Side, schedule_cost
 from tests.support.oasis_cases import Market, random_case
@@ -116,7 +116,7 @@ def test_offers_complete_the_work_and_lie_between_what_can_be_had_and_its_bound(
     for market, job, remaining, offered, begun in cases(range(part * 200, part * 200 + 200)):
         now, end = market.ledger.start, market.ledger.end
         view: Any = Window(now, end, LedgerView(market.ledger), market.on)
-        plain = OasisQuote(market.planner(), view, job, remaining)
+        plain = OasisPricedJob(market.planner(), view, job, remaining)
         charged = Charged(plain, view, job, remaining, begun=begun)
         offer = charged.best()
         most = largest_payoff(job, offered, now, remaining, begun=begun)
@@ -156,7 +156,7 @@ def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
     for market, job, remaining, _, begun in cases(range(150)):
         now, end = market.ledger.start, market.ledger.end
         view: Any = Window(now, end, LedgerView(market.ledger), market.on)
-        plain = OasisQuote(market.planner(literal=True), view, job, remaining)
+        plain = OasisPricedJob(market.planner(literal=True), view, job, remaining)
         offer = Charged(plain, view, job, remaining, begun=begun).best()
         if offer is None:
             continue
@@ -173,7 +173,7 @@ def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
 def test_a_plan_that_is_not_longer_than_before_is_no_offer() -> None:
     """Whatever a planner answers that is asked for more work, nothing too short is promised."""
 
-    class Deaf(OasisQuote):
+    class Deaf(OasisPricedJob):
         def best(self, factor: float = 1.0, *, more: int = 0) -> Any:
             return super().best(factor, more=min(more, 0))
 
@@ -196,7 +196,7 @@ def test_an_offer_without_restarts_is_the_planners_own() -> None:
         now, end = market.ledger.start, market.ledger.end
         view: Any = Window(now, end, LedgerView(market.ledger), market.on)
         free = replace(job, restart=Fraction(0))
-        plain = OasisQuote(market.planner(), view, free, remaining)
+        plain = OasisPricedJob(market.planner(), view, free, remaining)
         mine, theirs = Charged(plain, view, free, remaining, begun=begun).best(), plain.best()
         assert (mine is None) == (theirs is None)
         if mine is not None and theirs is not None:

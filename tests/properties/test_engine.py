@@ -28,7 +28,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner, RandomPolicy
-from tests.support.straggling_execution import StragglingExecution
+from tests.support.straggling_execution import StragglerExecution
 from tests.support.workloads import cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -99,7 +99,7 @@ class Auditor(Observer):
                     load[server] += ps * job.ps
         assert (load <= self.on.capacity).all()
         assert (load == engine.ledger.used[0]).all()
-        assert (engine.ledger.recount() == engine.ledger.used).all()
+        assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
         assert (engine.ledger.used <= engine.ledger.capacity).all()
 
 
@@ -140,7 +140,7 @@ def test_a_planner(seed: int) -> None:
 def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
     on, jobs, incidents, _ = world(seed)
     auditor = Auditor(on, jobs)
-    slow = StragglingExecution(0.2, seed)
+    slow = StragglerExecution(0.2, seed)
     simulation = Simulation(on, jobs, EarliestPlanner(), incidents=incidents, execution=slow)
     engine = simulation.run([auditor])
     check_end(engine, auditor, jobs)

@@ -16,7 +16,7 @@ from shadowprice.core.events import Commit, Decision, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, Status, View
 from shadowprice.engine import Engine
-from shadowprice.policies.oasis.policy import Oasis
+from shadowprice.policies.oasis.policy import OasisPolicy
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, Pool
 from shadowprice.policies.registry import make_policy
@@ -104,7 +104,7 @@ def test_payoff_never_falls_when_a_reservation_is_given_back(seed: int) -> None:
 class Auditor(Observer):
     """After every event, prices what the policy sees anew and compares."""
 
-    def __init__(self, policy: Oasis) -> None:
+    def __init__(self, policy: OasisPolicy) -> None:
         self.policy = policy
         self.checks = 0
 
@@ -134,7 +134,7 @@ class Auditor(Observer):
 def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) -> None:
     on, jobs, incidents = random_world(seed)
     policy = make_policy("oasis", PolicyContext(on, jobs), {"prices": prices})
-    assert isinstance(policy, Oasis)
+    assert isinstance(policy, OasisPolicy)
     auditor = Auditor(policy)
     Simulation(on, jobs, policy, incidents=incidents).run([auditor])
     assert auditor.checks or not jobs

@@ -12,10 +12,10 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.service.budgets.paid import (
     ANY_SLOT,
     Unused,
-    after_standing,
-    paid_slots,
+    add_unassigned,
+    consume_slot,
     price_of_unused,
-    with_more,
+    split_price_by_slot,
 )
 from tests.support.examples import example_count
 
@@ -35,7 +35,7 @@ def plans(draw: Any) -> tuple[Schedule, list[float], int]:
 
 
 def _paid(plan: Schedule, costs: list[float], price: int) -> Unused:
-    found = paid_slots(price, plan, costs)
+    found = split_price_by_slot(price, plan, costs)
     if found is None:  # nothing tells its slots apart
         assert not sum(costs)
         return ((0, 1, price),)
@@ -48,7 +48,7 @@ def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
     plan: tuple[Schedule, list[float], int],
 ) -> None:
     schedule, costs, price = plan
-    found = paid_slots(price, schedule, costs)
+    found = split_price_by_slot(price, schedule, costs)
     if found is None:
         assert not sum(costs)
         return
@@ -69,7 +69,7 @@ def test_who_stands_as_planned_uses_what_those_slots_cost(
     left = paid
     for slot, places, _ in paid:
         if slot in stood:
-            left = after_standing(left, slot, places)
+            left = consume_slot(left, slot, places)
     assert left == tuple(one for one in paid if one[0] not in stood)
 
 
@@ -86,7 +86,7 @@ def test_places_are_used_one_by_one_in_their_order(
             used = next((one for one in order if one in slots), None)
             if used is not None:
                 slots.remove(used)
-        before, left = left, after_standing(left, slot, places)
+        before, left = left, consume_slot(left, slot, places)
         assert price_of_unused(left) <= price_of_unused(before)
         assert all(price >= 0 for _, _, price in left)
     assert [slot for slot, places, _ in left for _ in range(places)] == slots
@@ -99,5 +99,5 @@ def test_what_was_paid_later_is_used_before_what_is_to_come(
 ) -> None:
     paid = _paid(*plan)
     first, here, _ = paid[0]
-    left = after_standing(with_more(paid, places, price), first, here + places)
+    left = consume_slot(add_unassigned(paid, places, price), first, here + places)
     assert left == paid[1:]

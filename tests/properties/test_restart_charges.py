@@ -30,7 +30,7 @@ class Books(Observer):
 
     def slot_running(self, engine: Engine, slot: int) -> None:
         del slot
-        assert (engine.ledger.recount() == engine.ledger.used).all()
+        assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
         assert (engine.ledger.used <= engine.ledger.capacity).all()
         self.again |= {name for name, one in engine.open_jobs.items() if one.plans > 1}
 

@@ -38,7 +38,7 @@ from shadowprice.kernels.revision.coming import overfull
 from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling import planner
-from shadowprice.policies.rolling.book import LEAST_WORTH, NEVER, Book
+from shadowprice.policies.rolling.book import MIN_UTILITY_SHARE, NEVER, Book
 from shadowprice.policies.rolling.quotas import quotas_of
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
@@ -92,12 +92,12 @@ def test_the_last_useful_slot_is_the_last_that_is_worth_something(
     one = replace(job(on), utility=utility, arrival=arrival)
     book = Book(on, until, quotas_of(on, wanted=False))
     last = book._last_slot(one, book.final)
-    shortest = one.fastest_slots - 1
+    shortest = one.min_slots_colocated - 1
 
     def worth(slot: int) -> bool:
         ages = np.array([shortest, slot - arrival], np.float64)
         best, now = utility.values(ages).tolist()
-        return bool(best > 0 and now >= LEAST_WORTH * best)
+        return bool(best > 0 and now >= MIN_UTILITY_SHARE * best)
 
     end = NEVER if until is None else until - 1
     if last < arrival + shortest:

@@ -216,7 +216,7 @@ def test_an_event_that_is_taken_back_leaves_no_trace(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", EVENTFUL)
 def test_journals_give_the_same_state_without_the_policy(seed: int) -> None:
-    from shadowprice.engine.records import decision_of, decision_record
+    from shadowprice.engine.records import decision_from_record, decision_record
 
     on, _, events, _ = drawn(seed)
     engine, again = (
@@ -228,7 +228,9 @@ def test_journals_give_the_same_state_without_the_policy(seed: int) -> None:
         assert engine.last is not None
         consultations = tuple(
             tuple(
-                decision_of(json.loads(json.dumps(decision_record(one, on.names))), on.index)
+                decision_from_record(
+                    json.loads(json.dumps(decision_record(one, on.names))), on.index
+                )
                 for one in decisions
             )
             for decisions in engine.last.consultations
@@ -243,7 +245,7 @@ def drive(engine: Engine, slots: int, rng: np.random.Generator) -> None:
     for slot in range(engine.slot if running is None else running, engine.slot + slots):
         if engine.slot_running is None:
             engine.handle(SlotBegan(slot))
-        assert (engine.ledger.recount() == engine.ledger.used).all()
+        assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
         assert (engine.ledger.used <= engine.ledger.capacity).all()
         gained, finished = {}, {}
         for name, placement in engine.running.items():

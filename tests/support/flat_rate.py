@@ -24,13 +24,13 @@ from tests.support.policies import EarliestPlanner
 
 
 class FlatRateParameters(Parameters):
-    """Parameters of `FlatRate`."""
+    """Parameters of `FlatPricePolicy`."""
 
     price: float = 0.01
     """Utility per worker-slot."""
 
 
-class FlatRate(EarliestPlanner):
+class FlatPricePolicy(EarliestPlanner):
     """Plans the earliest slots with the most workers; refuses jobs below a flat price."""
 
     capabilities = Capabilities(plans_ahead=True, elastic=True, prices=True)
@@ -80,10 +80,10 @@ class FlatRate(EarliestPlanner):
         return {"price": self.price}
 
 
-def build(context: PolicyContext, parameters: FlatRateParameters) -> FlatRate:
+def build(context: PolicyContext, parameters: FlatRateParameters) -> FlatPricePolicy:
     """Build the policy as the registry does."""
     del context
-    return FlatRate(parameters.price)
+    return FlatPricePolicy(parameters.price)
 
 
 INFO = PolicyInfo(

@@ -131,7 +131,7 @@ def run_slot(engine: Engine, slot: int) -> None:
     """Start a slot, unless it runs, and end it with the declared progress of every job."""
     if engine.slot_running is None:
         engine.handle(SlotBegan(slot))
-    assert (engine.ledger.recount() == engine.ledger.used).all()
+    assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
     assert (engine.ledger.used <= engine.ledger.capacity).all()
     gained = {}
     for name, placement in engine.running.items():

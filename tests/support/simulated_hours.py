@@ -39,7 +39,7 @@ from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
 from shadowprice.service.truth.views import JobView
 from tests.support.ledger_checks import check_ledger
-from tests.support.simulated_world import ManualClock, World, WorldExecutor
+from tests.support.simulated_world import FakeExecutor, ManualClock, World
 
 SLOT = 60
 HOUR = 3600
@@ -200,7 +200,7 @@ class SimulatedHour:
         )
         if not self.threads:
             self.driver._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
-        self.executor = WorldExecutor(self.world)
+        self.executor = FakeExecutor(self.world)
         self.runner = Runner(self.driver, self.executor, b"key")
         self.opened(self)
         await self.runner.open()

@@ -154,7 +154,7 @@ class World:
                 self.faults.append(f"{amount} of {most} {resource} on {server} at {self.now}")
 
 
-class WorldExecutor:
+class FakeExecutor:
     """The executor of a world. A crash replaces the executor, but not the world."""
 
     capabilities = Capabilities()

@@ -8,7 +8,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 
 
-class StragglingExecution:
+class StragglerExecution:
     """Removes a random share of every slot's progress, `mean_loss` in [0, 1) on average.
 
     The loss of a job in a slot depends on no other job.

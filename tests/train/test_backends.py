@@ -143,7 +143,7 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
     with_gpus(monkeypatch)
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("beside", device))
-    wire = wires.by_nccl(dist.HashStore(), 1)
+    wire = wires.create_nccl_transport(dist.HashStore(), 1)
     assert made == [(1, 2)]  # a group of two, of which this is the second
     assert wire.device == wires.device_of("nccl") == torch.device("cuda", 0)
     assert wires.device_of("gloo") == torch.device("cpu")

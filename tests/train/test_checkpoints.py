@@ -66,7 +66,7 @@ def test_what_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
 
 def save_in_pieces(folder: Path, step: int, values: list[float]) -> None:
     digests = [
-        checkpoints.save_piece(step, number, {"part": torch.tensor([value])}, folder)
+        checkpoints.save_shard(step, number, {"part": torch.tensor([value])}, folder)
         for number, value in enumerate(values)
     ]
     checkpoints.save(step, {"servers": len(values)}, folder, digests=digests)
@@ -94,7 +94,7 @@ def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> No
     save_in_pieces(tmp_path, 2, [2.5, 3.5])
     # The next one is cut off after its pieces, and another goes on from step 2: the same number,
     # other content.
-    checkpoints.save_piece(3, 0, {"part": torch.tensor([9.0])}, tmp_path)
+    checkpoints.save_shard(3, 0, {"part": torch.tensor([9.0])}, tmp_path)
     found = checkpoints.load(tmp_path)
     assert found is not None
     assert found.step == 2

@@ -247,7 +247,7 @@ def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
         return {"x": np.array([number])}
 
     fetcher = Fetcher(fetch)
-    fetcher.want_ahead(1)
+    fetcher.prefetch_if_room(1)
     concurrent.futures.wait([fetcher._known[1]], timeout=10)
     assert fetcher.take(1)["x"] == 1
 
@@ -262,7 +262,7 @@ def test_who_keeps_one_chunk_fetches_each_once() -> None:
     fetcher = Fetcher(fetch, keep=1)
     for number in range(3):
         fetcher.want(number)
-        fetcher.want_ahead(number + 1)
+        fetcher.prefetch_if_room(number + 1)
         fetcher.take(number)
     assert asked == [0, 1, 2]
 

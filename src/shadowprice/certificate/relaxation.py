@@ -109,7 +109,7 @@ def windows_of(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> list
     end = end if until is None else min(end, until)
     spans = [max(0, end - job.arrival) for job in jobs]
     if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:
-        alone = (_TIMES * max(1, job.fastest_slots) for job in jobs)
+        alone = (_TIMES * max(1, job.min_slots_colocated) for job in jobs)
         spans = [
             min(span, max(cluster.horizon, slots)) for span, slots in zip(spans, alone, strict=True)
         ]

@@ -61,7 +61,7 @@ Few jobs would otherwise take minutes with nothing left to find; with hundreds, 
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedSchedule:
     """Schedule and utility of a job."""
 
     schedule: Schedule
@@ -109,13 +109,13 @@ class Rounding:
         with_ps = any(job.ps is not None for job in self._jobs)
         self._pools = [np.flatnonzero(members) for members in pools(cluster, halved=with_ps)]
         self._members: dict[int, _Member] = {}
-        self.placed: dict[int, Placed] = {}
+        self.placed: dict[int, PlacedSchedule] = {}
         self.utility = 0.0
         self.start = np.zeros(len(self._jobs), np.int64)
         self.end = np.full(len(self._jobs), -1, np.int64)
         self.earned = np.zeros(len(self._jobs))
 
-    def emptied(self, slots: int = 1) -> Rounding:
+    def without_schedules(self, slots: int = 1) -> Rounding:
         """Return a copy without schedules; the values of jobs are shared."""
         fresh = Rounding(self._cluster, self._relaxation, self._prices, slots)
         fresh._members = self._members
@@ -135,7 +135,7 @@ class Rounding:
             required += job.required - progress
         return False
 
-    def take_out(self, at: int) -> Placed:
+    def take_out(self, at: int) -> PlacedSchedule:
         """Remove the schedule of a job, and return it."""
         placed = self.placed.pop(at)
         self._shift(at, placed.schedule, -1)
@@ -143,7 +143,7 @@ class Rounding:
         self.end[at], self.earned[at] = -1, 0.0
         return placed
 
-    def put_back(self, at: int, placed: Placed) -> bool:
+    def put_back(self, at: int, placed: PlacedSchedule) -> bool:
         """Restore a schedule of a job; return whether there is capacity for it."""
         if not self._shift(at, placed.schedule, 1):
             return False
@@ -159,7 +159,7 @@ class Rounding:
         if not len(schedule) or schedule.start < first or schedule.completion >= first + slots:
             return False
         utility = earned(self._jobs, [(at, schedule)])
-        return utility > 0 and self.put_back(at, Placed(schedule, utility))
+        return utility > 0 and self.put_back(at, PlacedSchedule(schedule, utility))
 
     def _shift(self, at: int, schedule: Schedule, times: int) -> bool:
         member = self._member(at)
@@ -199,7 +199,7 @@ class Rounding:
             (np.maximum(worker, 0.0), np.maximum(ps, 0.0)),
         )
 
-    def _search(self, at: int, part: float, required: int) -> Placed | None:
+    def _search(self, at: int, part: float, required: int) -> PlacedSchedule | None:
         member = self._member(at)
         if not len(member.gains) or int(member.gains.max()) * member.slots < required:
             return None
@@ -225,7 +225,7 @@ class Rounding:
             entries[:, 0] + self._relaxation.start,
             *(np.ascontiguousarray(entries[:, column]) for column in (1, 2, 3)),
         )
-        return Placed(schedule, float(member.worth[result.completion]))
+        return PlacedSchedule(schedule, float(member.worth[result.completion]))
 
 
 def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
@@ -240,7 +240,7 @@ def _progress(job: Job, schedule: Schedule, *, first: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestSchedules:
     """Best schedules found."""
 
     utility: float
@@ -261,7 +261,7 @@ def best_schedules(
     report: Callable[[float], None],
     starts: Iterable[Mapping[int, Schedule]] = (),
     seed: int = 0,
-) -> Best:
+) -> BestSchedules:
     """Search for schedules of a whole job set until the gap is closed or the time is spent.
 
     ``prices`` and ``bound`` are those of the upper bound; the search ends at the relative distance
@@ -269,7 +269,7 @@ def best_schedules(
     time that has passed, 0 to 1, and ``report`` is called with the total utility of every better
     set. ``starts`` yields initial schedules by index of the job.
     """
-    best = Best(0.0, {})
+    best = BestSchedules(0.0, {})
     enough = bound - max(gap, _EXACT) * abs(bound)
     state = Rounding(cluster, relaxation, prices)
     if not relaxation.slots:
@@ -305,7 +305,7 @@ def _trials(
     for schedules in starts:
         # A run may be longer than every best schedule; its late completions count too.
         ends = (plan.completion + 1 for plan in schedules.values() if len(plan))
-        trial = empty.emptied(max(ends, default=relaxation.start + 1) - relaxation.start)
+        trial = empty.without_schedules(max(ends, default=relaxation.start + 1) - relaxation.start)
         for at, schedule in schedules.items():
             trial.begin(at, schedule)
         _fill(trial, np.argsort(-utility, kind="stable").tolist(), 0.0, stop)
@@ -316,7 +316,7 @@ def _trials(
         for order in orders:
             if stop():
                 return
-            trial = empty.emptied()
+            trial = empty.without_schedules()
             for step in (part, 0.0):  # remaining capacity goes to any job that can use it
                 _fill(trial, order, step, stop)
             yield trial
@@ -359,7 +359,7 @@ def _improve(
     spent: Callable[[], float],
     report: Callable[[float], None],
     rng: np.random.Generator,
-) -> Best:
+) -> BestSchedules:
     """Remove competing jobs and place them in another order, with a job that could earn more.
 
     A small loss may be accepted (simulated annealing). The temperature is a share of a job's mean
@@ -420,7 +420,7 @@ def _improve(
 
 def _most(job: Job) -> float:
     """Return the largest utility of a job."""
-    return max(0.0, float(job.utility.values(np.array([job.fastest_slots - 1]))[0]))
+    return max(0.0, float(job.utility.values(np.array([job.min_slots_colocated - 1]))[0]))
 
 
 def _draw(weight: Floats, rng: np.random.Generator) -> int:
@@ -429,8 +429,8 @@ def _draw(weight: Floats, rng: np.random.Generator) -> int:
     return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
 
 
-def _snapshot(state: Rounding) -> Best:
-    return Best(
+def _snapshot(state: Rounding) -> BestSchedules:
+    return BestSchedules(
         math.fsum(placed.utility for placed in state.placed.values()),
         {index: placed.schedule for index, placed in state.placed.items()},
     )

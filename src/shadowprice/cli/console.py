@@ -58,7 +58,7 @@ class SafeConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text with control characters escaped and all markup but bold disabled."""
-        text = speakable(escaped(text, lines=True), self.encoding)
+        text = to_encodable(escaped(text, lines=True), self.encoding)
         options["emoji"] = False
         if options.get("markup") is False or not _BOLD.search(text):
             return super().render_str(text, **{**options, "markup": False})
@@ -72,7 +72,7 @@ class SafeConsole(Console):
             if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
             else:
-                text = speakable(escaped(segment.text, lines=True), self.encoding)
+                text = to_encodable(escaped(segment.text, lines=True), self.encoding)
                 yield Segment(text, segment.style)
 
 
@@ -80,10 +80,10 @@ class SafeText(Text):
     """Table text that is escaped before rich measures its width."""
 
     def __init__(self, text: str = "", style: str = "", **options: Any) -> None:
-        super().__init__(speakable(escaped(text), sys.stdout.encoding), style, **options)
+        super().__init__(to_encodable(escaped(text), sys.stdout.encoding), style, **options)
 
 
-def speakable(text: str, encoding: str | None) -> str:
+def to_encodable(text: str, encoding: str | None) -> str:
     """Replace table symbols by ASCII if the encoding isn't Unicode."""
     if text.isascii() or (encoding or "").lower().startswith("utf"):
         return text

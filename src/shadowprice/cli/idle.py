@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
 
-Given = Mapping[str, Any]
+OptionValues = Mapping[str, Any]
 """Values of a call's parameters by their Python names."""
 
 
@@ -28,12 +28,12 @@ class Rule:
     """
 
     options: Sequence[str]
-    idle: Callable[[Given], bool]
+    idle: Callable[[OptionValues], bool]
     message: str
     mend: str
 
 
-def _without(name: str, flag: str) -> tuple[Callable[[Given], bool], str, str]:
+def _without(name: str, flag: str) -> tuple[Callable[[OptionValues], bool], str, str]:
     """Return condition, message and hint for an option that depends on another option."""
     return (lambda given: not given[name]), f"does nothing without {flag}", f"add {flag}"
 
@@ -144,13 +144,13 @@ def tell_idle(command: Any, words: str) -> None:
     invoke = command.invoke
 
     def checked(context: Any) -> Any:
-        refuse_idle(context, rules)
+        reject_unused_options(context, rules)
         return invoke(context)
 
     command.invoke = checked
 
 
-def refuse_idle(context: Any, rules: Sequence[Rule]) -> None:
+def reject_unused_options(context: Any, rules: Sequence[Rule]) -> None:
     """Raise `InputError` for the first option of a call that has no effect."""
     flags = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
     for rule in rules:

@@ -98,12 +98,12 @@ def _load(name: str, part: Part) -> Any:
         app.command(name)(target)
     command = typer.main.get_command(app)
     command.name = name
-    bound_numbers(command)
+    limit_numeric_options(command)
     tell_idle(command, name)
     return command
 
 
-def bound_numbers(command: Any) -> None:
+def limit_numeric_options(command: Any) -> None:
     """Apply the general limits to every number without a range; they also exclude NaN."""
     for parameter in command.params:
         descriptor = getattr(parameter, "type_descriptor", None)
@@ -113,4 +113,4 @@ def bound_numbers(command: Any) -> None:
             info.max = limit if info.max is None else info.max
             info.min = -limit if info.min is None else info.min
     for part in getattr(command, "commands", {}).values():
-        bound_numbers(part)
+        limit_numeric_options(part)

@@ -75,7 +75,7 @@ LoadOption = Annotated[
     typer.Option(
         "--load",
         min=LEAST_LOAD,
-        max=bounds.LOAD.most,
+        max=bounds.OFFERED_LOAD.most,
         help="GPU-time asked for over GPU-time there is, of that cluster (core-time, where no job "
         "uses GPUs).",
         rich_help_panel=WHAT,

@@ -23,13 +23,13 @@ from typing import Any, Final, NoReturn
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import closest, escaped, shown
 
-OF_JOBS: Final = ("explain", "status", "logs")
+JOB_COMMANDS: Final = ("explain", "status", "logs")
 """Commands whose first argument is a TrainingJob."""
 
 OTHERS: Final = ("quote", "prices", "queue", "nodes", "events", "top", "tokens", "budget")
 """Commands that are passed on; `quote` takes manifests instead of job files."""
 
-COMMANDS: Final = (*OF_JOBS, *OTHERS, "crd")
+COMMANDS: Final = (*JOB_COMMANDS, *OTHERS, "crd")
 
 HELP: Final = f"""\
 kubectl shadowprice [-n NAMESPACE] [OPTIONS] COMMAND ...
@@ -301,7 +301,7 @@ def _handed_on(asked: Asked, kubectl: Kubectl, run: Any) -> int:
     command, *rest = asked.words
     with tempfile.TemporaryDirectory() as folder:
         if not {"-h", "--help"} & set(rest):
-            if command in OF_JOBS and rest and not rest[0].startswith("-"):
+            if command in JOB_COMMANDS and rest and not rest[0].startswith("-"):
                 rest[0] = kubectl.job(rest[0])
             elif command == "quote":
                 files, options = split(rest)

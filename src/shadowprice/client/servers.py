@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from shadowprice.core.errors import Fault, InputError
 
 SERVER, TOKEN = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
-DEFAULT: Final = "http://127.0.0.1:8642"
+DEFAULT_URL: Final = "http://127.0.0.1:8642"
 """Default URL of a service."""
 
 _LARGEST: Final = 1 << 20
@@ -178,7 +178,7 @@ def find(named: str | None = None, environment: Mapping[str, str] = os.environ) 
     stored = Servers.load()
     if named is None and env_server is None:
         if stored.chosen is None:
-            return Address(DEFAULT, token)
+            return Address(DEFAULT_URL, token)
         address = stored.known[stored.chosen]
         return Address(address.url, token or address.token)
     target, place = (named, "--server") if named is not None else (str(env_server), SERVER)

@@ -65,7 +65,7 @@ class Convexity:
             if np.any(beyond < inside - 1e-9 * abs(inside)):
                 self._refuse(problem, group)
 
-    def certify_whole(
+    def certify_integer(
         self,
         problem: CloningProblem,
         relaxed: bool,

@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 SLACK = 1.0 + 1e-12
 """Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
 
-MOST_MACHINES = 10_000_000
+MAX_MACHINES = 10_000_000
 """Largest number of machines that the search for the smallest one tries."""
 
 
@@ -90,7 +90,7 @@ def check_feasible(problem: CloningProblem, constraint: Constraint) -> None:
         return
     smallest = -math.expm1(-total) if constraint is Constraint.EXACT or total < 1 else 1.0
     advice = [_deadline_advice(problem, constraint)]
-    reached, used = fewest_machines(problem, constraint, MOST_MACHINES)
+    reached, used = fewest_machines(problem, constraint, MAX_MACHINES)
     if reached <= problem.budget * SLACK:
         advice.append(f"machines: {used} (the fewest)")
     rounded = math.ceil(smallest * 1e6) / 1e6

@@ -29,11 +29,11 @@ Integers = NDArray[np.int64]
 
 FIRST_GROUPS = 8
 """Groups whose copies the first, narrowest search may change."""
-FEW_STATES = 200
+SMALL_STATE_COUNT = 200
 """States below which a search is cheap, so that the gap may widen in large steps."""
-MOST_MOVES = 64
+MAX_MOVES = 64
 """Numbers of copies of a task that are tried first; more follow if within the gap."""
-MOST_OPTIONS = 200_000
+MAX_OPTIONS = 200_000
 MOST_WAYS = 16_384
 """Maximum of listed combinations of a group's tasks; above it, each task is a step."""
 
@@ -152,7 +152,7 @@ class _Core:
             )  # fmt: skip
             if count <= size:
                 break
-            if size >= MOST_OPTIONS:
+            if size >= MAX_OPTIONS:
                 self.whole = False
                 count = size
                 break
@@ -163,7 +163,7 @@ class _Core:
 
     def _any(self, group: int, gap: float, count: int) -> _Options | None:
         """Return every combination of a group's tasks, None if there are too many."""
-        size = MOST_MOVES
+        size = MAX_MOVES
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
@@ -326,7 +326,7 @@ def whole_optimum(
         if not core.whole:
             break
         proved_above = gap
-        gap *= 3.0 if core.widest < FEW_STATES else 1.4
+        gap *= 3.0 if core.widest < SMALL_STATE_COUNT else 1.4
     return _fallback(arrays, relaxed, budget, machines, bound + proved_above, core.widest)
 
 

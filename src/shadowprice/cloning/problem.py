@@ -19,10 +19,10 @@ from shadowprice.laws.distributions import Distribution
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-LARGEST_DECAY = 700.0
+MAX_DECAY = 700.0
 """Decay above which a miss is impossible in double precision: e^-700."""
 
-LEAST_DECAY = 2.0**-52
+MIN_DECAY = 2.0**-52
 """Decay below which a task can't finish in time: its miss probability rounds to 1."""
 
 TIE_SLOPE = 1e-9
@@ -144,7 +144,7 @@ class CloningProblem:
         for form, positions in by_form.items():
             laws = [self.groups[position].duration for position in positions]
             decays[positions] = form.log_survivals(laws, deadline)
-        return np.where(decays > -LEAST_DECAY, 0.0, np.minimum(-decays, LARGEST_DECAY))
+        return np.where(decays > -MIN_DECAY, 0.0, np.minimum(-decays, MAX_DECAY))
 
     @cached_property
     def _merged(self) -> tuple[Columns, Integers]:

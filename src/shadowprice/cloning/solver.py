@@ -128,7 +128,7 @@ def solve(
             prices=prices,
             ratios=ratios,
         )
-        whole = convexity.certify_whole(problem, relaxed, prices, ratios, whole)
+        whole = convexity.certify_integer(problem, relaxed, prices, ratios, whole)
     else:
         if method is Method.CLOSED_FORM:
             ratios, passes = _theorem_1(arrays, problem.budget), 1

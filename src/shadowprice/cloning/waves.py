@@ -192,7 +192,7 @@ def tabulated(laws: Sequence[Distribution]) -> Laws:
     return Laws(
         *log_survival_tables(laws),
         np.array([law.mean for law in laws]),
-        np.array([paying_age(law) for law in laws]),
+        np.array([break_even_age(law) for law in laws]),
     )
 
 
@@ -210,7 +210,7 @@ def log_survival_tables(laws: Sequence[Distribution]) -> tuple[Floats, Floats, F
     return tables, begins, steps
 
 
-def paying_age(law: Distribution) -> float:
+def break_even_age(law: Distribution) -> float:
     """Return the age in seconds at which a second copy reduces a task's machine time most.
 
     A copy started at age e gives the expected machine time integral_0^e S(t) dt + 2 integral S(e +

@@ -105,14 +105,16 @@ RESOURCES = _bound("resources", 64, "resources")
 TENANTS = _bound("tenants", 10_000, "tenants")
 POINTS = _bound("points", 100_000_000, "points of a budget")
 PERIOD = _bound("period", 3_660 * 86_400, "seconds of a budget's period (ten years)")
-CELLS = _bound("cells", 1 << 27, "cells of a plan (servers x resources x slots of the horizon)")
+PLAN_CELLS = _bound(
+    "cells", 1 << 27, "cells of a plan (servers x resources x slots of the horizon)"
+)
 
 # Jobs
 JOBS = _bound("jobs", 1_000_000, "jobs of a job file, a trace or a preset")
 CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
 WIDTHS = _bound("widths", 10_000, "numbers of workers that a job may run with")
 CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")
-LENGTH = _bound("length", 5_000_000, "slots that a job runs at its widest")
+JOB_SLOTS = _bound("length", 5_000_000, "slots that a job runs at its widest")
 PROGRESS = _bound(
     "progress", 2**60, "units of progress (worker-slots, or millionths of a mini-batch)"
 )
@@ -137,7 +139,7 @@ MEASURED = _bound("measured", 1_000_000, "measured durations of a law")
 
 # Results
 RUN_FILE = _bound("run_file", 256 << 20, "bytes of run.json")
-ADVISED = _bound("advised", 1_000, "refused jobs that a run keeps advice on")
+ADVICE_JOBS = _bound("advised", 1_000, "refused jobs that a run keeps advice on")
 ROWS = _bound("rows", 20_000_000, "rows of what ran (a row a slot, job and server)")
 
 # Options
@@ -152,6 +154,6 @@ WAVE_TASKS = _bound(
 )
 MACHINES = _bound("machines", 1_000_000, "machines of a cloning file")
 COPIES = _bound("copies", 1_000, "copies of a task")
-LOAD = _bound("load", 1_000, "times the work that fits")
+OFFERED_LOAD = _bound("load", 1_000, "times the work that fits")
 POLICIES = _bound("policies", 50, "policies compared")
 SETTINGS = _bound("settings", 1_000, "parameters set (by options, a file, or a variant)")

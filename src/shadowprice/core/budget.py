@@ -17,7 +17,7 @@ MONDAY: Final = 4 * 86_400
 """First Monday of 1970, midnight UTC: days start at midnight and weeks on Mondays."""
 
 
-PILE: Final = 1_000_000_000 * POINT
+MAX_BALANCE: Final = 1_000_000_000 * POINT
 """Maximum carry-over if ``carry`` is None: 10⁹ points."""
 
 
@@ -35,7 +35,7 @@ class Budget:
         Start of one period, in seconds since 1970; periods follow and precede it.
     carry : int or None
         Maximum of unused points that are carried over to the next period, in millionths; None
-        carries over everything up to `PILE`.
+        carries over everything up to `MAX_BALANCE`.
     """
 
     points: int
@@ -52,13 +52,13 @@ class Budget:
         return self.since + index * self.period
 
     @property
-    def most_kept(self) -> int:
+    def carry_limit(self) -> int:
         """Maximum carry-over to the next period, in millionths of a point."""
-        return PILE if self.carry is None else self.carry
+        return MAX_BALANCE if self.carry is None else self.carry
 
     def kept(self, points: int) -> int:
         """Return the part of the unused points that is carried over to the next period."""
-        return min(points, self.most_kept)
+        return min(points, self.carry_limit)
 
     def record(self) -> dict[str, int | None]:
         """Return the budget as plain values."""

@@ -108,7 +108,7 @@ class Cluster:
             If the number of cells exceeds the limit.
         """
         cells = horizon * self.capacity.size
-        bounds.CELLS.check(cells, "the cluster", "lower its horizon, or plan it in parts")
+        bounds.PLAN_CELLS.check(cells, "the cluster", "lower its horizon, or plan it in parts")
 
     @property
     def servers(self) -> int:

@@ -142,7 +142,7 @@ class Job:
     def _choice(self) -> Mapping[int, int]:
         return {count: index for index, count in enumerate(self.worker_counts.tolist())}
 
-    def choice_of(self, workers: int) -> int | None:
+    def worker_count_index(self, workers: int) -> int | None:
         """Return the index of a worker count in ``worker_counts``, None if it isn't allowed."""
         return self._choice.get(workers)
 
@@ -152,7 +152,7 @@ class Job:
         return _after_restart(self.gains, self.restart)
 
     @cached_property
-    def moved_internal_gains(self) -> NDArray[np.int64]:
+    def restart_internal_gains(self) -> NDArray[np.int64]:
         """Progress units of a slot that begins with a restart, at the internal rate."""
         return _after_restart(self.internal_gains, self.restart)
 
@@ -174,7 +174,7 @@ class Job:
         if workers == 0:
             return 0
         if moved and self.restart:
-            gains = self.moved_internal_gains if colocated else self.moved_gains
+            gains = self.restart_internal_gains if colocated else self.moved_gains
         else:
             gains = self.internal_gains if colocated else self.gains
         choice = self._choice.get(workers)
@@ -194,7 +194,7 @@ class Job:
         return -(-self.required // int(self.gains.max()))
 
     @cached_property
-    def fastest_slots(self) -> int:
+    def min_slots_colocated(self) -> int:
         """Minimum number of slots to complete the job, at the better of its two rates."""
         if self.bag is not None:
             return self.bag.shortest_slots
@@ -387,7 +387,7 @@ def build_job(
     _countable(required)
     if fastest:  # planning refuses a job that makes no progress within a slot
         hint = "lower epochs, chunks or minibatches, or lengthen the slot"
-        bounds.LENGTH.check(-(-required // fastest), "", hint)
+        bounds.JOB_SLOTS.check(-(-required // fastest), "", hint)
     return Job(
         name=name,
         arrival=arrival,

@@ -32,7 +32,7 @@ Mark = tuple[int, int, NDArray[np.int64] | None]
 
 
 @dataclass(slots=True)
-class Holding:
+class JobReservation:
     """The reservations of one job: a plan of future slots, and a placement for all slots."""
 
     worker: Amounts
@@ -87,7 +87,7 @@ class LedgerView:
         """Number of changes of the servers' capacity."""
         return self._ledger.capacity_version
 
-    def holding(self, job: str) -> Holding | None:
+    def holding(self, job: str) -> JobReservation | None:
         """Return a job's reservations, None if it has none."""
         return self._ledger.holdings.get(job)
 
@@ -110,7 +110,7 @@ class Ledger:
     horizon: int
     start: int = 0
     capacity: Amounts = field(init=False)
-    holdings: dict[str, Holding] = field(init=False, default_factory=dict)
+    holdings: dict[str, JobReservation] = field(init=False, default_factory=dict)
     capacity_version: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Ledger:
         Returns
         -------
         Mark
-            The argument for `retreat`, the inverse.
+            The argument for `undo_advance`, the inverse.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class Ledger:
         self.start = slot
         return start, offset, rows
 
-    def retreat(self, mark: Mark) -> None:
+    def undo_advance(self, mark: Mark) -> None:
         """Undo `advance`; all later changes must have been undone before."""
         self.start, offset, rows = mark
         if rows is None:
@@ -260,7 +260,7 @@ class Ledger:
             self._take_away(*self._taken(holding))
         return released
 
-    def put_back(self, job: str, holding: Holding, rest: Schedule) -> None:
+    def put_back(self, job: str, holding: JobReservation, rest: Schedule) -> None:
         """Undo `release`; ``rest`` is its result."""
         self.holdings[job] = holding
         if len(rest):
@@ -270,7 +270,7 @@ class Ledger:
         if holding.standing is not None:
             self._add(*self._taken(holding))
 
-    def unreserve(self, job: str) -> None:
+    def undo_reserve(self, job: str) -> None:
         """Undo `reserve`."""
         holding = self.holdings[job]
         plan, holding.plan = holding.plan, EMPTY
@@ -278,7 +278,7 @@ class Ledger:
         self._touch(plan.active_slots)
         self._forget_if_empty(job)
 
-    def unstand(self, job: str, before: Placement | None) -> None:
+    def undo_place(self, job: str, before: Placement | None) -> None:
         """Undo `stand`; ``before`` is the job's previous placement."""
         holding = self.holdings[job]
         assert holding.standing is not None
@@ -324,7 +324,7 @@ class Ledger:
         self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None
     ) -> bool:
         """Return whether `stand` would succeed."""
-        holding = Holding(worker, self._nothing if ps is None else ps)
+        holding = JobReservation(worker, self._nothing if ps is None else ps)
         servers, added = self._standing_amounts(placement, holding)
         amounts = self.used[:, servers] + added
         reserved = self.holdings.get(job)
@@ -341,7 +341,7 @@ class Ledger:
         The reservations stay. The caller must release them before anything else is reserved.
         """
         self.capacity[server] = 0
-        self.capacity_changed()
+        self.bump_capacity_version()
         return self.holders(server)
 
     def holders(self, server: int) -> tuple[str, ...]:
@@ -351,7 +351,7 @@ class Ledger:
     def restore(self, server: int) -> None:
         """Restore a lost server's full capacity."""
         self.capacity[server] = self.cluster.capacity[server]
-        self.capacity_changed()
+        self.bump_capacity_version()
 
     def overbooked(self, server: int) -> bool:
         """Return whether reservations on a server exceed its capacity, which may have shrunk."""
@@ -377,7 +377,7 @@ class Ledger:
         ledger.capacity_version = self.capacity_version + 1
         ledger.capacity[list(out)] = 0
         ledger.holdings = {
-            job: Holding(
+            job: JobReservation(
                 holding.worker,
                 holding.ps,
                 holding.plan.from_slot(self.start).renumbered(rows),
@@ -397,12 +397,12 @@ class Ledger:
         ledger._buffer, ledger._versions = self._buffer.copy(), self._versions.copy()
         ledger._standing, ledger.capacity = self._standing.copy(), self.capacity.copy()
         ledger.holdings = {
-            job: Holding(holding.worker, holding.ps, holding.plan, holding.standing)
+            job: JobReservation(holding.worker, holding.ps, holding.plan, holding.standing)
             for job, holding in self.holdings.items()
         }
         return ledger
 
-    def recount(self) -> Amounts:
+    def recompute_usage(self) -> Amounts:
         """Return the reserved amounts, recomputed from all reservations; for checks."""
         total = np.zeros_like(self.used)
         for holding in self.holdings.values():
@@ -433,10 +433,12 @@ class Ledger:
         entries = np.flatnonzero(plan.servers == server)
         return bool(len(entries) and plan.slots[entries[-1]] >= self.start)
 
-    def _holding(self, job: str, worker: Amounts, ps: Amounts | None) -> Holding:
+    def _holding(self, job: str, worker: Amounts, ps: Amounts | None) -> JobReservation:
         holding = self.holdings.get(job)
         if holding is None:
-            self.holdings[job] = holding = Holding(worker, self._nothing if ps is None else ps)
+            self.holdings[job] = holding = JobReservation(
+                worker, self._nothing if ps is None else ps
+            )
         return holding
 
     def _forget_if_empty(self, job: str) -> None:
@@ -464,14 +466,14 @@ class Ledger:
             self.used[:, servers] -= change
         self._changes += 1
 
-    def _taken(self, holding: Holding) -> tuple[int | list[int], Amounts]:
+    def _taken(self, holding: JobReservation) -> tuple[int | list[int], Amounts]:
         """Return the amounts of a job's placement, cached."""
         if holding.taken is None:
             assert holding.standing is not None
             holding.taken = self._standing_amounts(holding.standing, holding)
         return holding.taken
 
-    def renumber(self, life: int) -> None:
+    def advance_versions_past(self, life: int) -> None:
         """Advance the versions past those of all ledgers of earlier processes.
 
         Restored policy state may contain versions of an earlier ledger. A new change with an equal
@@ -485,18 +487,18 @@ class Ledger:
         self._changes = max(self._changes, life << _LIFE_BITS)
         self.capacity_version = max(self.capacity_version, life << _LIFE_BITS)
 
-    def capacity_changed(self) -> None:
+    def bump_capacity_version(self) -> None:
         """Increment the versions after a change of `capacity`."""
         self.capacity_version += 1
         self._changes += 1
 
     @staticmethod
-    def _amounts(plan: Schedule, holding: Holding) -> Amounts:
+    def _amounts(plan: Schedule, holding: JobReservation) -> Amounts:
         return plan.workers[:, None] * holding.worker + plan.ps[:, None] * holding.ps
 
     @staticmethod
     def _standing_amounts(
-        placement: Placement, holding: Holding
+        placement: Placement, holding: JobReservation
     ) -> tuple[int | list[int], Amounts]:
         """Return the index of a placement's servers, and the amounts on them.
 

@@ -36,7 +36,7 @@ class Owner:
     uid: str
 
     @classmethod
-    def of_labels(cls, labels: Mapping[str, str]) -> Owner | None:
+    def from_labels(cls, labels: Mapping[str, str]) -> Owner | None:
         """Return the owner in a job's labels, None if there is none."""
         if not all(label in labels for label in (_NAMESPACE, _NAME, _UID)):
             return None

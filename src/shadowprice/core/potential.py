@@ -24,7 +24,7 @@ def potential(
     if charged and job.restart:
         moved = plan.moved(before, ran=ran)
         moved_gains = np.where(
-            colocated, job.moved_internal_gains[choices], job.moved_gains[choices]
+            colocated, job.restart_internal_gains[choices], job.moved_gains[choices]
         )
         gains = np.where(moved, moved_gains, gains)
     return int(gains.sum())

@@ -20,7 +20,7 @@ from shadowprice.engine.digest import StateDigest, of_state
 from shadowprice.engine.state import JobRecord
 from shadowprice.engine.undo import Undo
 
-DEPARTED: Final = 10_000
+RETAINED_CLOSED_NAMES: Final = 10_000
 """Maximum number of names of collected jobs that are remembered."""
 
 
@@ -160,7 +160,7 @@ class Books:
             }
         )
 
-    def freshen_digest(self, most: int) -> int:
+    def update_digest(self, most: int) -> int:
         """Update the digest for at most ``most`` changed jobs; return how many remain.
 
         Call it between two events. It spreads the cost of the next `state_digest`.
@@ -172,8 +172,8 @@ class Books:
     def collect(self, awaited: Collection[str] = ()) -> list[JobRecord]:
         """Remove and return the jobs that were closed since the previous call.
 
-        Their names can then be used again. The digest still covers these jobs. The last `DEPARTED`
-        names are remembered, so that late reports about them aren't errors.
+        Their names can then be used again. The digest still covers these jobs. The last
+        `RETAINED_CLOSED_NAMES` names are remembered, so that late reports about them aren't errors.
 
         Jobs in ``awaited`` are kept, because reports about them are still expected.
         """
@@ -186,8 +186,8 @@ class Books:
         departed.update(dict.fromkeys(names))
         collected = [self.jobs.pop(name) for name in names]
         self._closed[:] = [name for name in self._closed if name in awaited]
-        if len(departed) > DEPARTED:
-            for name in list(islice(departed, len(departed) - DEPARTED)):
+        if len(departed) > RETAINED_CLOSED_NAMES:
+            for name in list(islice(departed, len(departed) - RETAINED_CLOSED_NAMES)):
                 del departed[name]
         return collected
 
@@ -210,7 +210,7 @@ class Books:
     def departed_digest(self) -> int:
         """Return the share of collected jobs in the digest."""
         self._digest.refresh(self.jobs, self.cluster.names)
-        return self._digest.of_departed()
+        return self._digest.removed_jobs_sum()
 
     def take_records(
         self,
@@ -259,7 +259,7 @@ class Books:
         self._departed.update(dict.fromkeys(marks["departed"]))
         self._digest.restore(departed, self.jobs)
 
-    def take_books(self, other: Books) -> None:
+    def copy_from(self, other: Books) -> None:
         """Copy another engine's state; both can then change independently."""
         for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
             setattr(self, name, getattr(other, name))
@@ -286,7 +286,7 @@ class Books:
             self._undo.push(record.put_back, record.values())
         return record
 
-    def _begin_event(self) -> None:
+    def _begin_savepoint(self) -> None:
         """Save the counters for rollback."""
         counters = (self.arrivals, self.commands, self.commitments, self.sequence)
         self._undo.push(self._reset, *counters)
@@ -295,7 +295,7 @@ class Books:
         self.arrivals, self.commands = arrivals, commands
         self.commitments, self.sequence = commitments, sequence
 
-    def _end_event(self) -> None:
+    def _release_savepoint(self) -> None:
         """Commit the event's changes, or pass its undo log to the enclosing unit of work."""
         if self._held is None:
             self._undo.clear()
@@ -307,7 +307,7 @@ class Books:
     def _take_back(self, undo: Undo, touched: set[JobRecord]) -> None:
         """Roll back an event."""
         self._digest.changed.update(record.job.name for record in touched)
-        undo.roll_back()
+        undo.rollback()
         self._digest.changed.update(record.job.name for record in touched)
         touched.clear()
 
@@ -317,7 +317,7 @@ class Books:
         return self.commands
 
     def _advance(self, slot: int) -> None:
-        self._undo.push(self.ledger.retreat, self.ledger.advance(slot))
+        self._undo.push(self.ledger.undo_advance, self.ledger.advance(slot))
 
     def _enter(self, record: JobRecord) -> None:
         name = record.job.name
@@ -436,7 +436,7 @@ class Books:
         if self.acknowledges:
             self._undo.put(self.unacknowledged, order.id, order)
 
-    def _let_wait(self, commands: list[Command]) -> None:
+    def _add_dependencies(self, commands: list[Command]) -> None:
         """Make the starts of a slot wait for unacknowledged commands that free their servers.
 
         Runs after all commands of the slot were created: a start may use what a later command

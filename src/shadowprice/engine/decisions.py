@@ -93,7 +93,7 @@ class Decider(Books):
 
     # ------------------------------------------------------------ consulting the policy
 
-    def _consult(self, event: PolicyEvent) -> list[Command]:
+    def _query_policy(self, event: PolicyEvent) -> list[Command]:
         """Apply the policy's decisions on an event, or the recorded ones during replay."""
         commands: list[Command] = []
         applied: list[Decision] = []
@@ -111,25 +111,25 @@ class Decider(Books):
         self._consultations.append(tuple(applied))
         return commands
 
-    def policy_memory(self) -> bytes:
+    def dump_policy_state(self) -> bytes:
         """Return the pickled policy state, to be stored with the event that led to it.
 
         Raises PolicyError if the policy holds objects that can't be pickled.
         """
-        self._bring_policy_back()
+        self._resync_policy_if_stale()
         if self._memory is None:
             self._memory = remember(self.policy, self._view)
         if not self.keeps_memory:
             self._kept = Kept.of(self._memory, self._view)
         return self._memory
 
-    def recall_policy(self, memory: bytes) -> None:
+    def load_policy_state(self, memory: bytes) -> None:
         """Restore the policy state that belongs to this engine state, after events were replayed.
 
         Raises ShadowpriceError if the policy state is damaged, of another version, or names jobs
         that aren't open.
         """
-        self.ledger.renumber(self.sequence)
+        self.ledger.advance_versions_past(self.sequence)
         recall(self.policy, memory, self._view)
         self._memory, self._absent = None, False
         if not self.keeps_memory:
@@ -141,10 +141,10 @@ class Decider(Books):
             self._resume_policy()
         except BaseException:
             # The policy's own state is undefined now: it resyncs before its next use.
-            self._undo.roll_back()
+            self._undo.rollback()
             self._asked, self._absent = False, True
             raise
-        self._settle_memory()
+        self._discard_saved_policy_state()
         self._undo.clear()
 
     def resync_policy(self) -> None:
@@ -160,12 +160,12 @@ class Decider(Books):
         self._undo.assign(self, "_absent", False)
         unwrapped(self.policy).resume(self._view)
 
-    def _bring_policy_back(self) -> None:
+    def _resync_policy_if_stale(self) -> None:
         """Resync a policy that missed events; call it between two events."""
         if self._absent:
             self.begin_policy_anew()
 
-    def _keep_memory(self) -> None:
+    def _save_policy_state(self) -> None:
         """Save the policy state before an event, unless it is already saved.
 
         Saved before the event and not before the consultation, because the event's new jobs aren't
@@ -174,7 +174,7 @@ class Decider(Books):
         if self.keeps_memory and self._memory is None:
             self._memory = remember(self.policy, self._view)
 
-    def _settle_memory(self) -> None:
+    def _discard_saved_policy_state(self) -> None:
         """Discard the saved policy state after an event took effect.
 
         An enclosing unit of work keeps it for its rollback.
@@ -184,7 +184,7 @@ class Decider(Books):
                 self._held.push(self._recall, self._memory)
             self._memory, self._asked = None, False
 
-    def _give_memory_back(self) -> None:
+    def _rollback_policy_state(self) -> None:
         """Restore the policy state from before the event, or mark the policy for a resync."""
         consulted, self._asked = self._asked, False
         if consulted:
@@ -263,11 +263,11 @@ class Decider(Books):
             )
         else:
             check_bag(record, plan, decision.copies, self.cluster, self.end)
-        self._check_there(record, plan.servers.tolist())
+        self._check_servers_available(record, plan.servers.tolist())
         job, undo = self._touch(record).job, self._undo
         self._let_go(job.name)
         self.ledger.reserve(job.name, plan, job.worker, job.ps)
-        undo.push(self.ledger.unreserve, job.name)
+        undo.push(self.ledger.undo_reserve, job.name)
         self.commitments += 1
         record.committed = self.commitments
         record.plans = record.plans + 1
@@ -281,7 +281,7 @@ class Decider(Books):
         record.plan = plan
         record.status = Status.ADMITTED
 
-    def _check_there(self, record: JobRecord, servers: Iterable[int]) -> None:
+    def _check_servers_available(self, record: JobRecord, servers: Iterable[int]) -> None:
         """Check that no lost or drained server is used.
 
         The ledger alone can't refuse these: a process may need no counted resource.
@@ -306,10 +306,10 @@ class Decider(Books):
             check_copies(record, decision, self.cluster, self.slot)
         else:
             check_placement(record, decision.placement, self.cluster, local_free=self._local_free)
-        self._check_there(record, decision.placement.servers)
+        self._check_servers_available(record, decision.placement.servers)
         previous = record.placement
         self.ledger.stand(job.name, decision.placement, job.worker, job.ps)
-        self._undo.push(self.ledger.unstand, job.name, previous)
+        self._undo.push(self.ledger.undo_place, job.name, previous)
         self._touch(record).placement = decision.placement
         if decision.copies:
             record.plans = record.plans + 1

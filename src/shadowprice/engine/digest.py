@@ -73,7 +73,7 @@ class StateDigest:
         copy._sum, copy._hashes, copy.changed = self._sum, dict(self._hashes), set(self.changed)
         return copy
 
-    def of_departed(self) -> int:
+    def removed_jobs_sum(self) -> int:
         """Return the share of collected jobs in the sum."""
         return (self._sum - sum(self._hashes.values())) % _MODULUS
 

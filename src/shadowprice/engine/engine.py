@@ -77,7 +77,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedEvent:
     """An event that was decided, but that hasn't taken effect yet.
 
     Parameters
@@ -106,7 +106,7 @@ class Engine(JobEvents):
     keeps_memory : bool
         Whether to save the policy state before each event, so that a failed event leaves no trace
         in the policy. The cost grows with the number of open jobs. If not, the policy resyncs after
-        a failed event, starting from the state that `policy_memory` returned last.
+        a failed event, starting from the state that `dump_policy_state` returned last.
     acknowledges : bool
         Whether the driver acknowledges commands. If so, unacknowledged commands are kept, so that
         they can be sent again.
@@ -155,7 +155,7 @@ class Engine(JobEvents):
         return self._take(event, None).commands
 
     @contextmanager
-    def staged(self, event: DriverEvent) -> Iterator[Staged]:
+    def staged(self, event: DriverEvent) -> Iterator[StagedEvent]:
         """Decide on an event; commit it when the block ends, and roll it back if the block raises.
 
         A driver writes the entry to the journal within the block, so that no effect precedes its
@@ -179,12 +179,12 @@ class Engine(JobEvents):
         try:
             yield
         except BaseException:
-            held.roll_back()
+            held.rollback()
             raise
         finally:
             self._held = outer
         if outer is not None and held:
-            outer.push(held.roll_back)
+            outer.push(held.rollback)
 
     def apply(self, entry: Entry) -> list[Command]:
         """Apply an event with its recorded decisions, without consulting the policy.
@@ -226,25 +226,25 @@ class Engine(JobEvents):
         refusal = self._refused_at_once(job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), slot)
-        self._bring_policy_back()
+        self._resync_policy_if_stale()
         self.ledger.advance(slot)  # past the running slot, if any
         return policy.quote(self._view, job, explained=explained)
 
     # ------------------------------------------------------------ handling events
 
-    def _take(self, event: DriverEvent, script: Sequence[Consultation] | None) -> Staged:
+    def _take(self, event: DriverEvent, script: Sequence[Consultation] | None) -> StagedEvent:
         staged = self._decide(event, script)
         self._settle(staged.entry)
         return staged
 
-    def _decide(self, event: DriverEvent, script: Sequence[Consultation] | None) -> Staged:
+    def _decide(self, event: DriverEvent, script: Sequence[Consultation] | None) -> StagedEvent:
         if self._undo:
             raise EventError("an event is being decided; settle it first")
         check_event(self, event)
         if script is None:
-            self._bring_policy_back()
-            self._keep_memory()
-        self._begin_event()
+            self._resync_policy_if_stale()
+            self._save_policy_state()
+        self._begin_savepoint()
         self._script = None if script is None else iter(script)
         self._consultations = []
         try:
@@ -255,20 +255,20 @@ class Engine(JobEvents):
         finally:
             self._script = None
         self.sequence += 1
-        return Staged(Entry(self.sequence, event, tuple(self._consultations)), commands)
+        return StagedEvent(Entry(self.sequence, event, tuple(self._consultations)), commands)
 
     def _settle(self, entry: Entry) -> None:
         if self._held is not None:
             self._held.assign(self, "last", entry)
         else:
             self.last = entry
-        # Before `_end_event`: rollback is in reverse, and the policy needs the restored state.
-        self._settle_memory()
-        self._end_event()
+        # Before `_release_savepoint`: a rollback is in reverse, and the policy needs the state.
+        self._discard_saved_policy_state()
+        self._release_savepoint()
 
     def _roll_back(self) -> None:
         self._take_back(self._undo, self._touched)
-        self._give_memory_back()
+        self._rollback_policy_state()
 
     def _handle(self, event: DriverEvent) -> list[Command]:
         if isinstance(event, SlotEnded):
@@ -296,7 +296,7 @@ class Engine(JobEvents):
             case ServerLost():
                 return self._lose(event)
             case ServerBack():
-                return self._bring_back(event)
+                return self._restore_server(event)
             case CapacityChanged() | TimespanChanged():
                 return self._change_limits(event)
             case _:
@@ -309,7 +309,7 @@ class Engine(JobEvents):
     # ------------------------------------------------------------ slots
 
     def _begin_slot(self, slot: int) -> list[Command]:
-        commands = self._consult(SlotBegan(slot)) if self.capabilities.wakes_every_slot else []
+        commands = self._query_policy(SlotBegan(slot)) if self.capabilities.wakes_every_slot else []
         undo = self._undo
         for mapping in (self._moved, self._planned, self._ran):
             undo.keep(mapping)
@@ -320,10 +320,12 @@ class Engine(JobEvents):
         elif slot in self._agenda:
             planned = undo.drop(self._agenda, slot)
         for name in (*self._moved, *(name for name in self._planned if name not in planned)):
-            self._switch(slot, name, planned.get(name, self._standing(name)), commands)
+            self._apply_placement_change(
+                slot, name, planned.get(name, self._standing(name)), commands
+            )
         for name, placement in planned.items():
-            self._switch(slot, name, placement, commands)
-        self._let_wait(commands)
+            self._apply_placement_change(slot, name, placement, commands)
+        self._add_dependencies(commands)
         self._planned.clear()
         self._planned.update(dict.fromkeys(planned))
         self._moved.clear()
@@ -331,7 +333,7 @@ class Engine(JobEvents):
         undo.assign(self, "slot_running", slot)
         return commands
 
-    def _switch(
+    def _apply_placement_change(
         self, slot: int, name: str, placement: Placement | None, commands: list[Command]
     ) -> None:
         present = self.running.get(name)
@@ -361,7 +363,7 @@ class Engine(JobEvents):
         for name in finished:
             commands += self._complete(name, slot)
         if finished:
-            commands += self._consult(JobsFinished(slot + 1, tuple(finished)))
+            commands += self._query_policy(JobsFinished(slot + 1, tuple(finished)))
         # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
         short_of_plan = [
             name
@@ -383,7 +385,7 @@ class Engine(JobEvents):
         previous_progress: list[tuple[JobRecord, int]] = []
         changed = self._digest.changed
         changed.update(progress)
-        self._undo.push(_uncount, previous_progress, changed)
+        self._undo.push(_undo_count, previous_progress, changed)
         for name, gained in progress.items():
             record = open_job(name)
             if record is None:
@@ -440,7 +442,7 @@ class Engine(JobEvents):
         holding = self.ledger.holdings[name]
         self._undo.push(self.ledger.put_back, name, holding, self.ledger.release(name))
         self.ledger.reserve(name, smaller.from_slot(self.slot), job.worker, None)
-        self._undo.push(self.ledger.unreserve, name)
+        self._undo.push(self.ledger.undo_reserve, name)
         for slot, placement in smaller.placements():
             if slot >= self.slot:
                 self._undo.put(self._agenda[slot], name, placement)
@@ -462,7 +464,7 @@ class Engine(JobEvents):
         return falls_short(record, slot + 1, self.running.get(name), charged=charged)
 
 
-def _uncount(counted: list[tuple[JobRecord, int]], changed: set[str]) -> None:
+def _undo_count(counted: list[tuple[JobRecord, int]], changed: set[str]) -> None:
     for record, progress in counted:
         record.progress = progress
         changed.add(record.job.name)

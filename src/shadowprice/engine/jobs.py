@@ -41,7 +41,7 @@ class JobEvents(ServerEvents):
             else:
                 commands += self._apply(Reject(job.name, refusal))
         if candidates:
-            commands += self._consult(JobsArrived(event.slot, tuple(candidates)))
+            commands += self._query_policy(JobsArrived(event.slot, tuple(candidates)))
         for job in candidates:
             record = self.jobs[job.name]
             if record.status is Status.ARRIVED:
@@ -76,7 +76,7 @@ class JobEvents(ServerEvents):
         commands: list[Command] = []
         if placement is not None:
             commands.append(self._stop(event.slot, event.job, placement, finished=False))
-        return commands + self._consult(event)
+        return commands + self._query_policy(event)
 
     def _revise(self, event: JobRevised) -> list[Command]:
         job = event.job
@@ -103,7 +103,7 @@ class JobEvents(ServerEvents):
             else standing_holds(record, old_job)
         )
         self._resume_policy()
-        commands = self._consult(event)
+        commands = self._query_policy(event)
         if broken and job.name in self.open_jobs:
             if len(record.plan) and record.job.same_demand(old_job):
                 commands += self._extend([job.name])
@@ -137,7 +137,7 @@ class JobEvents(ServerEvents):
         self._touch(record).progress = record.job.required
         self._end_run(event.job)
         commands = self._complete(event.job, slot)
-        return commands + self._consult(JobsFinished(event.slot, (event.job,)))
+        return commands + self._query_policy(JobsFinished(event.slot, (event.job,)))
 
     def _newest(self, name: str, generation: int) -> JobRecord | None:
         """Return an open job if this is its newest generation and runs, None otherwise."""

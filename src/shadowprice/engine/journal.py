@@ -29,13 +29,13 @@ from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine, Entry
 from shadowprice.engine.records import (
     Fields,
-    capabilities_of,
+    capabilities_from_record,
     capabilities_record,
     cluster_of,
     cluster_record,
-    decision_of,
+    decision_from_record,
     decision_record,
-    event_of,
+    event_from_record,
     event_record,
 )
 
@@ -148,7 +148,7 @@ class Header:
             header = cls(
                 cluster_of(record["cluster"]),
                 record["policy"],
-                capabilities_of(record["capabilities"]),
+                capabilities_from_record(record["capabilities"]),
                 record["parameters"],
                 record["until"],
                 record["versions"],
@@ -179,14 +179,14 @@ class Header:
         """
         return Engine(
             self.cluster,
-            Absent(self.capabilities) if policy is None else policy,
+            ReplayOnlyPolicy(self.capabilities) if policy is None else policy,
             until=self.until,
             acknowledges=self.acknowledges,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class ReplayOnlyPolicy:
     """Placeholder for a policy during replay: recorded decisions apply, new ones are an error.
 
     Parameters
@@ -453,13 +453,13 @@ def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
         if not 0 <= consultation_count <= _MOST_ASKED:
             raise ValueError("was asked too often")
         decided = record.pop("decided", [[]] * consultation_count)
-        event = event_of(record)
+        event = event_from_record(record)
         if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.most:
             raise ValueError("is in no slot")
         if isinstance(event, CapacityChanged):
             cluster = changed_cluster(cluster, event).cluster
         consultations = tuple(
-            tuple(decision_of(decision, cluster.index) for decision in consultation)
+            tuple(decision_from_record(decision, cluster.index) for decision in consultation)
             for consultation in decided
         )
     except _WRONG as error:

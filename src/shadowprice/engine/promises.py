@@ -46,7 +46,7 @@ def standing_holds(record: JobRecord, old: Job) -> bool:
     job, placement = record.job, record.placement
     if placement is None:
         return True
-    choice = job.choice_of(placement.total_workers)
+    choice = job.worker_count_index(placement.total_workers)
     return (
         job.same_demand(old)
         and choice is not None

@@ -97,7 +97,7 @@ def capabilities_record(capabilities: Capabilities) -> Fields:
     return {field.name: getattr(capabilities, field.name) for field in fields(capabilities)}
 
 
-def capabilities_of(record: Mapping[str, Any]) -> Capabilities:
+def capabilities_from_record(record: Mapping[str, Any]) -> Capabilities:
     """Build the capabilities from the result of `capabilities_record`."""
     return Capabilities(**record)
 
@@ -172,7 +172,7 @@ def _ending_record(event: JobCancelled | JobFailed | StartFailed | JobEnded) -> 
     return record
 
 
-def event_of(record: Mapping[str, Any]) -> DriverEvent:
+def event_from_record(record: Mapping[str, Any]) -> DriverEvent:
     """Build the event from the result of `event_record`.
 
     Raises ValueError, KeyError, TypeError or AttributeError for other values.
@@ -287,7 +287,7 @@ def _copies_record(decision: Commit | Place | Promise) -> Fields:
     return {"copies": [list(entry) for entry in decision.copies]}
 
 
-def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision:
+def decision_from_record(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision:
     """Build the decision from the result of `decision_record`; ``index`` maps names to rows.
 
     Raises ValueError, KeyError, TypeError or AttributeError for other values.
@@ -296,7 +296,7 @@ def decision_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision
     copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
     match record["decide"]:
         case Commit.tag:
-            plan = schedule_of(record["plan"], index)
+            plan = schedule_from_record(record["plan"], index)
             values = record["payoff"], record["utility"], record["cost"]
             bounds = record.get("charged"), record.get("payoff_bound")
             costs = tuple(float(cost) for cost in record.get("slot_costs", ()))
@@ -344,7 +344,7 @@ def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:
     }
 
 
-def schedule_of(record: Mapping[str, Any], index: Mapping[str, int]) -> Schedule:
+def schedule_from_record(record: Mapping[str, Any], index: Mapping[str, int]) -> Schedule:
     """Build the schedule from the result of `schedule_record`."""
     rows = [index[name] for name in record["servers"]]
     entries = (

@@ -53,9 +53,9 @@ class ServerEvents(Decider):
         reason = f"{name} is drained" if drained else f"{name} was lost"
         commands += [Displaced(slot, job, reason) for job in displaced]
         if not was_out:
-            commands += self._consult(ServerLost(slot, name, row))
+            commands += self._query_policy(ServerLost(slot, name, row))
         if displaced:
-            commands += self._consult(JobsDisplaced(slot, displaced, row))
+            commands += self._query_policy(JobsDisplaced(slot, displaced, row))
         return commands
 
     def _kill(self, slot: int, row: int) -> list[Command]:
@@ -68,7 +68,7 @@ class ServerEvents(Decider):
             commands.append(self._stop(slot, name, placement, finished=False))
         return commands
 
-    def _bring_back(self, event: ServerBack) -> list[Command]:
+    def _restore_server(self, event: ServerBack) -> list[Command]:
         row, ledger = self.cluster.index[event.server], self.ledger
         if row not in self.lost:
             return []
@@ -76,7 +76,7 @@ class ServerEvents(Decider):
         self._undo.assign(self, "drained", self.drained - {row})
         self._undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
         ledger.restore(row)
-        return self._consult(ServerBack(event.slot, event.server, row))
+        return self._query_policy(ServerBack(event.slot, event.server, row))
 
     def _change_limits(self, event: CapacityChanged | TimespanChanged) -> list[Command]:
         if isinstance(event, TimespanChanged):
@@ -95,7 +95,7 @@ class ServerEvents(Decider):
         for name in change.restored:
             row = self.cluster.index[name]
             if row in self.drained:
-                commands += self._bring_back(ServerBack(event.slot, name))
+                commands += self._restore_server(ServerBack(event.slot, name))
         return commands
 
     def _rebuild(self, event: CapacityChanged, change: Change) -> list[Command]:
@@ -122,17 +122,17 @@ class ServerEvents(Decider):
             row = change.cluster.index[name]
             while self.ledger.overbooked(row):
                 displaced_names += self._displace(
-                    [max(self.ledger.holders(row), key=self._newness)]
+                    [max(self.ledger.holders(row), key=self._placement_recency_key)]
                 )
         displaced = tuple(sorted(displaced_names, key=self._arrival))
         commands += [Displaced(event.slot, name, "the servers changed") for name in displaced]
         self._resume_policy()
-        commands += self._consult(event)
+        commands += self._query_policy(event)
         if displaced:
-            commands += self._consult(JobsDisplaced(event.slot, displaced, None))
+            commands += self._query_policy(JobsDisplaced(event.slot, displaced, None))
         return commands
 
-    def _newness(self, name: str) -> tuple[int, int, int]:
+    def _placement_recency_key(self, name: str) -> tuple[int, int, int]:
         """Return a sort key that is largest for the job that got its resources last."""
         record = self.jobs[name]
         return record.committed, record.began, record.order
@@ -165,7 +165,7 @@ class ServerEvents(Decider):
             if until is not None and len(record.plan) and record.plan.completion >= until:
                 late.append(name)
         self._resume_policy()
-        commands = self._consult(event)
+        commands = self._query_policy(event)
         if late:
             commands += self._replan(late, None, "its plan reached past the end of the timespan")
         return commands
@@ -186,7 +186,7 @@ class ServerEvents(Decider):
         jobs = self.jobs
         ordered = tuple(sorted(names, key=self._arrival))
         plans = {name: jobs[name].plans for name in ordered}
-        commands = self._consult(PlansFellShort(self.slot, ordered))
+        commands = self._query_policy(PlansFellShort(self.slot, ordered))
         remaining = [
             name
             for name in ordered
@@ -201,9 +201,9 @@ class ServerEvents(Decider):
     def _replan(self, names: Sequence[str], row: int | None, why: str) -> list[Command]:
         displaced = self._displace(names)
         commands: list[Command] = [Displaced(self.slot, name, why) for name in displaced]
-        return commands + self._consult(JobsDisplaced(self.slot, displaced, row))
+        return commands + self._query_policy(JobsDisplaced(self.slot, displaced, row))
 
 
 def _set_capacity(ledger: Ledger, row: int, capacity: Amounts) -> None:
     ledger.capacity[row] = capacity
-    ledger.capacity_changed()
+    ledger.bump_capacity_version()

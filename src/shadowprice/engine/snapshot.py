@@ -30,7 +30,7 @@ from shadowprice.engine.records import (
     placement_of,
     placement_record,
     refusal_of,
-    schedule_of,
+    schedule_from_record,
     schedule_record,
 )
 from shadowprice.engine.state import JobRecord
@@ -81,7 +81,7 @@ class Captured:
     def __init__(self, engine: Engine) -> None:
         self.sequence = engine.sequence
         self._names = names = engine.cluster.names
-        self._memory = engine.policy_memory()
+        self._memory = engine.dump_policy_state()
         self._cluster = engine.cluster
         self._jobs = [_values(record) for record in engine.jobs.values()]
         self._running = dict(engine.running)
@@ -189,7 +189,7 @@ def restore(
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
     if memory and same_sources:
-        engine.ledger.renumber(engine.sequence)
+        engine.ledger.advance_versions_past(engine.sequence)
         recall(engine.policy, _memory_of(record), engine.view)
     else:
         engine.begin_policy_anew()
@@ -208,7 +208,7 @@ def clone(engine: Engine) -> Engine:
 
     Immutable jobs and plans are shared. The cost grows with the number of open jobs.
     """
-    memory = engine.policy_memory()
+    memory = engine.dump_policy_state()
     copy = Engine(
         engine.cluster,
         engine.policy,
@@ -216,7 +216,7 @@ def clone(engine: Engine) -> Engine:
         keeps_memory=engine.keeps_memory,
         acknowledges=engine.acknowledges,
     )
-    copy.take_books(engine)
+    copy.copy_from(engine)
     copy.policy = twin(engine.policy, memory, copy.view)
     return copy
 
@@ -306,7 +306,7 @@ def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record.lost = told["lost"]
     record.generation_slot = told["generation_slot"]
     if "plan" in told:
-        record.plan = schedule_of(told["plan"], index)
+        record.plan = schedule_from_record(told["plan"], index)
     if "placement" in told:
         record.placement = placement_of(told["placement"], index)
     if "refusal" in told:

@@ -62,7 +62,7 @@ class Undo:
             self._kept.add(id(mapping))
             self._steps.append((_refill, (mapping, dict(mapping))))
 
-    def roll_back(self) -> None:
+    def rollback(self) -> None:
         """Undo all changes, the last change first."""
         for opposite, arguments in reversed(self._steps):
             opposite(*arguments)

@@ -67,7 +67,7 @@ def check_commitment(
     lost = 0
     if moved is not None:
         moved_gains = np.where(
-            colocated, job.moved_internal_gains[choices], job.moved_gains[choices]
+            colocated, job.restart_internal_gains[choices], job.moved_gains[choices]
         )
         lost = int((gains - moved_gains)[moved].sum())
     if int(gains.sum()) - lost < record.remaining:
@@ -105,7 +105,7 @@ def check_placement(
     for server, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
         _check_entry(record, server, workers, ps, cluster)
     job, workers, ps = record.job, placement.total_workers, placement.total_ps
-    choice = job.choice_of(workers)
+    choice = job.worker_count_index(workers)
     if choice is None:
         raise PolicyError(_wrong_count(record, workers))
     needed = int(job.ps_counts[choice])

@@ -24,7 +24,7 @@ RETRY: Final = 1.0
 LASTING: Final = 5.0
 """Seconds after which a step that still runs, after a failed one, counts as successful."""
 
-REMIND: Final = 60.0
+RELOG_SECONDS: Final = 60.0
 """Seconds before the same error of a task is logged again."""
 
 LONGEST: Final = 500
@@ -187,7 +187,7 @@ class Background:
         text, now = f"{how}: {message}", monotonic()
         previous = self._failures.get(said)
         logged = now if previous is None else previous.logged
-        if previous is None or previous.text != text or now - logged > REMIND:
+        if previous is None or previous.text != text or now - logged > RELOG_SECONDS:
             logged = now  # not at every retry
             self._log.error("%s", text, exc_info=error)
         self._failures[said] = _Failure(text, logged, vital)

@@ -28,10 +28,10 @@ class Reading:
         self.faults: list[Fault] = []
         for name in values:
             if name not in names:
-                self.fault(shown(name), "unknown setting", self.one_of(name, names))
+                self.fault(shown(name), "unknown setting", self.choices_hint(name, names))
 
     @staticmethod
-    def one_of(name: str, names: Sequence[str]) -> str:
+    def choices_hint(name: str, names: Sequence[str]) -> str:
         """Return the hint for an unknown name."""
         likely = closest(name, names)
         return f"did you mean {likely!r}?" if likely else f"one of: {', '.join(names)}"

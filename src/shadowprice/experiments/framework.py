@@ -173,7 +173,8 @@ def run_experiment(
 
     ``out`` is the directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; an earlier
     result of an experiment there is replaced. Finished runs are stored beside ``out`` until all are
-    done, so that an interrupted experiment resumes. ``keep`` leaves them there; see `forget_runs`.
+    done, so that an interrupted experiment resumes. ``keep`` leaves them there; see
+    `remove_cached_runs`.
 
     Raises
     ------
@@ -192,7 +193,7 @@ def run_experiment(
         settings.times.rest = max(0.0, time.process_time() - worked - sum(here))
         pending.commit()
     if not keep:
-        forget_runs(out)
+        remove_cached_runs(out)
     return out / f"{experiment.name}.png"
 
 
@@ -202,7 +203,7 @@ def check_drawing() -> None:
         raise MissingExtraError("matplotlib", "figures", "drawing figures")
 
 
-def forget_runs(out: Path) -> None:
+def remove_cached_runs(out: Path) -> None:
     """Remove the finished runs that are stored beside an experiment."""
     shutil.rmtree(kept_beside(out), ignore_errors=True)
 

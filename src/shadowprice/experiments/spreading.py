@@ -27,7 +27,7 @@ from shadowprice.core.wording import shown
 
 Work = Callable[..., Any]
 Began = Callable[[int], None]
-Took = Callable[[int, Any, float], None]
+OnResult = Callable[[int, Any, float], None]
 """Called with the index of a run, its result and its processor time in seconds."""
 
 RETRIES: Final = 5
@@ -36,14 +36,16 @@ RETRIES: Final = 5
 AHEAD: Final = 2
 """Runs submitted to a Ray cluster per core: one runs, and one waits."""
 
-PROBE: Final = 120.0
+NODE_PROBE_TIMEOUT_SECONDS: Final = 120.0
 """Timeout of a node's response about its installed version, in seconds."""
 
 
 class Spread(Protocol):
     """Executes runs."""
 
-    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
+    def run(
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+    ) -> None:
         """Execute one run per case.
 
         ``work`` is a module's function, called with the arguments of each case, which have to be
@@ -55,7 +57,9 @@ class Spread(Protocol):
 class InTurn:
     """Executes runs in this process, one after the other."""
 
-    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
+    def run(
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+    ) -> None:
         """Execute one run per case; see `Spread.run`."""
         for index, case in enumerate(cases):
             began(index)
@@ -110,7 +114,9 @@ class Kept:
             hint = "remove it, or give another --out"
             raise InputError(Fault(str(folder), "others may write there", hint))
 
-    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
+    def run(
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+    ) -> None:
         """Execute the missing runs; see `Spread.run`."""
         prefix = f"{sources()}\0{work.__module__}.{work.__qualname__}\0".encode()
         names = (hashlib.sha256(prefix + self._key(case)).hexdigest() for case in cases)
@@ -261,13 +267,15 @@ class OnRay:
         for name, response in responses.items():
             hint = f"install shadowprice {__version__} there, the same sources as here"
             try:
-                digest = ray.get(response, timeout=PROBE)
+                digest = ray.get(response, timeout=NODE_PROBE_TIMEOUT_SECONDS)
             except Exception as error:  # a node that leaves, or has no such package
                 raise InputError(Fault(f"--on: node {name}", _line(error), hint)) from error
             if digest != sources():
                 raise InputError(Fault(f"--on: node {name}", "has another version", hint))
 
-    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: Took) -> None:
+    def run(
+        self, work: Work, cases: Sequence[tuple[Any, ...]], began: Began, took: OnResult
+    ) -> None:
         """Make one run a case, as many at a time as there are cores; see `Spread.run`."""
         import ray  # noqa: PLC0415  # as above
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415

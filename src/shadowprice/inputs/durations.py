@@ -27,7 +27,7 @@ def measured_in(folder: Path) -> Measured:
     def measured(spec: EmpiricalDuration) -> Law:
         path = Path(spec.file)
         path = path if path.is_absolute() else folder / path
-        sample = read_durations(path, spec.column) * spec.unit_seconds
+        sample = read_durations(path, spec.column) * spec.seconds_per_unit
         parameters = {
             "durations": tuple(sample.tolist()),
             "tail": spec.tail,

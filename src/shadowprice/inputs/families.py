@@ -75,10 +75,12 @@ def parse_families(document: object, place: str) -> Families:
     return {str(name): dict(entry) for name, entry in document["families"].items()}
 
 
-AT_THE_HEAD: Final = "name a library at the head of the file: families: families.yaml"
+FAMILIES_HINT: Final = "name a library at the head of the file: families: families.yaml"
 
 
-def with_family(record: Any, families: Families, place: str, *, without: str = AT_THE_HEAD) -> Any:
+def with_family(
+    record: Any, families: Families, place: str, *, without: str = FAMILIES_HINT
+) -> Any:
     """Return a job's record with the curve of its family, unless it states its own speed.
 
     Worker counts above the job's ``chunks`` are left out, because the job can't run with them. A

@@ -18,7 +18,9 @@ from shadowprice.kubernetes.descriptions import COLUMNS, FIELDS, RESOURCE, STATU
 from shadowprice.kubernetes.names import DEFINITION, GROUP, KIND, LONGEST_NAME, PLURAL, VERSION
 from shadowprice.kubernetes.structural import Document, structural
 
-ABSENT: Final = frozenset({"name", "tenant", "arrival", "tasks", "deadline", "miss_probability"})
+EXCLUDED_KEYS: Final = frozenset(
+    {"name", "tenant", "arrival", "tasks", "deadline", "miss_probability"}
+)
 """Keys of a job file that a resource lacks. Metadata has name, tenant and time; no bags."""
 
 REQUIRED: Final = ("worker", "utility", "run")
@@ -82,7 +84,7 @@ def definition(*, rules: bool) -> Document:
 
     ``rules`` includes validation rules, if the API server supports ``x-kubernetes-validations``.
     """
-    spec = structural(JobSpec.model_json_schema(), FIELDS, "", ABSENT)
+    spec = structural(JobSpec.model_json_schema(), FIELDS, "", EXCLUDED_KEYS)
     spec["required"] = list(REQUIRED)
     for key in ("worker", "ps"):
         spec["properties"][key]["maxProperties"] = bounds.RESOURCES.most

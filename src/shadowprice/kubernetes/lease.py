@@ -35,7 +35,7 @@ MARGIN: Final = 5.0
 """Seconds before expiry at which the holder gives up a lease that it couldn't renew."""
 
 LOOK: Final = 0.5
-LOOK_AT_LAST: Final = 2.0
+MAX_POLL_SECONDS: Final = 2.0
 """Initial and maximum backoff in seconds between polls of a lease that another holds."""
 
 
@@ -97,7 +97,7 @@ class Lease:
         """
         until = time.monotonic() + patience
         last_seen, since = "", _now()
-        pauses = Pauses(LOOK, LOOK_AT_LAST)
+        pauses = Pauses(LOOK, MAX_POLL_SECONDS)
         while True:
             current = await self._read()
             spec = current.get("spec", {})

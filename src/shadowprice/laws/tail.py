@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.errors import InputError
 
-LEAST_IN_TAIL = 10
+MIN_TAIL_SAMPLES = 10
 """Smallest number of points that a tail is fitted to."""
 
 
@@ -43,7 +43,7 @@ def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> Pa
     Raises
     ------
     InputError
-        If fewer than `LEAST_IN_TAIL` points are above the smallest value.
+        If fewer than `MIN_TAIL_SAMPLES` points are above the smallest value.
     """
     sample = np.sort(np.asarray(durations, dtype=np.float64))
     logs = np.log(sample)
@@ -55,7 +55,7 @@ def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> Pa
     for threshold in distinct:
         start = int(np.searchsorted(sample, threshold, side="right"))
         points = sample.size - start
-        if points < LEAST_IN_TAIL:
+        if points < MIN_TAIL_SAMPLES:
             break
         excess = float(suffix[start] - points * math.log(threshold))
         order = points / excess
@@ -73,7 +73,7 @@ def fit_pareto_tail(durations: NDArray[np.float64], candidates: int = 400) -> Pa
             )
     if best is None:
         raise InputError(
-            f"a tail needs {LEAST_IN_TAIL} durations beyond the shortest one, the sample has "
+            f"a tail needs {MIN_TAIL_SAMPLES} durations beyond the shortest one, the sample has "
             f"{int((sample > sample[0]).sum())}; write tail: none to use the sample as it is"
         )
     return best

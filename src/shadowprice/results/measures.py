@@ -12,7 +12,7 @@ from shadowprice.results.report.scales import number, span
 Read = Callable[[Mapping[str, Any]], float | None]
 
 
-class Unit(Enum):
+class MetricUnit(Enum):
     """Unit in which a measure is formatted."""
 
     NUMBER = "number"
@@ -46,20 +46,20 @@ class Measure:
     name: str
     read: Read
     better: int = 0
-    unit: Unit = Unit.NUMBER
+    unit: MetricUnit = MetricUnit.NUMBER
     over_seeds: bool = False
     unless_zero: bool = False
 
     @property
     def share(self) -> bool:
         """Whether the value is a fraction."""
-        return self.unit is Unit.SHARE
+        return self.unit is MetricUnit.SHARE
 
     def written(self, value: float, figures: Callable[[float], str] = number) -> str:
         """Format a value; ``figures`` formats plain numbers."""
-        if self.unit is Unit.SHARE:
+        if self.unit is MetricUnit.SHARE:
             return f"{value:.1%}"
-        return span(value) if self.unit is Unit.SECONDS else figures(value)
+        return span(value) if self.unit is MetricUnit.SECONDS else figures(value)
 
 
 def _at(*path: str) -> Read:
@@ -96,7 +96,7 @@ def _utility_of(*path: str) -> Read:
 RESTRICTED: Final = "restricted_mean_jct"
 """Key of the measure that is only comparable up to a common end; see `up_to`."""
 
-_SHARE, _SECONDS = Unit.SHARE, Unit.SECONDS
+_SHARE, _SECONDS = MetricUnit.SHARE, MetricUnit.SECONDS
 
 _EARNED: Final = (
     Measure("total_utility", "total utility", _summary("total_utility"), 1, over_seeds=True),

@@ -124,7 +124,7 @@ class Segments:
     ends: Integers
 
 
-class Fate(NamedTuple):
+class JobOutcome(NamedTuple):
     """Result of a job.
 
     Attributes
@@ -299,11 +299,11 @@ class Recorder(Observer):
             if record.refusal is not None:
                 self._refusals[index] = record.refusal
 
-    def fate(self, at: int) -> Fate | None:
+    def fate(self, at: int) -> JobOutcome | None:
         """Return the result of the job at a position of the workload; None if it never arrived."""
         if self._ended[at] != _INSIDE:
             started, completed = self._started[at], self._completed[at]
-            return Fate(
+            return JobOutcome(
                 _STATUSES[self._ended[at]],
                 None if started == _NEVER else started,
                 None if completed == _NEVER else completed,
@@ -314,7 +314,7 @@ class Recorder(Observer):
         record = self.engine.jobs.get(name) if self.engine is not None else None
         if record is None or name not in self.arrived:
             return None
-        return Fate(
+        return JobOutcome(
             record.status, record.started, record.completion, record.progress, record.refusal
         )
 

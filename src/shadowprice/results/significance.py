@@ -97,7 +97,7 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - reach, mean + reach, len(sample))
 
 
-def sign_flips(differences: Sequence[float], seed: int = 0) -> float:
+def paired_permutation_test(differences: Sequence[float], seed: int = 0) -> float:
     """Return the two-sided p value of a paired permutation test on the mean difference.
 
     Under the null hypothesis the policies are exchangeable seed by seed, so every difference could
@@ -127,7 +127,7 @@ def sign_flips(differences: Sequence[float], seed: int = 0) -> float:
     return (extreme + 1) / (DRAWS + 1)
 
 
-def holm(values: Sequence[float]) -> list[float]:
+def holm_adjust(values: Sequence[float]) -> list[float]:
     """Return p values after Holm's step-down correction for testing all of them."""
     adjusted = [0.0] * len(values)
     largest = 0.0
@@ -142,8 +142,8 @@ def against(reference: Sequence[float], others: Sequence[Sequence[float]]) -> li
     differences = [
         [value - base for base, value in zip(reference, other, strict=True)] for other in others
     ]
-    values = [sign_flips(difference) for difference in differences]
+    values = [paired_permutation_test(difference) for difference in differences]
     return [
         Paired(interval(difference), p, corrected)
-        for difference, p, corrected in zip(differences, values, holm(values), strict=True)
+        for difference, p, corrected in zip(differences, values, holm_adjust(values), strict=True)
     ]

@@ -25,7 +25,7 @@ ALLOCATIONS: Final[dict[Any, Any]] = {
     "ps": pl.Int32(),
 }
 
-LONGEST_GAP: Final = 10_000
+MAX_GAP_ROWS: Final = 10_000
 """Maximum number of idle slots between busy ones that have a row each."""
 
 _BLOCK: Final = 200_000
@@ -71,7 +71,7 @@ def table_slots(recorder: Recorder) -> Integers:
     first, count = simulated_slots(recorder)
     simulated = np.array(recorder.slots, dtype=np.int64)
     simulated = simulated[simulated < first + count]
-    gaps = np.flatnonzero(np.diff(simulated) > LONGEST_GAP)
+    gaps = np.flatnonzero(np.diff(simulated) > MAX_GAP_ROWS)
     if not len(gaps):
         return np.arange(first, first + count)
     starts = np.concatenate([[first], simulated[gaps + 1]])
@@ -91,7 +91,7 @@ def simulated_slots(recorder: Recorder) -> tuple[int, int]:
 def slot_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     """Return one row for each slot, from the first simulated one to the last that has ended.
 
-    If more than `LONGEST_GAP` consecutive slots are idle, only the first of them has a row.
+    If more than `MAX_GAP_ROWS` consecutive slots are idle, only the first of them has a row.
 
     Columns
     -------

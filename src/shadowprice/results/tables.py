@@ -220,7 +220,7 @@ class _Descriptions:
         self._demands: dict[bytes, str] = {}
 
     def value(self, job: Job) -> float:
-        return utility_value(job.utility, job.fastest_slots - 1)
+        return utility_value(job.utility, job.min_slots_colocated - 1)
 
     def asked(self, job: Job) -> tuple[str, str | None, str, str]:
         shape: dict[str, object] = {
@@ -230,7 +230,7 @@ class _Descriptions:
             "step_seconds": job.step_seconds,
             "workers": [int(job.worker_counts[0]), job.most_workers],
             "choices": len(job.worker_counts),
-            "shortest_slots": job.fastest_slots,
+            "shortest_slots": job.min_slots_colocated,
         }
         if job.bag is not None:
             shape |= {

@@ -90,7 +90,7 @@ class Tokens:
 
     def made(self, number: int, one: CreateToken) -> None:
         """Add a token to the index, after it was stored."""
-        self._add(hashed(one.token), Caller(number, one.role, one.tenant), one.expires)
+        self._add(hash_token(one.token), Caller(number, one.role, one.tenant), one.expires)
 
     def revoked(self, number: int) -> None:
         """Remove a token from the index, after it was revoked in the store."""
@@ -110,7 +110,7 @@ class Tokens:
             If the header has no valid token.
         """
         kind, _, token = (header or "").partition(" ")
-        entry = self._known.get(hashed(token.strip())) if kind.lower() == "bearer" else None
+        entry = self._known.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
         if entry is None or (entry.expires is not None and entry.expires <= now):
             detail = "send `Authorization: Bearer TOKEN`"
             if entry is not None:
@@ -122,7 +122,7 @@ class Tokens:
         return entry.caller
 
 
-def hashed(token: str) -> str:
+def hash_token(token: str) -> str:
     """Return the stored hash of a token; 256 random bits need no salt."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -145,7 +145,7 @@ class CreateToken:
     def perform(self, batch: Batch) -> int:
         """Store the token's hash, and return the token's number."""
         row: Mapping[str, Any] = {
-            "hash": hashed(self.token),
+            "hash": hash_token(self.token),
             "role": self.role.value,
             "tenant": self.tenant,
             "note": self.note,
@@ -179,7 +179,7 @@ class RevokeToken:
             raise ProblemError("not-found", f"no valid token has the id {self.number}")
 
 
-def valid_first(now: int) -> Select[Any]:
+def tokens_query(now: int) -> Select[Any]:
     """Return a query of all tokens: valid ones first, then newest first."""
     table = tables.tokens
     valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
@@ -215,7 +215,7 @@ def read_token_file(path: Path) -> str | None:
     return token
 
 
-def check_token_place(path: Path) -> None:
+def check_token_path(path: Path) -> None:
     """Raise `InputError` if a token file can't be created at a path; create nothing."""
     probe = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:

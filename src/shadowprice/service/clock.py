@@ -106,7 +106,7 @@ class SteadyClock:
         self._last = max(self._last, self.clock.physical() + self._offset)
         return self._last
 
-    def stepped(self) -> int:
+    def detected_step_ns(self) -> int:
         """Return the nanoseconds by which the wall clock was set; 0 within the tolerance."""
         physical = self.clock.physical()
         step = self.clock.wall() - physical - self._offset

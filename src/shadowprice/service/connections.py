@@ -17,13 +17,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD: Final = 64 << 10
 """Maximum bytes of a request's head."""
 
-HEAD_SECONDS: Final = 30.0
+HEADER_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a request's head, from the start of the connection or of the head."""
 
 FILES: Final = 4_096
 """Open files that the service requests if its soft limit is lower; limits the connections."""
 
-OWN_FILES: Final = 256
+RESERVED_FILES: Final = 256
 """Open files reserved for the store, the executor and records."""
 
 _ERRORS: Final = logging.getLogger("shadowprice.service.connections")
@@ -42,7 +42,7 @@ def most_connections() -> int:
     files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    return max(files - OWN_FILES, files // 2)
+    return max(files - RESERVED_FILES, files // 2)
 
 
 class Connection(HttpToolsProtocol):
@@ -58,7 +58,9 @@ class Connection(HttpToolsProtocol):
         uvicorn's arguments of a protocol.
     """
 
-    def __init__(self, *, most: int, head_seconds: float = HEAD_SECONDS, **named: Any) -> None:
+    def __init__(
+        self, *, most: int, head_seconds: float = HEADER_TIMEOUT_SECONDS, **named: Any
+    ) -> None:
         super().__init__(**named)
         self.logger = _ERRORS
         self._most, self._head_seconds = most, head_seconds

@@ -35,22 +35,22 @@ BATCH: Final = 256
 QUOTES: Final = 8
 """Maximum number of quotes among them: a quote takes as long as many submissions."""
 
-CHUNK_SECONDS: Final = 0.03
+BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
 
-FRESH_SECONDS: Final = 0.5
+PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5
 """Timeout for fetching current progress before a slot is accounted."""
 
-LISTEN_SECONDS: Final = 1.0
+CATCH_UP_GRACE_SECONDS: Final = 1.0
 """Time for which reports are collected after downtime, before missed slots are accounted."""
 
 SNAPSHOT_SECONDS: Final = 0.003
 """Maximum duration of a piece of a snapshot between two batches."""
 
-SWEEP_AFTER_STEP: Final = 3_600.0
+PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake."""
 
-SWEEP_PAUSE: Final = 0.5
+PURGE_INTERVAL_SECONDS: Final = 0.5
 """Seconds between two transactions of one retention run."""
 
 TICK_SECONDS: Final = 1.0
@@ -62,13 +62,13 @@ SWEEP_SECONDS: Final = 60.0
 POINTS: Final = SECOND // 2
 """Minimum nanoseconds between two points of a job's progress curve."""
 
-MOST_APART: Final = 3_600 * SECOND
+MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND
 """Maximum of that spacing, because a step of the clock by years would stop the curve."""
 
-POINTS_SHARE: Final = 2_000
+POINTS_PER_RUNTIME: Final = 2_000
 """The spacing is a job's running time divided by this: a month has some 18,000 points."""
 
-MANY_POINTS: Final = 1_000
+POINT_FLUSH_THRESHOLD: Final = 1_000
 """Number of unwritten points above which they are written before the slot ends."""
 
 
@@ -101,8 +101,8 @@ class Driver(Writer):
     snapshot_seconds = SNAPSHOT_SECONDS
     tick_seconds = TICK_SECONDS
     sweep_seconds = SWEEP_SECONDS
-    listen_seconds = LISTEN_SECONDS
-    sweep_pause = SWEEP_PAUSE
+    listen_seconds = CATCH_UP_GRACE_SECONDS
+    sweep_pause = PURGE_INTERVAL_SECONDS
 
     def __init__(
         self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
@@ -156,7 +156,7 @@ class Driver(Writer):
         """Return the nanoseconds between points of a curve, in proportion to the running time."""
         view = self.published.jobs.get(job)
         ran = 0 if view is None or view.first_start is None else now - view.first_start
-        return max(POINTS, min(MOST_APART, ran // POINTS_SHARE))
+        return max(POINTS, min(MAX_POINT_INTERVAL_NS, ran // POINTS_PER_RUNTIME))
 
     def _progress(self) -> TakeProgress:
         newest, points = self._reports, self._points
@@ -225,7 +225,7 @@ class Driver(Writer):
         if now - self._second < self.tick_seconds:
             return
         self._second = now
-        step = self.clock.stepped()
+        step = self.clock.detected_step_ns()
         if step:
             self.metrics.clock_steps.inc()
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
@@ -233,7 +233,7 @@ class Driver(Writer):
             if outcome is not None:
                 self.clock.follow(step)
             # Operators can correct a wrong clock before it makes data look old.
-            self._swept = now + SWEEP_AFTER_STEP
+            self._swept = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if self._truth.accounts.soonest <= self.clock.now():
             await self._commit([Renew()])
         if now - self._swept > self.sweep_seconds:
@@ -262,7 +262,7 @@ class Driver(Writer):
         truth = self._truth
         if (self._snapshot_due or truth.snapshotting) and self.health_error is None:
             self._snapshot_due = False
-            await self._in_thread(lambda: truth.snapshot_piece(self.snapshot_seconds))
+            await self._in_thread(lambda: truth.write_snapshot_step(self.snapshot_seconds))
 
     async def sweep(self) -> None:
         """Purge closed jobs and prices past their retention, in small transactions.
@@ -278,7 +278,7 @@ class Driver(Writer):
 
     async def _sweep_some(self, before: int) -> bool:
         """Purge one batch of jobs; return whether there may be more."""
-        old = await self._in_thread(lambda: history.old_jobs(self._store, before))
+        old = await self._in_thread(lambda: history.expired_jobs(self._store, before))
         if old is None:
             return False
         discarded = await self.discard(old) if old and self.discard is not None else old
@@ -287,13 +287,13 @@ class Driver(Writer):
             return False
         for name in discarded:
             self.published.recent.pop(name, None)
-        return more or bool(discarded and len(old) == history.SWEPT_JOBS)
+        return more or bool(discarded and len(old) == history.PURGE_BATCH_JOBS)
 
     async def _step(self) -> None:
         """Commit the pending operations, and the slot boundary if it is due, in one batch."""
         if self._until_edge() <= 0:
             await self._listen()
-            await self._freshen()
+            await self._poll_progress()
         batch = self._taken()
         operations: list[Operation] = []
         report_batch: list[Waiting] = []
@@ -305,7 +305,7 @@ class Driver(Writer):
             report_batch = [entry for entry in batch if isinstance(entry.operation, TakeReports)]
             batch = [entry for entry in batch if not isinstance(entry.operation, TakeReports)]
             operations.append(self._edge(report_batch))
-        elif len(self._points) > MANY_POINTS:
+        elif len(self._points) > POINT_FLUSH_THRESHOLD:
             operations.append(self._progress())
         first = len(operations)
         operations += [waiting.operation for waiting in batch]
@@ -325,7 +325,7 @@ class Driver(Writer):
         duration = monotonic() - started
         self.metrics.commit.observe(duration)
         if backlog_index is not None:
-            faster = duration < CHUNK_SECONDS
+            faster = duration < BACKLOG_TIME_BUDGET_SECONDS
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
         if boundary_index is not None:
             result = outcome.answers[boundary_index]
@@ -387,7 +387,7 @@ class Driver(Writer):
     def _begin_listening(self) -> None:
         self._since, self._listening = self.clock.now(), monotonic()
 
-    async def _freshen(self) -> None:
+    async def _poll_progress(self) -> None:
         """Fetch current progress; on timeout or error, the slot is accounted without it.
 
         Without it, progress since the last poll would be missing, and plans would seem to fail.
@@ -395,7 +395,7 @@ class Driver(Writer):
         if self.fresh is None:
             return
         try:
-            async with asyncio.timeout(FRESH_SECONDS):
+            async with asyncio.timeout(PROGRESS_POLL_TIMEOUT_SECONDS):
                 await self.fresh()
         except TimeoutError:
             pass  # later reports count for the next slot
@@ -416,7 +416,9 @@ class Driver(Writer):
             start = servers.calendar.begins(running)
             self.metrics.slot_lag.set((self.clock.now() - start) / SECOND)
             end = servers.calendar.ends(running)
-            self.hub.mention("slot", {"slot": running, "begins": stamp(start), "ends": stamp(end)})
+            self.hub.publish_transient(
+                "slot", {"slot": running, "begins": stamp(start), "ends": stamp(end)}
+            )
 
     @property
     def stuck(self) -> str | None:

@@ -19,19 +19,19 @@ from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.truth.outcome import Told
 
-INTERVAL: Final = 0.1
+MIN_DELIVERY_INTERVAL: Final = 0.1
 """Minimum seconds between two deliveries."""
 
-A_VIEWER: Final = 0.0025
+DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
 """Seconds that each subscriber adds to the interval, which is at most 1 s."""
 
-CHECK: Final = 1.0
+AUTH_RECHECK_SECONDS: Final = 1.0
 """Seconds between two permission checks of a subscriber without events."""
 
 HEARTBEAT: Final = 15.0
 """Seconds without events after which a stream sends a keep-alive."""
 
-ALIVE: Final = b": alive\n\n"
+HEARTBEAT_FRAME: Final = b": alive\n\n"
 """The keep-alive: a comment of the stream."""
 
 WAITING: Final = 256
@@ -82,7 +82,7 @@ def _always() -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Viewer:
+class Subscriber:
     """A subscriber, who sees one tenant's events; those of all tenants if ``tenant`` is None."""
 
     tenant: str | None
@@ -103,7 +103,7 @@ class Hub:
 
     def __init__(self, read: Callable[[int, str | None], list[StoredEvent]]) -> None:
         self._read = read
-        self._viewers: set[Viewer] = set()
+        self._viewers: set[Subscriber] = set()
         self._fresh: deque[Told] = deque()
         self._fleeting: list[bytes] = []
         self._wake = asyncio.Event()
@@ -124,7 +124,7 @@ class Hub:
         if self._fresh:
             self._wake.set()
 
-    def mention(self, kind: str, data: Any) -> None:
+    def publish_transient(self, kind: str, data: Any) -> None:
         """Broadcast an event that isn't stored, to current subscribers only."""
         if self._viewers:
             self._fleeting.append(transient_message(kind, data))
@@ -142,7 +142,9 @@ class Hub:
                 viewer.behind = True
             self._viewers.clear()
             raise
-        await asyncio.sleep(min(1.0, max(INTERVAL, A_VIEWER * self.viewers)))
+        await asyncio.sleep(
+            min(1.0, max(MIN_DELIVERY_INTERVAL, DELIVERY_SECONDS_PER_SUBSCRIBER * self.viewers))
+        )
 
     def deliver(self) -> None:
         """Put the new events into every subscriber's queue."""
@@ -175,7 +177,7 @@ class Hub:
         The stream ends if the subscriber reads too slowly or loses permission, or if the service
         stops. ``allowed`` is called before every delivery, and every second without one.
         """
-        viewer = Viewer(tenant)
+        viewer = Subscriber(tenant)
         self.deliver()  # pending events are in the store by now, and would be sent twice
         self._viewers.add(viewer)
         try:
@@ -190,14 +192,16 @@ class Hub:
             last_sent = time.monotonic()
             while not self.closed and not (viewer.behind and viewer.waiting.empty()):
                 try:
-                    async with asyncio.timeout(CHECK):  # `wait_for` would begin a task each time
+                    async with asyncio.timeout(
+                        AUTH_RECHECK_SECONDS
+                    ):  # `wait_for` would begin a task each time
                         item = await viewer.waiting.get()
                 except TimeoutError:
                     if not allowed():
                         return
                     if time.monotonic() - last_sent >= HEARTBEAT:
                         last_sent = time.monotonic()
-                        yield ALIVE
+                        yield HEARTBEAT_FRAME
                     continue
                 if item is None or not allowed():
                     return
@@ -220,7 +224,7 @@ class Hub:
                     texts.append(message(event))
             # Also if no event is visible: a silent connection looks broken, and the client would
             # resume from the same number again and again.
-            yield after, b"".join(texts) or ALIVE
+            yield after, b"".join(texts) or HEARTBEAT_FRAME
 
     def close(self) -> None:
         """End every stream."""

@@ -24,7 +24,7 @@ log = logging.getLogger("shadowprice.service")
 POD, NAMESPACE = "POD_NAME", "POD_NAMESPACE"
 """Environment variables with the pod's name and namespace."""
 
-MARKING: Final = 5.0
+POD_LABEL_RETRY_SECONDS: Final = 5.0
 """Seconds between two attempts to label the leader's pod."""
 
 
@@ -89,7 +89,7 @@ class Resident:
         log.info("this instance leads, as number %d", lease.epoch)
         return lease.epoch
 
-    async def step_back(self, seconds: float) -> None:
+    async def yield_leadership(self, seconds: float) -> None:
         """Release the lease, because this instance can't open the store, and wait."""
         lease, self._lease = self._lease, None
         if lease is not None:
@@ -164,7 +164,7 @@ class Resident:
         """Label this pod as active; return False after a delay if that failed."""
         if await self._mark(active=True):
             return True
-        await asyncio.sleep(MARKING)
+        await asyncio.sleep(POD_LABEL_RETRY_SECONDS)
         return False
 
     async def _mark(self, *, active: bool) -> bool:

@@ -58,7 +58,7 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def address_of(made: socket.socket) -> str:
+def socket_url(made: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port = made.getsockname()[:2]
     if host in {"0.0.0.0", "::"}:  # wildcards aren't valid in a URL
@@ -107,7 +107,7 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
     failures: list[BaseException] = []
     try:
         service = service or Service(settings)
-        service.address = address_of(listener)
+        service.address = socket_url(listener)
         try:
             writes = service.open()
         except BaseException:
@@ -142,7 +142,7 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
         raise ShadowpriceError("the service could not go on; its log tells why")
 
 
-COLLECTED: Final = 600.0
+FULL_GC_INTERVAL_SECONDS: Final = 600.0
 """Seconds between two full garbage collections."""
 
 
@@ -150,8 +150,8 @@ COLLECTED: Final = 600.0
 def _few_collections() -> Iterator[None]:
     """Disable automatic collections of the oldest generation, which would block requests.
 
-    A full collection takes long with many open jobs. `_collect` runs it every `COLLECTED` seconds.
-    Objects that an embedding program has frozen stay frozen.
+    A full collection takes long with many open jobs. `_collect` runs it every
+    `FULL_GC_INTERVAL_SECONDS`. Objects that an embedding program has frozen stay frozen.
     """
     thresholds, frozen_before = gc.get_threshold(), gc.get_freeze_count()
     if not frozen_before:
@@ -168,7 +168,7 @@ def _few_collections() -> Iterator[None]:
 
 async def _collect() -> None:
     while True:
-        await asyncio.sleep(COLLECTED)
+        await asyncio.sleep(FULL_GC_INTERVAL_SECONDS)
         gc.collect()
 
 
@@ -187,7 +187,7 @@ def _lifespan(
                 await service.start()
             else:
                 log.warning("another instance writes; this one stands by")
-                service.wait_for_turn()
+                service.start_standby()
             # The socket already listens, so connections from now on are answered.
             loop.call_later(0, told, service.address)
         except BaseException as error:

@@ -32,8 +32,8 @@ from shadowprice.service.auth import (
     CreateToken,
     Role,
     Tokens,
-    check_token_place,
-    hashed,
+    check_token_path,
+    hash_token,
     new_token,
     read_token_file,
     write_token_file,
@@ -62,13 +62,13 @@ log = logging.getLogger("shadowprice.service")
 
 Result = TypeVar("Result")
 
-POLL: Final = 2.0
+STANDBY_POLL_SECONDS: Final = 2.0
 """Seconds between two attempts of a standby to become the writer."""
 
-AFTER_OTHERS: Final = 10.0
+YIELD_SECONDS: Final = 10.0
 """Seconds for which a leader that can't open the store leaves the election to others."""
 
-READERS: Final = 2
+READER_THREADS: Final = 2
 """Threads that read the store.
 
 Two, so that a slow query doesn't block the others. Four serve no more pages and contend for the
@@ -119,7 +119,7 @@ class Service:
         self.end: Callable[[], None] = lambda: None
         self._clock = clock or SystemClock()
         self._executor = executor
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
         self._tasks: list[asyncio.Task[None]] = []
         self._other_records = False
         self._resident: Resident | None = None
@@ -196,7 +196,9 @@ class Service:
             self.runner.address = self.address
             await self.runner.open()
             if self._other_records:
-                self.runner.lose_all("the executor's records of it are gone, and so is what ran")
+                self.runner.mark_all_lost(
+                    "the executor's records of it are gone, and so is what ran"
+                )
         self._tasks.append(asyncio.create_task(self._own(self.driver)))
         if self.runner is not None:
             self.runner.begin()
@@ -219,7 +221,7 @@ class Service:
         self.failed = True
         self.end()
 
-    async def stand_by(self) -> None:
+    async def run_standby(self) -> None:
         """Wait until this instance may write, then start."""
         loop = asyncio.get_running_loop()
         self.metrics.writer.set(0)
@@ -239,16 +241,16 @@ class Service:
                     log.warning("standing by: %s", error)
                 self.store.close()  # another instance may be able to open it
                 if self._resident is not None:
-                    await self._resident.step_back(AFTER_OTHERS)
+                    await self._resident.yield_leadership(YIELD_SECONDS)
             except Exception:
                 log.exception("taking over failed")
                 self.fail()
                 return
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(STANDBY_POLL_SECONDS)
 
-    def wait_for_turn(self) -> None:
-        """Run `stand_by` in the background."""
-        self._tasks.append(asyncio.create_task(self.stand_by()))
+    def start_standby(self) -> None:
+        """Run `run_standby` in the background."""
+        self._tasks.append(asyncio.create_task(self.run_standby()))
 
     async def stop(self) -> None:
         """Stop all components in order: commit pending operations, let running jobs continue."""
@@ -344,7 +346,7 @@ class Service:
         folder = self.token_file.parent
         will_create_folder = folder == self.store.folder and not folder.exists()
         if read_token_file(self.token_file) is None and not will_create_folder:
-            check_token_place(self.token_file)
+            check_token_path(self.token_file)
 
     def _operator_token(self, truth: Truth) -> None:
         """Register the token in the operator's file; create the file if it doesn't exist."""
@@ -358,7 +360,7 @@ class Service:
                 raise InputError(f"{self.token_file}: cannot be written: {error}") from error
         with self.store.reading() as connection:
             row = connection.execute(
-                select(table.c.id).where(table.c.hash == hashed(token))
+                select(table.c.id).where(table.c.hash == hash_token(token))
             ).first()
         if row is None:
             note = f"first start, {escaped(str(self.token_file))}"

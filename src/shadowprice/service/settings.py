@@ -18,7 +18,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:8642"
 NOTHING: Final = "none"
 """Executor name for none: an observing service then only simulates its own decisions."""
 
-ANYBODY: Final = "*"
+ANY_TENANT: Final = "*"
 """Matches all tenants, and jobs without a tenant."""
 
 BODY: Final = 8 << 20
@@ -101,8 +101,8 @@ class Settings:
 
     def users_of(self, tenant: str | None) -> tuple[str, ...]:
         """Return the users as whom a tenant's jobs may run."""
-        own = () if tenant is None or tenant == ANYBODY else self.users.get(tenant, ())
-        return tuple(dict.fromkeys((*own, *self.users.get(ANYBODY, ()))))
+        own = () if tenant is None or tenant == ANY_TENANT else self.users.get(tenant, ())
+        return tuple(dict.fromkeys((*own, *self.users.get(ANY_TENANT, ()))))
 
     @property
     def loopback(self) -> bool:

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 WAITING: Final = 20_000
 """Maximum number of queued operations; more are refused."""
 
-RECENT: Final = 1_000
+RECENT_CLOSED_JOBS: Final = 1_000
 """Closed jobs that are cached in addition to the open ones."""
 
 
@@ -201,7 +201,7 @@ class Writer:
                 published.specs.pop(name, None)
                 published.recent[name] = view
                 published.recent.move_to_end(name)
-        while len(published.recent) > RECENT:
+        while len(published.recent) > RECENT_CLOSED_JOBS:
             published.recent.popitem(last=False)
         published.running = outcome.running
         published.unacknowledged = outcome.unacknowledged

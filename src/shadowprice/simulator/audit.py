@@ -163,7 +163,7 @@ def _true_revenue(
 
 
 @dataclass(frozen=True, slots=True)
-class Incentive:
+class SharingIncentive:
     """Accounts of a tenant in the pool, and alone on servers of its share."""
 
     tenant: str
@@ -198,7 +198,7 @@ class Incentive:
 
 def audit_sharing(
     scenario: Scenario, choice: PolicyChoice, alone: Mapping[str, Any]
-) -> list[Incentive]:
+) -> list[SharingIncentive]:
     """Compare every tenant's accounts with those of the same jobs alone on its share.
 
     ``alone`` are the parameters of ``batchsche``, which keeps tenants apart.
@@ -206,5 +206,6 @@ def audit_sharing(
     pooled = books_of(run_policy(scenario, choice))
     apart = books_of(run_policy(scenario, PolicyChoice("batchsche", alone)))
     return [
-        Incentive(name, account, apart.accounts[name]) for name, account in pooled.accounts.items()
+        SharingIncentive(name, account, apart.accounts[name])
+        for name, account in pooled.accounts.items()
     ]

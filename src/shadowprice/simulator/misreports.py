@@ -34,7 +34,7 @@ KINDS: Final = (
 )  # fmt: skip
 """Properties that can be misreported, demands first."""
 
-Lie = Callable[[Job], "Told | None"]
+MisreportFn = Callable[[Job], "Told | None"]
 """Function that misstates a job; it returns None if the job has no such property."""
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
@@ -96,10 +96,10 @@ class Misreport:
             for job in report.jobs
             if report.pace != 1
         }
-        return PacedExecution(paces, true) if paces else true
+        return TrueSpeedExecution(paces, true) if paces else true
 
 
-class PacedExecution:
+class TrueSpeedExecution:
     """Execution of jobs whose work takes longer than reported.
 
     ``paces`` are true over declared progress of a slot, in (0, 1]; ``true`` is the execution if the
@@ -198,7 +198,7 @@ def misreports(
 
 
 def _singles(
-    jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, Lie]]
+    jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, MisreportFn]]
 ) -> Iterator[Misreport]:
     for index in mine:
         for kind, story, lie in lies:
@@ -212,7 +212,7 @@ def _singles(
 
 
 def _about_all(
-    jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, Lie]]
+    jobs: Sequence[Job], mine: Sequence[int], lies: Sequence[tuple[str, str, MisreportFn]]
 ) -> Iterator[Misreport]:
     for kind, story, lie in lies:
         reports = {index: report for index in mine if (report := lie(jobs[index])) is not None}
@@ -223,7 +223,7 @@ def _about_all(
 def _mixtures(
     jobs: Sequence[Job],
     mine: Sequence[int],
-    lies: Sequence[tuple[str, str, Lie]],
+    lies: Sequence[tuple[str, str, MisreportFn]],
     rng: np.random.Generator,
 ) -> Iterator[Misreport]:
     while mine:
@@ -254,7 +254,7 @@ def _misreport(kind: str, story: str, jobs: Sequence[Job], told: Mapping[int, To
     )
 
 
-def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
+def _lies(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
     # Demands come first, because Astraea's strategy-proofness is about them.
     yield "workers", "one worker", _width_lie(lambda counts: counts == counts[0])
     yield "workers", "exactly its most workers", _width_lie(lambda counts: counts == counts[-1])
@@ -289,7 +289,7 @@ def _lies(latest: int) -> Iterator[tuple[str, str, Lie]]:
             yield "arrival", f"arrives {slots} later", _delay(delay)
 
 
-def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> Lie:
+def _utility_lie(parameters: Mapping[type, tuple[str, ...]], factor: float) -> MisreportFn:
     def lie(job: Job) -> Told | None:
         changed = _scaled(job, parameters, factor)
         return None if changed is None else Told.of(changed, job)
@@ -319,7 +319,7 @@ def _factor(utility: Utility, name: str, factor: float) -> float:
     return 1 / factor if name in {"target", "by"} else factor
 
 
-def _width_lie(keeps: Callable[[Any], Any]) -> Lie:
+def _width_lie(keeps: Callable[[Any], Any]) -> MisreportFn:
     def lie(job: Job) -> Told | None:
         is_kept = keeps(job.worker_counts)
         if not is_kept.any() or is_kept.all():
@@ -330,7 +330,7 @@ def _width_lie(keeps: Callable[[Any], Any]) -> Lie:
     return lie
 
 
-def _work_lie(factor: float) -> Lie:
+def _work_lie(factor: float) -> MisreportFn:
     def lie(job: Job) -> Told | None:
         required = math.ceil(job.required * factor)
         if required >= bounds.PROGRESS.most:
@@ -340,7 +340,7 @@ def _work_lie(factor: float) -> Lie:
     return lie
 
 
-def _less_work_lie(factor: Fraction) -> Lie:
+def _less_work_lie(factor: Fraction) -> MisreportFn:
     """Understate work: the job runs past its plan, and the policy plans the rest again."""
 
     def lie(job: Job) -> Told | None:
@@ -353,7 +353,7 @@ def _less_work_lie(factor: Fraction) -> Lie:
     return lie
 
 
-def _split_lie(parts: int, *, whole: bool) -> Lie:
+def _split_lie(parts: int, *, whole: bool) -> MisreportFn:
     """Submit a job in parts of equal work, which may run in parallel as far as the job could."""
 
     def lie(job: Job) -> Told | None:
@@ -373,5 +373,5 @@ def _split_lie(parts: int, *, whole: bool) -> Lie:
     return lie
 
 
-def _delay(slots: int) -> Lie:
+def _delay(slots: int) -> MisreportFn:
     return lambda job: Told.of(replace(job, arrival=job.arrival + slots), job)

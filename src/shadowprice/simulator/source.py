@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Document = Mapping[str, Any]
 
-SIZED = "the cluster sized to the trace"
+SIZED_CLUSTER_LABEL = "the cluster sized to the trace"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class Source:
                 inputs.append(Input("trace format", extension.path, extension.sha256))
         else:
             assert document is not None
-            servers = resolve_cluster(altered(document, added or {}, place), place)
+            servers = resolve_cluster(with_servers_changed(document, added or {}, place), place)
             workload, remarks = self._read_jobs(servers), []
             entry = partial(_entry, self.jobs, workload)
             inputs.append(_input("jobs", self.jobs))
@@ -164,7 +164,7 @@ class Source:
         self, document: Document | None, seed: int, added: Mapping[str, int] | None
     ) -> tuple[Cluster, list[Job], list[str], Callable[[int], Document]]:
         traced = self._traced()
-        place = SIZED if self.cluster is None else self._document()[1]
+        place = SIZED_CLUSTER_LABEL if self.cluster is None else self._document()[1]
         length = parse_span(self.slot, "--slot", "20min")
         if document is not None:
             length = resolve_cluster(document, place).slot_seconds
@@ -176,7 +176,7 @@ class Source:
                 f"{entry['count']} x {entry['name']}" for entry in document["servers"]
             )
             remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
-        cluster = resolve_cluster(altered(document, added or {}, place), place)
+        cluster = resolve_cluster(with_servers_changed(document, added or {}, place), place)
         workload = workload.fitted_to(cluster)
         jobs = workload.to_jobs(cluster)
         return cluster, jobs, [*remarks, *workload.notes], workload.to_record
@@ -190,7 +190,7 @@ def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) ->
     return next(record for record in jobs if record["name"] == name)
 
 
-def altered(document: Document, added: Mapping[str, int], place: str) -> Document:
+def with_servers_changed(document: Document, added: Mapping[str, int], place: str) -> Document:
     """Return the content of a cluster file with servers added or removed.
 
     Added servers continue the numbers of the entry (``gpu-50`` after ``gpu-49``); those of an entry

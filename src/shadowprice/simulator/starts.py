@@ -74,7 +74,7 @@ class Placements(Observer):
         }
 
 
-def schedules_of(
+def completed_schedules(
     scenario: Scenario, policy: Policy, stop: Callable[[], bool]
 ) -> dict[str, Schedule]:
     """Run a freshly built policy; return the schedules of the jobs that complete before ``stop``.
@@ -105,4 +105,4 @@ def starts(scenario: Scenario, stop: Callable[[], bool]) -> Iterator[Mapping[str
         if stop():
             return
         policy = PolicyChoice("rolling", settings).build(undisturbed.context())
-        yield schedules_of(undisturbed, policy, stop)
+        yield completed_schedules(undisturbed, policy, stop)

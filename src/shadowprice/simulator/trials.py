@@ -24,7 +24,7 @@ Bar = Callable[[str], AbstractContextManager[RunProgress | None]]
 Measured = tuple[str, int, Mapping[str, Any]]
 """A policy's label, a seed, and the ``run.json`` of its run."""
 
-TIMES: Final = frozenset({"decision_p99"})
+TIMING_METRICS: Final = frozenset({"decision_p99"})
 """Metrics of elapsed time, which differ in every run."""
 
 
@@ -53,16 +53,16 @@ class Trials:
         ]
 
     @cached_property
-    def varied(self) -> frozenset[str]:
+    def policies_with_variation(self) -> frozenset[str]:
         """Policies for which the seed changed anything but times."""
-        keys = [metric.key for metric in self.measures if metric.key not in TIMES]
+        keys = [metric.key for metric in self.measures if metric.key not in TIMING_METRICS]
         distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique())
         return frozenset(policy for policy, *counts in distinct.iter_rows() if max(counts) > 1)
 
     @property
     def remark(self) -> str:
         """Reason why further seeds add nothing; empty if they do."""
-        if self.varied or len(self.seeds) == 1:
+        if self.policies_with_variation or len(self.seeds) == 1:
             return ""
         return (
             "nothing in this comparison depends on the seed but times: a job file fixes the "
@@ -79,7 +79,7 @@ class Trials:
         If no seed changes a policy's runs, they count as one run, and the interval has no ends.
         """
         measured_values = [value for value in self.values(policy, key) if value is not None]
-        if key not in TIMES and policy not in self.varied:
+        if key not in TIMING_METRICS and policy not in self.policies_with_variation:
             measured_values = measured_values[:1]
         return interval(measured_values) if measured_values else None
 
@@ -90,7 +90,9 @@ class Trials:
         change neither its runs nor those of the first: equal pairs aren't a sample.
         """
         first, *others = self.policies
-        others = [name for name in others if not self.varied.isdisjoint((first, name))]
+        others = [
+            name for name in others if not self.policies_with_variation.isdisjoint((first, name))
+        ]
         samples = [self.values(name, key) for name in (first, *others)]
         if not others or any(value is None for sample in samples for value in sample):
             return {}

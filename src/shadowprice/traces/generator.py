@@ -54,7 +54,7 @@ SERVER_GBPS: Final = (20, 50)
 # These instances have no local disk (EBS), so their storage is ample.
 STORAGE: Final = "1TB"
 
-MOST_PLACES: Final = 10_000
+MAX_UNITS_PER_SERVER: Final = 10_000
 """Maximum number of workers that a server without GPUs is sized for."""
 
 
@@ -262,7 +262,7 @@ def cluster_for(
     """
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
-    bounds.LOAD.check(load, "load")
+    bounds.OFFERED_LOAD.check(load, "load")
     counted = "gpu" if any(item.worker.get("gpu") for item in workload.profiles) else "cpu"
     requested = np.array([profile.worker.get(counted, 0) / MILLI for profile in workload.profiles])
     seconds = worker_seconds(workload)
@@ -279,7 +279,7 @@ def cluster_for(
         places, memory = gpus_per_server, 32 * gpus_per_server
         capacity: dict[str, Any] = {"gpu": gpus_per_server}
     else:
-        places = min(int(cores / requested.min()), MOST_PLACES)
+        places = min(int(cores / requested.min()), MAX_UNITS_PER_SERVER)
         memory, capacity = min(places * -(-maximum["memory"] // 2**30), LARGEST_AMOUNT >> 30), {}
     needed = float(np.ceil(max(needed_units, widest) / (capacity.get("gpu") or cores)))
     bounds.SERVERS.check(needed, "the cluster sized to the jobs", "raise the load")

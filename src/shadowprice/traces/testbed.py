@@ -52,7 +52,7 @@ CORES: Final = (1, 5)
 MEMORY_GB: Final = (2, 10)
 MBPS: Final = (1000, 3000)
 TARGET: Final = (1.0, 15.0)
-SHORTEST_BATCH: Final = 0.1
+MIN_STEP_SECONDS: Final = 0.1
 """Minimum computing time of a mini-batch in seconds; long communication reduces epochs."""
 
 
@@ -83,11 +83,11 @@ def generate_testbed(
     sending = 16.0 * gradients / (worker_mbps * 1e6)
     whole = 60.0 * rng.uniform(*MINUTES, jobs)
     steps = chunks * minibatches
-    max_epochs = np.floor(whole / (steps * (sending + SHORTEST_BATCH))).astype(np.int64)
+    max_epochs = np.floor(whole / (steps * (sending + MIN_STEP_SECONDS))).astype(np.int64)
     epochs = np.minimum(
         rng.integers(*EPOCHS, jobs, endpoint=True), np.maximum(max_epochs, EPOCHS[0])
     )
-    tau = np.maximum(whole / (epochs * steps) - sending, SHORTEST_BATCH)
+    tau = np.maximum(whole / (epochs * steps) - sending, MIN_STEP_SECONDS)
     drawn, decay, classes = draw_sigmoids(rng, jobs, shares)
     low, high = value
     gpus = rng.integers(0, 1, jobs, endpoint=True)

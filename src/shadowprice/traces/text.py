@@ -31,7 +31,7 @@ HEAD_BYTES: Final = 1 << 16
 MOST_FAULTS: Final = 20
 LARGEST_NUMBER: Final = 10**15
 """Maximum number in a table, above any time in microseconds and any memory in bytes."""
-UNIQUE: Final = "job names must be unique within a trace"
+DUPLICATE_NAME_HINT: Final = "job names must be unique within a trace"
 NO_DATE: Final = "is not of the years 1970 to 2128"
 """Message for a time below 0 or above the limit, in seconds since 1970."""
 
@@ -201,7 +201,10 @@ class Table:
         self.frame = self.frame.select("line", **columns)
         self.check(pl.col("job").is_not_null(), "job", "has no name")
         self.check(
-            pl.col("job").is_first_distinct(), "job", "is the name of an earlier row", UNIQUE
+            pl.col("job").is_first_distinct(),
+            "job",
+            "is the name of an earlier row",
+            DUPLICATE_NAME_HINT,
         )
         # Times are checked last, because they count from the first remaining job.
         for name in sorted(LARGEST.keys() & columns.keys(), key=ON_THE_CLOCK.__contains__):

@@ -30,7 +30,7 @@ from shadowprice.traces.text import read_bytes, read_head, read_table
 Curve = Mapping[int, float]
 """Mini-batches/s of the whole job by number of workers; infeasible numbers are missing."""
 
-WARM_UP: Final = 0.1
+WARM_UP_SHARE: Final = 0.1
 """Share of a Chronus series that counts as warm-up."""
 
 _JOB_TYPE: Final = re.compile(r"(.+?)(?: \(batch size (\d+)\))?")
@@ -259,7 +259,7 @@ def read_chronus(folder: Path, name: str) -> Curve:
             samples = np.load(path, allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise InputError(Fault(str(path), "is not an array of seconds")) from error
-        steady = samples[int(len(samples) * WARM_UP) :]
+        steady = samples[int(len(samples) * WARM_UP_SHARE) :]
         middle = float(np.median(steady)) if len(steady) else 0.0
         if not middle > 0:
             raise InputError(Fault(str(path), "holds no positive seconds"))

@@ -398,7 +398,7 @@ def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
     location, hint = f"job {shown(name)}", "make slots longer"
     bounds.SLOT.check(arrival, location, hint)
     bounds.PROGRESS.check(required, location, hint)
-    bounds.LENGTH.check(-(-required // max(fastest, 1)), location, hint)
+    bounds.JOB_SLOTS.check(-(-required // max(fastest, 1)), location, hint)
 
 
 def _utility(workload: Workload, at: int, target: float) -> Utility:

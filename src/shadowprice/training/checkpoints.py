@@ -126,7 +126,7 @@ def save(
     directory : Path, optional
         Target directory; by default the job's own.
     digests : sequence of str, optional
-        Results of `save_piece`, in the order of the pieces, which have to be on disk already.
+        Results of `save_shard`, in the order of the pieces, which have to be on disk already.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def save(
     return len(data)
 
 
-def save_piece(step: int, number: int, state: State, directory: Path | None = None) -> str:
+def save_shard(step: int, number: int, state: State, directory: Path | None = None) -> str:
     """Save this process's piece of a checkpoint, and return its digest for `save`.
 
     Parameters
@@ -173,7 +173,7 @@ def load(directory: Path | None = None) -> Restored | None:
     return None
 
 
-def load_together(directory: Path | None = None, group: Any = None) -> Restored | None:
+def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Restored | None:
     """Load on the leader and broadcast the result, so that all processes start from it.
 
     Only the leader reads the directory. Other processes need it only for pieces.

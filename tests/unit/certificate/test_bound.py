@@ -26,7 +26,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import Constant, utility_value
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.offline.problem import whole_problem
+from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.limits import limits_of
 from shadowprice.policies.pricing.posted import PostedPrices, read_posted
@@ -34,7 +34,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.starts import schedules_of
+from shadowprice.simulator.starts import completed_schedules
 from tests.oracles.lagrangian import lagrangian_bound
 from tests.support.bag_cases import build_bag, place_cluster
 from tests.support.workloads import cluster, job, random_job
@@ -68,7 +68,7 @@ def test_any_prices_bound_the_optimum(
     machines = int(rng.integers(0, 2)), int(rng.integers(1, 5))
     on = cluster(2, 1, machines[0], gpus=machines[1], horizon=horizon)
     jobs = some_jobs(on, rng)
-    best = solve(whole_problem(on, jobs, until))
+    best = solve(full_problem(on, jobs, until))
     assert best.optimal
     floor = best.utility * (1 - 1e-6) - 1e-6
     with pytest.MonkeyPatch.context() as patch:
@@ -127,7 +127,7 @@ def test_best_is_at_least_the_initial_schedules(policy: str, seed: int) -> None:
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 3)), horizon=2)
     jobs = [replace(one, restart=Fraction(1, 2)) for one in some_jobs(on, rng)]
     scenario = Scenario(on, tuple(jobs), None)
-    begun = schedules_of(scenario, PolicyChoice(policy).build(scenario.context()), never)
+    begun = completed_schedules(scenario, PolicyChoice(policy).build(scenario.context()), never)
     by = {one.name: one for one in jobs}
     earned = sum(
         utility_value(by[name].utility, plan.completion - by[name].arrival)
@@ -268,7 +268,7 @@ def test_the_best_schedule_is_valid(seed: int) -> None:
         total += utility_value(one.utility, plan.completion - one.arrival)
     assert (used <= on.capacity).all()
     assert found.best == pytest.approx(total)
-    optimum = solve(whole_problem(on, jobs, 6)).utility
+    optimum = solve(full_problem(on, jobs, 6)).utility
     assert found.best <= optimum * (1 + 1e-6) + 1e-6
     assert found.bound >= optimum * (1 - 1e-6) - 1e-6
 
@@ -299,7 +299,7 @@ def test_the_search_starts_from_a_policy_s_schedules(seed: int) -> None:
     jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(20)]
     scenario = Scenario(on, jobs, 12, seed)
     run = record_run(scenario, "rolling", PolicyChoice("rolling").build(scenario.context()))
-    left = schedules_of(scenario, PolicyChoice("rolling").build(scenario.context()), never)
+    left = completed_schedules(scenario, PolicyChoice("rolling").build(scenario.context()), never)
     by_name = {one.name: one for one in jobs}
     earns = sum(
         utility_value(by_name[name].utility, plan.completion - by_name[name].arrival)
@@ -328,12 +328,14 @@ def test_a_stopped_run_gives_its_completed_schedules() -> None:
         asked += 1
         return asked > 13
 
-    some = schedules_of(scenario, PolicyChoice("rolling").build(scenario.context()), stop)
+    some = completed_schedules(scenario, PolicyChoice("rolling").build(scenario.context()), stop)
     assert asked == 14
     assert (
         0
         < len(some)
-        < len(schedules_of(scenario, PolicyChoice("rolling").build(scenario.context()), never))
+        < len(
+            completed_schedules(scenario, PolicyChoice("rolling").build(scenario.context()), never)
+        )
     )
 
 

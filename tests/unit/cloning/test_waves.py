@@ -12,7 +12,7 @@ from shadowprice.cloning.waves import (
     Rule,
     WaveRule,
     Waves,
-    paying_age,
+    break_even_age,
     run,
     tabulated,
 )
@@ -116,7 +116,7 @@ def test_higher_priority_goes_first() -> None:
 def test_no_copy_is_started_if_it_cannot_pay() -> None:
     """Exponential tasks have no age at which a copy pays; a machine second at a high price."""
     groups = [TaskGroup(5, Weibull(1.0, 10.0, 2.0))]
-    assert paying_age(groups[0].duration) == np.inf
+    assert break_even_age(groups[0].duration) == np.inf
     jobs = poisson_jobs(groups, machines=10, load=0.5, jobs=50, seed=1)
     dear = waves(jobs, Rule.SAVING, machine_price=1e6)
     none = waves(jobs, Rule.NONE)
@@ -161,7 +161,7 @@ def naive_gain(
     def wait(task: int) -> float:
         if len(ages[task]) >= most:
             return np.inf
-        return max(paying_age(laws[task]) - ages[task][-1], 0.0)
+        return max(break_even_age(laws[task]) - ages[task][-1], 0.0)
 
     waits = [wait(task) for task in range(len(laws))]
 
@@ -226,7 +226,7 @@ def test_savings_follow_their_definition() -> None:
 
 def test_paying_age_minimises_the_machine_time() -> None:
     law = Pareto.of_mean(1.8, 10.0)
-    best = paying_age(law)
+    best = break_even_age(law)
     rng = np.random.default_rng(8)
     first, second = (law.inverse_survival(1.0 - rng.random(2_000_000)) for _ in range(2))
 

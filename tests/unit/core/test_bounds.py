@@ -68,7 +68,7 @@ def message_of(model: type[Bounded], document: object) -> str:
         ),
         (JobSpec, {**JOB, "chunks": 10**12}, bounds.CHUNKS),
         (JobSpec, {**JOB, "chunks": 10**8}, bounds.WIDTHS),
-        (JobSpec, {**JOB, "minibatches": 10**12, "chunks": 10}, bounds.LENGTH),
+        (JobSpec, {**JOB, "minibatches": 10**12, "chunks": 10}, bounds.JOB_SLOTS),
         (JobSpec, {**JOB, "minibatches": 10**12, "epochs": 10**12}, bounds.PROGRESS),
         (JobSpec, {**JOB, "epochs": 10**15}, bounds.NUMBER),
         (JobSpec, {**JOB, "arrival": "1e13 slots"}, bounds.SLOT),

@@ -56,9 +56,9 @@ def test_two_rates_round_a_gain_up_to_a_millionth() -> None:
             assert workers * rate * MICRO <= gain < workers * rate * MICRO + 1
     wide = made.most_workers
     assert made.shortest_slots == -(-made.required // made.gain(wide))
-    assert made.fastest_slots == -(-made.required // made.gain(wide, colocated=True))
+    assert made.min_slots_colocated == -(-made.required // made.gain(wide, colocated=True))
     long = job(cluster(), speed=step, internal_bandwidth=40 * GBPS, epochs=1000)
-    assert long.fastest_slots < long.shortest_slots
+    assert long.min_slots_colocated < long.shortest_slots
 
 
 def test_parameter_servers_follow_6() -> None:

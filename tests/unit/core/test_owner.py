@@ -9,7 +9,7 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.core.owner import Owner
 from shadowprice.inputs.files import resolve_cluster
-from shadowprice.service.truth.submission import read_submissions, revised_record
+from shadowprice.service.truth.submission import merge_changes, read_submissions
 from tests.support.services import CLUSTER, job
 
 OWNER = Owner("vision", "resnet", "6f0c1a2b-3c4d-5e6f-7081-92a3b4c5d6e7")
@@ -22,9 +22,9 @@ def read(record: dict[str, Any], **more: bool) -> Any:
 
 
 def test_labels_name_the_owner_they_were_made_of() -> None:
-    assert Owner.of_labels({"else": "x", **OWNER.labels()}) == OWNER
+    assert Owner.from_labels({"else": "x", **OWNER.labels()}) == OWNER
     for left_out in OWNER.labels():
-        assert Owner.of_labels({k: v for k, v in OWNER.labels().items() if k != left_out}) is None
+        assert Owner.from_labels({k: v for k, v in OWNER.labels().items() if k != left_out}) is None
     assert OWNER.job == "vision.resnet.6f0c1a2b3c4d"
 
 
@@ -37,12 +37,12 @@ def test_nobody_submits_the_labels_of_an_owner(label: str) -> None:
 
 def test_the_service_itself_does() -> None:
     [one] = read(job("a", labels=OWNER.labels()), owned=True)
-    assert Owner.of_labels(one.spec.labels) == OWNER
+    assert Owner.from_labels(one.spec.labels) == OWNER
 
 
 @pytest.mark.parametrize("given", [None, {}, {"mine": "x"}, {**OWNER.labels(), "mine": "x"}])
 def test_a_revision_leaves_the_owner_as_it_is(given: Any) -> None:
-    revised = revised_record(job("a", labels={"old": "y", **OWNER.labels()}), {"labels": given})
+    revised = merge_changes(job("a", labels={"old": "y", **OWNER.labels()}), {"labels": given})
     assert revised["labels"] == {**(given or {}), **OWNER.labels()}
 
 
@@ -50,4 +50,4 @@ def test_a_revision_leaves_the_owner_as_it_is(given: Any) -> None:
 def test_no_revision_makes_another_owner(before: dict[str, str]) -> None:
     forged = Owner("kube-system", "resnet", OWNER.uid).labels()
     with pytest.raises(InputError, match="set by the service alone"):
-        revised_record(job("a", labels=before), {"labels": forged})
+        merge_changes(job("a", labels=before), {"labels": forged})

@@ -306,7 +306,7 @@ def test_the_ledger_rolls_over_its_horizon() -> None:
     made.ledger.stand("job", standing, *pair(on))
     for slot in range(20):
         made.ledger.advance(slot)
-        assert (made.ledger.recount() == made.ledger.used).all()
+        assert (made.ledger.recompute_usage() == made.ledger.used).all()
         if slot % 4 == 1:
             made.ledger.release("job")
             plan = Schedule.of([(slot + 2, 1, 2, 0), (slot + 2, 3, 0, 1)])

@@ -26,12 +26,12 @@ from shadowprice.engine.journal import (
     entry_line,
     replay,
 )
-from shadowprice.engine.records import cluster_of, cluster_record, event_of, event_record
+from shadowprice.engine.records import cluster_of, cluster_record, event_from_record, event_record
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.journaling import JournalObserver
 from tests.properties.test_engine import SEEDS, world
 from tests.support.policies import EarliestPlanner, RandomPolicy
-from tests.support.straggling_execution import StragglingExecution
+from tests.support.straggling_execution import StragglerExecution
 
 
 class Raising:
@@ -63,7 +63,7 @@ def journal_of(path: Path, seed: int, kind: str = "planner") -> Engine:
         policy(seed, kind),
         until=40,
         incidents=incidents,
-        execution=StragglingExecution(0.1, seed),
+        execution=StragglerExecution(0.1, seed),
     )
     with JournalObserver(path, kind) as writer:
         return simulation.run([writer])
@@ -161,7 +161,9 @@ def test_events_and_clusters_survive_their_records(tmp_path: Path) -> None:
     for line, item in zip(lines, reader, strict=True):
         if isinstance(item, Entry):
             assert entry_line(item, cluster.names) == line
-            assert event_record(event_of(event_record(item.event))) == event_record(item.event)
+            assert event_record(event_from_record(event_record(item.event))) == event_record(
+                item.event
+            )
 
 
 # ---------------------------------------------------------------- damage

@@ -36,7 +36,7 @@ from shadowprice.core.job import MICRO, StepModel
 from shadowprice.core.policy import PolicyContext, Status, View
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
-from shadowprice.engine.engine import Staged
+from shadowprice.engine.engine import StagedEvent
 from shadowprice.policies.registry import make_policy
 from tests.support.policies import EarliestPlanner
 from tests.support.workloads import cluster, job
@@ -136,7 +136,7 @@ def test_servers_come_shrink_and_go() -> None:
     small = {resource: amount // 2 for resource, amount in amounts.items()}
     commands = made.handle(CapacityChanged(0, {"new": ServerState(Role.WORKER, small)}))
     assert [c.job for c in commands if isinstance(c, Displaced)]
-    assert (made.ledger.recount() == made.ledger.used).all()
+    assert (made.ledger.recompute_usage() == made.ledger.used).all()
     assert (made.ledger.used <= made.ledger.capacity).all()
     again = made.handle(CapacityChanged(0, {"new": ServerState(Role.WORKER, small)}))
     assert again == []
@@ -276,7 +276,7 @@ def test_an_event_that_is_not_written_down_does_not_happen() -> None:
     made = engine()
     before = made.state_digest()
 
-    def write(staged: Staged) -> None:
+    def write(staged: StagedEvent) -> None:
         assert staged.entry.sequence == 1
         raise OSError("disk full")
 

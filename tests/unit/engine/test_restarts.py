@@ -23,7 +23,7 @@ from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
-from shadowprice.engine.records import cluster_of, cluster_record, event_of, event_record
+from shadowprice.engine.records import cluster_of, cluster_record, event_from_record, event_record
 from shadowprice.simulator.driver import Simulation
 from tests.support.workloads import cluster, job
 
@@ -144,7 +144,7 @@ def test_what_a_restart_costs_may_change_while_jobs_run() -> None:
         (CapacityChanged(0, restart_first=True), 90, True),
         (CapacityChanged(0), 90, True),
     ):
-        assert event_of(json.loads(json.dumps(event_record(change)))) == change
+        assert event_from_record(json.loads(json.dumps(event_record(change)))) == change
         engine.handle(change)
         assert (engine.cluster.restart_seconds, engine.cluster.restart_first) == (seconds, first)
     assert engine.open_jobs["job"].job.restart == 0  # those that are there keep theirs

@@ -7,7 +7,7 @@ import tracemalloc
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.executors.contract import ServerSlice
-from shadowprice.executors.local.machine import MOST_STAND_INS, Machine
+from shadowprice.executors.local.machine import MAX_FAKE_DEVICES, Machine
 
 
 def servers(**gpus: int) -> list[ServerSlice]:
@@ -46,5 +46,7 @@ def test_servers_without_bound_take_neither_memory_nor_time() -> None:
     assert peak < 50 << 20
     assert time.process_time() - began < 5
     found = dealt(machine)
-    assert len(found["huge"]) == MOST_STAND_INS
-    assert len({name for devices in found.values() for name in devices}) == MOST_STAND_INS + 40_000
+    assert len(found["huge"]) == MAX_FAKE_DEVICES
+    assert (
+        len({name for devices in found.values() for name in devices}) == MAX_FAKE_DEVICES + 40_000
+    )

@@ -128,7 +128,7 @@ def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:
             for seconds, one in ((5.0, short), (15.0, long))
         }
         few, many = told[5.0], told[15.0]
-        assert (few.arrival, few.fastest_slots) == (many.arrival, many.fastest_slots)
+        assert (few.arrival, few.min_slots_colocated) == (many.arrival, many.min_slots_colocated)
         at = np.arange(12.0)
         np.testing.assert_allclose(few.utility.values(at), many.utility.values(at))
 
@@ -175,7 +175,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     tmp_path /= "out"
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}
     [starts] = found["starts"].to_dicts()
-    assert 0.0 < measure.STARTS * starts["restart"] <= starts["slot"]
+    assert 0.0 < measure.MIN_STARTS_PER_SLOT * starts["restart"] <= starts["slot"]
     assert starts["restart"] >= starts["move"] > 0.0
     assert starts["restart"] > starts["start"]
     assert found["summary"]["policy"].to_list() == ["fifo", "rolling"]

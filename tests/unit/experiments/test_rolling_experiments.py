@@ -46,7 +46,7 @@ def test_parts_and_restarts_are_runs_of_rolling() -> None:
 
 def test_misstated_work_is_within_the_factor_and_each_jobs_own() -> None:
     on = cluster(1, 0)
-    slow = setting.Misstated(2.0, seed=1)
+    slow = setting.MisstatedWork(2.0, seed=1)
     here = Placement((0,), (4,), (0,))
     gains = []
     for at in range(40):

@@ -14,7 +14,7 @@ from tools.kubernetes_manifests import main
 
 from shadowprice.core.specs import JobSpec
 from shadowprice.kubernetes import descriptions
-from shadowprice.kubernetes.definition import ABSENT, LASTING, RULES, definition, knows_rules
+from shadowprice.kubernetes.definition import EXCLUDED_KEYS, LASTING, RULES, definition, knows_rules
 from shadowprice.kubernetes.structural import SchemaError, structural
 from shadowprice.service.truth.submission import REVISABLE
 
@@ -65,7 +65,7 @@ def test_every_value_has_one_type_as_structural_schemas_need() -> None:
 
 
 def test_every_key_of_a_job_is_there_and_explained() -> None:
-    assert SPEC["properties"].keys() == JobSpec.model_fields.keys() - ABSENT
+    assert SPEC["properties"].keys() == JobSpec.model_fields.keys() - EXCLUDED_KEYS
     paths = {path.removeprefix("spec").removeprefix(".") for path, _ in schemas(SPEC)}
     assert descriptions.FIELDS.keys() <= paths, "explains what is not there"
     for path, schema in schemas(SPEC):
@@ -92,7 +92,7 @@ def test_rules_are_found_by_what_a_server_publishes(
 
 
 def test_what_cannot_be_revised_is_what_lasts() -> None:
-    left = JobSpec.model_fields.keys() - ABSENT - set(REVISABLE) - {"run", "restart"}
+    left = JobSpec.model_fields.keys() - EXCLUDED_KEYS - set(REVISABLE) - {"run", "restart"}
     assert set(LASTING) == left
 
 

@@ -71,7 +71,11 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
                 await asyncio.sleep(0.01)
             spent = time.monotonic() - began
         assert 3 <= refused == len(server.asked)
-        assert refused <= Pauses.most(following.OFTEN, following.SELDOM, spent) < spent / 0.3 / 2
+        assert (
+            refused
+            <= Pauses.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+            < spent / 0.3 / 2
+        )
 
     asyncio.run(whole())
 
@@ -90,7 +94,11 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
             spent = time.monotonic() - began
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        assert 3 <= len(server.asked) <= Pauses.most(following.OFTEN, following.SELDOM, spent)
+        assert (
+            3
+            <= len(server.asked)
+            <= Pauses.most(following.MIN_FETCH_INTERVAL_SECONDS, following.SELDOM, spent)
+        )
 
     asyncio.run(whole())
 

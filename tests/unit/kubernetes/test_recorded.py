@@ -14,7 +14,7 @@ from tools import kubernetes_manifests, kubernetes_objects
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, Share
 from shadowprice.executors.environment import processes_of
-from shadowprice.executors.kubernetes.discovery import gates_in
+from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.pods import Place, pod_of, secret_of, service_of
 from shadowprice.executors.kubernetes.settings import read_settings
@@ -97,7 +97,9 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_a_version_has_is_found_by_its_own_description(version: str) -> None:
     minor = VERSIONS.index(version)
-    assert gates_in(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_GATES))
+    assert schema_has_scheduling_gates(described(version)) == (
+        minor >= VERSIONS.index(OLDEST_WITH_GATES)
+    )
     assert knows_rules(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_RULES))
 
 
@@ -107,7 +109,7 @@ def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
     budget = "policy/v1" if VERSIONS.index(version) else "policy/v1beta1"
     values = {**kubernetes_objects.VALUES, "namespace": kubernetes_objects.NAMESPACE}
     documents = [
-        *sent(gated=gates_in(document)),
+        *sent(gated=schema_has_scheduling_gates(document)),
         *kubernetes_manifests.plain(),
         kubernetes_objects.budget(values, budget),
         definition(rules=knows_rules(document)),

@@ -18,7 +18,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.policies.oasis.policy import pools
-from shadowprice.policies.offline.problem import whole_problem
+from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.registry import make_policy
@@ -85,7 +85,7 @@ def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
     """Against the exact optimum; with the guaranteed L the premise holds."""
     on, jobs = random_world(seed, 4)
     until = 3 + seed % 5
-    best = solve(whole_problem(on, jobs, until))
+    best = solve(full_problem(on, jobs, until))
     assert best.optimal
     policy, _ = ran("oasis", on, jobs, until, lower=lower)
     told: Any = policy.guarantee(jobs)
@@ -109,7 +109,7 @@ def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
     # Each worker asks for more bandwidth than the second server has: all stand on the first.
     amounts = {"cpu": 1000, "bandwidth": 3}
     jobs = [job(on, f"job-{at}", worker_amounts=amounts, ps_amounts=None) for at in range(4)]
-    best = solve(whole_problem(on, jobs, 4))
+    best = solve(full_problem(on, jobs, 4))
     assert best.optimal
     dear = {"L": 1e9, "U": {"cpu": 1e9, "bandwidth": 1e9}}
     policy, done = ran("oasis", on, jobs, 4, prices="given", worker=dear)
@@ -142,7 +142,7 @@ def test_the_premise_holds_whichever_job_asks_for_which_pool(
     """T and the best job are those of all jobs, for a pool that the first asks nothing of too."""
     on = cluster(1, 1, horizon=20)
     jobs = [job(on, "first", **first), job(on, "second", arrival=later, **second)]
-    best = solve(whole_problem(on, jobs, until))
+    best = solve(full_problem(on, jobs, until))
     assert best.optimal
     policy, _ = ran("oasis", on, jobs, until, lower="guaranteed", prices=prices)
     told: Any = policy.guarantee(jobs)

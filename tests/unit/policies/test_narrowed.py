@@ -39,7 +39,7 @@ def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: 
             engine.handle(SlotBegan(slot))
             for name, placement in engine.running.items():
                 job = engine.jobs[name].job
-                assert job.choice_of(placement.total_workers) is not None
+                assert job.worker_count_index(placement.total_workers) is not None
                 wider += placement.total_workers > job.worker_counts[0]
             for name in list(engine.running) if slot % 2 else ():
                 job = engine.jobs[name].job

@@ -30,7 +30,7 @@ from shadowprice.core.quote import Answer
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
 from shadowprice.engine import Engine
-from shadowprice.policies.oasis.policy import Oasis, pools
+from shadowprice.policies.oasis.policy import OasisPolicy, pools
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.oasis import Side, milp_payoff
@@ -51,7 +51,7 @@ FLAT: Mapping[str, Any] = {
 
 def oasis(on: Cluster, jobs: list[Job] | None = None, until: int | None = None, **settings: Any):  # type: ignore[no-untyped-def]
     policy = make_policy("oasis", PolicyContext(on, jobs, until), settings)
-    assert isinstance(policy, Oasis)
+    assert isinstance(policy, OasisPolicy)
     return policy
 
 
@@ -614,7 +614,7 @@ def test_a_utility_that_has_all_but_vanished_is_refused_in_plain_numbers(decay: 
     # At a price of 1e6 or so, cost over utility is more than any number.
     dear = {part: {"L": 1e6, "U": dict.fromkeys(on.resources, 1e6)} for part in ("worker", "ps")}
     late = job(on, epochs=4, worker_range=(1, 1), utility=Sigmoid(100.0, decay, 1.0))
-    assert late.fastest_slots > 13
+    assert late.min_slots_colocated > 13
     quote = Engine(on, make_policy("oasis", PolicyContext(on), FLAT | dear)).quote(
         late, explained=True
     )

@@ -29,7 +29,7 @@ from shadowprice.core.utility import Constant, Linear, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.offline.packing import Items, Machines, pack
-from shadowprice.policies.offline.problem import whole_problem
+from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
@@ -58,7 +58,7 @@ def small_world(seed: int, jobs: int, machines: int) -> tuple[Cluster, list[Job]
 def test_agrees_with_the_problem_as_printed(seed: int) -> None:
     on, jobs = small_world(seed, 4, 2)
     until = 3 + seed % 5
-    found = solve(whole_problem(on, jobs, until))
+    found = solve(full_problem(on, jobs, until))
     plain = plain_optimum(on, jobs, until)
     assert found.optimal
     assert plain.optimal
@@ -87,7 +87,7 @@ def test_agrees_with_brute_force(seed: int) -> None:
         )
         for at in range(3)
     ]
-    found = solve(whole_problem(on, jobs, 3))
+    found = solve(full_problem(on, jobs, 3))
     assert found.optimal
     assert found.utility == pytest.approx(brute_optimum(on, jobs, 3), rel=1e-6, abs=1e-6)
 
@@ -182,7 +182,7 @@ def test_a_run_earns_what_was_planned_and_no_policy_earns_more(
 def test_nothing_can_be_gained_after_the_slots_that_are_looked_at(seed: int) -> None:
     """The problem as printed, over more slots than it needs, is worth no more."""
     on, jobs = small_world(seed, 3, 1)
-    problem = whole_problem(on, jobs, None)
+    problem = full_problem(on, jobs, None)
     found = solve(problem)
     assert found.optimal
     plain = plain_optimum(on, jobs, problem.start + problem.slots + 4)
@@ -257,7 +257,7 @@ def test_servers_that_change_before_anybody_arrives_are_as_if_they_had_always_be
     policy = make_policy("optimum", PolicyContext(before, jobs, 7), {})
     changed = [CapacityChanged(0, states)]
     engine = Simulation(before, jobs, policy, until=7, incidents=changed).run()
-    best = solve(whole_problem(engine.cluster, jobs, 7))
+    best = solve(full_problem(engine.cluster, jobs, 7))
     assert best.optimal
     assert earned(engine) == pytest.approx(best.utility, rel=1e-5, abs=1e-6)
 
@@ -296,7 +296,7 @@ def test_an_early_stop_is_reported_as_one() -> None:
     rng = np.random.default_rng(5)
     on = cluster(5, 2, 2, gpus=3, horizon=10)
     jobs = [random_job(on, rng, f"job-{at}", latest=5) for at in range(30)]
-    problem = whole_problem(on, jobs, 10)
+    problem = full_problem(on, jobs, 10)
     stopped = solve(problem, time_limit=0.01)
     assert not stopped.optimal
     assert stopped.rounds == 0  # no program is written down when time is over
@@ -353,5 +353,5 @@ def test_solves_where_progress_is_counted_in_millions() -> None:
         )
         for at in range(40)
     ]
-    found = solve(whole_problem(on, jobs, 45), time_limit=2.0)
+    found = solve(full_problem(on, jobs, 45), time_limit=2.0)
     assert 0 < found.utility <= found.bound

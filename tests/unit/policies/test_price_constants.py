@@ -217,7 +217,7 @@ def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
         other = replace(one, utility=Constant(float(rng.uniform(1, 1e4))))
         for shown in (one, other, one):
             before, twin = learner.constants(), learner.copy()
-            told = learner.if_shown(shown)
+            told = learner.constants_with(shown)
             assert learner.constants().ln_lower == before.ln_lower
             assert list(learner.constants().ln_upper) == list(before.ln_upper)
             assert twin.learn([shown]) == (told is not None)

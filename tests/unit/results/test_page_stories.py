@@ -26,7 +26,7 @@ from shadowprice.results.telling import story_lines
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import random_jobs, shared_cluster
-from tests.support.flat_rate import FlatRate
+from tests.support.flat_rate import FlatPricePolicy
 from tests.support.pdors_cases import build_pool, random_two_rate_job
 from tests.support.workloads import cluster, job
 from tests.unit.results.test_report import check_page
@@ -53,7 +53,7 @@ def flat_run(jobs: int) -> Run:
         job(on, f"job-{at}", arrival=at // 3, utility=Sigmoid(5.0 + at, 0.5, 2.0))
         for at in range(jobs)
     ]
-    return record_run(Scenario(on, work), "flat-rate", FlatRate(0.5))
+    return record_run(Scenario(on, work), "flat-rate", FlatPricePolicy(0.5))
 
 
 def promised_run() -> Run:

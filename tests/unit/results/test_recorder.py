@@ -26,7 +26,7 @@ from shadowprice.results.recorder import HeatBins, Recorder
 from shadowprice.results.tables import plain
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.properties.test_engine import SEEDS, world
-from tests.support.flat_rate import FlatRate
+from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 
 
@@ -42,7 +42,7 @@ class Account(Observer):
         self.earned: dict[int, float] = {}
         self.decided_jobs: list[str] = []
         self.prices: dict[int, np.ndarray] = {}
-        self.policy: FlatRate | None = None
+        self.policy: FlatPricePolicy | None = None
 
     def took(self, event: DriverEvent, commands: list[object]) -> None:  # type: ignore[override]
         for command in commands:
@@ -67,8 +67,8 @@ class Account(Observer):
 def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, Run]:
     on, jobs, incidents, _ = world(seed)
     account = Account(on)
-    policy = FlatRate(0.5) if kind == "planner" else RandomPolicy(seed)
-    account.policy = policy if isinstance(policy, FlatRate) else None
+    policy = FlatPricePolicy(0.5) if kind == "planner" else RandomPolicy(seed)
+    account.policy = policy if isinstance(policy, FlatPricePolicy) else None
     scenario = Scenario(on, jobs, until=60, incidents=incidents)
     return on, jobs, account, record_run(scenario, kind, policy, observers=[account])
 
@@ -163,9 +163,9 @@ def test_a_planner_tells_why_and_what(tmp_path: object) -> None:
 
 def test_a_run_of_nothing_has_empty_tables() -> None:
     on, _, _, _ = world(0)
-    recorder = Recorder(on, [], FlatRate())
+    recorder = Recorder(on, [], FlatPricePolicy())
     assert len(recorder.segments().jobs) == 0
-    run = record_run(Scenario(on, []), "flat-rate", FlatRate())
+    run = record_run(Scenario(on, []), "flat-rate", FlatPricePolicy())
     assert len(run.slots) == len(run.jobs) == len(run.allocations) == 0
     assert run.summary["jct"]["mean"] is None
     assert run.summary["makespan"] is None

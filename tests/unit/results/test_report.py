@@ -31,7 +31,7 @@ from shadowprice.results.report.scales import number, span
 from shadowprice.results.report.tables import Column, data_table
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import Trials, trials_of
-from tests.support.flat_rate import FlatRate
+from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
 
@@ -89,7 +89,7 @@ def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> Run:
             on, work, incidents=[ServerLost(2, on.names[0]), JobCancelled(9, "job-7")][: jobs // 4]
         ),
         "flat-rate",
-        FlatRate(price),
+        FlatPricePolicy(price),
     )
 
 
@@ -135,7 +135,7 @@ def test_names_cannot_break_out_of_the_page() -> None:
     run = record_run(
         Scenario(on, [job(on, name, utility=Constant(1.0)), job(on, "b", utility=Constant(0.0))]),
         "flat-rate",
-        FlatRate(0.01),
+        FlatPricePolicy(0.01),
     )
     text = render_report(run)
     check_page(text)
@@ -164,7 +164,7 @@ def test_comparison_shows_every_policy() -> None:
     ]
     runs = [
         record_run(Scenario(on, work, until=30), name, policy)
-        for name, policy in (("flat-rate", FlatRate()), ("wanderer", RandomPolicy(1)))
+        for name, policy in (("flat-rate", FlatPricePolicy()), ("wanderer", RandomPolicy(1)))
     ]
     text = render_comparison(runs, [("total utility", ["60", "<5"], frozenset({0}))])
     check_page(text)
@@ -183,7 +183,10 @@ def trials() -> Trials:
     work = [job(on, f"job-{at}", arrival=at, utility=Sigmoid(5.0, 0.5, 2.0)) for at in range(6)]
     measured: list[tuple[str, int, Any]] = []
     for seed in range(6):
-        for name, policy in (("flat-rate", FlatRate()), ("wanderer <b>", RandomPolicy(seed))):
+        for name, policy in (
+            ("flat-rate", FlatPricePolicy()),
+            ("wanderer <b>", RandomPolicy(seed)),
+        ):
             run = record_run(Scenario(on, work, until=30, seed=seed), name, policy)
             measured.append((name, seed, run.info))
     return trials_of(measured)
@@ -192,7 +195,7 @@ def trials() -> Trials:
 def test_a_comparison_shows_what_seeds_say() -> None:
     on = cluster(2, 1)
     runs = [
-        record_run(Scenario(on, [job(on, "a")]), name, FlatRate())
+        record_run(Scenario(on, [job(on, "a")]), name, FlatPricePolicy())
         for name in ("flat-rate", "wanderer <b>")
     ]
     several = trials()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shadowprice.results.significance import against, holm, interval, sign_flips
+from shadowprice.results.significance import against, holm_adjust, interval, paired_permutation_test
 
 SAMPLES = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=9)
 
@@ -56,22 +56,22 @@ def test_flipped_signs_are_scipys_exact_permutations(sample: list[float]) -> Non
         n_resamples=np.inf,
         alternative="greater",
     ).pvalue
-    assert sign_flips(sample) == pytest.approx(wanted)
+    assert paired_permutation_test(sample) == pytest.approx(wanted)
 
 
 def test_many_pairs_are_drawn_and_agree_with_the_normal_approximation() -> None:
     rng = np.random.default_rng(1)
     sample = rng.normal(0.35, 1.0, 60)
     z = abs(sample.sum()) / math.sqrt((sample**2).sum())
-    assert sign_flips(sample.tolist()) == pytest.approx(2 * stats.norm.sf(z), abs=0.01)
-    assert sign_flips([0.0] * 5) == 1.0
-    assert sign_flips(list(range(1, 41))) == pytest.approx(1 / 100_001)
+    assert paired_permutation_test(sample.tolist()) == pytest.approx(2 * stats.norm.sf(z), abs=0.01)
+    assert paired_permutation_test([0.0] * 5) == 1.0
+    assert paired_permutation_test(list(range(1, 41))) == pytest.approx(1 / 100_001)
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_steps_down(values: list[float]) -> None:
-    got = holm(values)
+    got = holm_adjust(values)
     ordered = sorted(zip(values, got, strict=True))
     for rank, (value, adjusted) in enumerate(ordered):
         steps = [min(1.0, (len(values) - k) * ordered[k][0]) for k in range(rank + 1)]

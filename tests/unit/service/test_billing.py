@@ -93,7 +93,7 @@ class Till(Bench):
         with self.store.reading() as connection:
             table = tables.jobs
             text = connection.execute(select(table.c.view).where(table.c.name == name)).scalar()
-        return JobView.of_store(text)
+        return JobView.from_json(text)
 
     def entries(self, tenant: str | None = None) -> list[Any]:
         table = tables.entries
@@ -293,10 +293,10 @@ def test_a_refused_job_leaves_no_trace_in_engine_or_policy(till: Till) -> None:
     priced(till, "job")
     till.give("vision", 1_000 - till.held("vision"))
     engine = till.truth.engine
-    before = engine.state_digest(), engine.sequence, engine.policy_memory()
+    before = engine.state_digest(), engine.sequence, engine.dump_policy_state()
     till.submit("poor", tenant="vision")
     assert till.view("poor").state == State.REFUSED
-    assert (engine.state_digest(), engine.sequence, engine.policy_memory()) == before
+    assert (engine.state_digest(), engine.sequence, engine.dump_policy_state()) == before
     till.read()  # and recovery hears nothing of it
     assert till.truth.engine.sequence == before[1]
     assert "poor" not in till.truth.views
@@ -707,7 +707,7 @@ CRASHES = 6
 def _views(till: Till) -> list[JobView]:
     with till.store.reading() as connection:
         return [
-            JobView.of_store(text)
+            JobView.from_json(text)
             for text in connection.execute(select(tables.jobs.c.view)).scalars()
         ]
 

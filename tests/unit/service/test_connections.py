@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from shadowprice.service.connections import HEAD, OWN_FILES, Connection, most_connections
+from shadowprice.service.connections import HEAD, RESERVED_FILES, Connection, most_connections
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -146,6 +146,6 @@ def test_files_are_left_to_the_service_itself() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         most = most_connections()
-        assert 0 < most <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN_FILES
+        assert 0 < most <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.events import ALIVE, Hub
+from shadowprice.service.events import HEARTBEAT_FRAME, Hub
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -26,5 +26,5 @@ def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None
 
     first, *quiet, last = asyncio.run(scenario())
     assert first.startswith(b"retry:")
-    assert quiet == [ALIVE] * 4
+    assert quiet == [HEARTBEAT_FRAME] * 4
     assert last.startswith(b"id: 2001\n")

@@ -12,13 +12,13 @@ import yaml
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.specs.cluster import ClusterSpec
 from shadowprice.service.trainingjobs.shares import (
-    FollowShares,
-    Stated,
-    WrongShareError,
+    InvalidShareError,
+    ShareStatement,
+    SyncShares,
     excess,
-    of_namespace,
-    of_quota,
     read_share,
+    share_from_namespace,
+    share_from_quota,
     wanted,
 )
 from tests.support.services import RunningService, job, run_service
@@ -32,17 +32,17 @@ def cluster(*tenants: dict[str, Any]) -> Cluster:
     return spec.resolve()
 
 
-def space(name: str, share: str | None = None, tenant: str | None = None) -> Stated:
+def space(name: str, share: str | None = None, tenant: str | None = None) -> ShareStatement:
     meta: dict[str, Any] = {"name": name, "uid": f"u-{name}"}
     meta["annotations"] = {} if share is None else {"shadowprice.io/share": share}
     meta["labels"] = {} if tenant is None else {"shadowprice.io/tenant": tenant}
-    return of_namespace({"metadata": meta})
+    return share_from_namespace({"metadata": meta})
 
 
-def quota(namespace: str, **hard: str) -> Stated:
+def quota(namespace: str, **hard: str) -> ShareStatement:
     names = {name.replace("__", "/").replace("_", "."): amount for name, amount in hard.items()}
     meta = {"name": "q", "namespace": namespace, "uid": "u-q"}
-    return of_quota({"metadata": meta, "spec": {"hard": names}})
+    return share_from_quota({"metadata": meta, "spec": {"hard": names}})
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,14 @@ def quota(namespace: str, **hard: str) -> Stated:
             quota("a", requests_cpu="1500m", requests_memory="2Gi", pods="4"),
             {"cpu": 1500, "memory": 2 << 30},
         ),
-        (of_quota({"metadata": {"name": "q", "namespace": "a"},
+        (share_from_quota({"metadata": {"name": "q", "namespace": "a"},
                    "spec": {"hard": {"requests.nvidia.com/gpu": "4", "limits.cpu": "9",
                                      "count/jobs.batch": "7"}}}), {"gpu": 4000}),
     ],
 )  # fmt: skip
-def test_a_share_is_read_in_the_units_of_the_cluster(stated: Stated, share: dict[str, int]) -> None:
+def test_a_share_is_read_in_the_units_of_the_cluster(
+    stated: ShareStatement, share: dict[str, int]
+) -> None:
     assert read_share(stated, cluster()) == share
 
 
@@ -79,8 +81,10 @@ def test_a_share_is_read_in_the_units_of_the_cluster(stated: Stated, share: dict
         (quota("a", requests_storage="9Gi"), "no server has 'storage'"),
     ],
 )
-def test_what_is_no_share_is_told_in_one_line_with_a_mend(stated: Stated, words: str) -> None:
-    with pytest.raises(WrongShareError) as caught:
+def test_what_is_no_share_is_told_in_one_line_with_a_mend(
+    stated: ShareStatement, words: str
+) -> None:
+    with pytest.raises(InvalidShareError) as caught:
         read_share(stated, cluster())
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -128,7 +132,7 @@ def shares(service: RunningService) -> dict[str, dict[str, str]]:
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
     driver = service.service.writing
     loop: asyncio.AbstractEventLoop = driver._wake._loop  # type: ignore[attr-defined]  # asyncio's
-    change = driver.do(FollowShares(given, anew=anew))
+    change = driver.do(SyncShares(given, anew=anew))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 

@@ -19,7 +19,7 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.service.running.outbox import FIRST_DELAY, Begin, End, Outbox
+from shadowprice.service.running.outbox import INITIAL_BACKOFF_NS, Begin, End, Outbox
 
 
 def _start(job: str, number: int, server: str, generation: int = 1) -> Start:
@@ -62,17 +62,17 @@ def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Outbox) -
     ended = Ended(0, "theirs", 1, 0.0, Ending.FAILED, 1, "")
     for _ in range(2):
         outbox.heard(ended, 0)
-        assert outbox.says_nothing(ended)
-        assert outbox.says_nothing(Started(5, "theirs", 1, 0.0))
+        assert outbox.is_orphan_report(ended)
+        assert outbox.is_orphan_report(Started(5, "theirs", 1, 0.0))
         outbox.recorded("theirs", 1)
-    assert not outbox.says_nothing(Ended(0, "theirs", 2, 0.0, Ending.DONE, 0, ""))
-    assert not outbox.says_nothing(Ended(0, "ours", 1, 0.0, Ending.DONE, 0, ""))
+    assert not outbox.is_orphan_report(Ended(0, "theirs", 2, 0.0, Ending.DONE, 0, ""))
+    assert not outbox.is_orphan_report(Ended(0, "ours", 1, 0.0, Ending.DONE, 0, ""))
 
 
 def test_a_number_that_is_used_up_delays_nothing(outbox: Outbox) -> None:
     refused = Refused(5, "other", 1, 0.0, "")
-    outbox.used_up("other", 1)
-    assert not outbox.says_nothing(refused)
+    outbox.mark_number_used("other", 1)
+    assert not outbox.is_orphan_report(refused)
     outbox.heard(refused, 0)
     outbox.recorded("other", 1)
     again = {"other": _start("other", 6, "two", generation=2)}
@@ -85,8 +85,8 @@ def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
     end = Ended(0, "one", 1, 0.0, Ending.FAILED, 1, "why")
     for _ in range(5):
         outbox.heard(end, 0)
-    assert outbox.next_moment(running) == FIRST_DELAY
+    assert outbox.next_retry_at(running) == INITIAL_BACKOFF_NS
     outbox.heard(replace(end, generation=2), 0)
-    assert outbox.next_moment(running) == 2 * FIRST_DELAY
+    assert outbox.next_retry_at(running) == 2 * INITIAL_BACKOFF_NS
     outbox.closed("one")
-    assert outbox.next_moment(running) is None
+    assert outbox.next_retry_at(running) is None

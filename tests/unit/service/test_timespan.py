@@ -93,7 +93,7 @@ def test_who_is_refused_only_for_the_end_is_told(tmp_path: Path, policy: str) ->
 def reason_of(bench: Bench, name: str) -> dict[str, Any]:
     with bench.store.reading() as connection:
         [row] = jobs_by_name(connection, [name])
-    reason = JobView.of_store(row.view).reason
+    reason = JobView.from_json(row.view).reason
     assert reason is not None
     return dict(reason)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.service.auth import valid_first
+from shadowprice.service.auth import tokens_query
 from shadowprice.service.store import Store, history, tables
 
 
@@ -43,7 +43,7 @@ def keep(
 
 def listed(store: Store, now: int) -> list[int]:
     with store.reading() as connection:
-        return [row.id for row in connection.execute(valid_first(now))]
+        return [row.id for row in connection.execute(tokens_query(now))]
 
 
 def test_valid_tokens_come_before_those_that_are_over(store: Store) -> None:

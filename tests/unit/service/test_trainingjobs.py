@@ -19,18 +19,18 @@ from shadowprice.core.owner import Owner
 from shadowprice.core.refusal import Reason as Refusal
 from shadowprice.executors.virtual.loop import run_virtual
 from shadowprice.kubernetes.conditions import Condition, Reason
-from shadowprice.kubernetes.definition import ABSENT, definition
+from shadowprice.kubernetes.definition import EXCLUDED_KEYS, definition
 from shadowprice.kubernetes.names import FINALIZER
 from shadowprice.service.trainingjobs.controller import (
-    FIGURES,
-    FIGURES_A_SECOND,
-    UNTOLD,
-    between_figures,
+    NEW_RESOURCE_PRIORITY_SECONDS,
+    STATUS_WRITE_SECONDS,
+    STATUS_WRITES_PER_SECOND,
+    status_write_interval,
 )
 from shadowprice.service.trainingjobs.queue import WorkQueue
 from shadowprice.service.trainingjobs.resource import Resource, edits
-from shadowprice.service.trainingjobs.status import Refused, differs, patch_of, status_of
-from shadowprice.service.truth.submission import REVISABLE, revised_record
+from shadowprice.service.trainingjobs.status import Refused, build_patch, build_status, differs
+from shadowprice.service.truth.submission import REVISABLE, merge_changes
 from shadowprice.service.truth.views import JobView, State
 from tests.support.services import job
 
@@ -81,7 +81,7 @@ EDITED = st.none() | st.tuples(
 
 
 def status(before: Resource, found: Any, now: int = NOW, **more: Any) -> dict[str, Any]:
-    return status_of(before, found, **{"tenant": "vision", "epoch": 1, "now": now, **more})
+    return build_status(before, found, **{"tenant": "vision", "epoch": 1, "now": now, **more})
 
 
 @settings(deadline=None)
@@ -117,7 +117,7 @@ def test_a_status_that_was_written_is_not_written_again(
     assert not differs(seen, again)  # nor do times of conditions move
     # A merge patch of the next one on the first brings the next one about.
     following = status(seen, later)
-    merged = {**first, **patch_of(seen, following)["status"]}
+    merged = {**first, **build_patch(seen, following)["status"]}
     assert {key: value for key, value in merged.items() if value is not None} == following
 
 
@@ -126,7 +126,7 @@ def test_a_status_that_was_written_is_not_written_again(
 def test_a_new_leader_marks_what_is_open_and_leaves_what_is_over(view: JobView) -> None:
     seen = resource(status(resource(), view, epoch=4))
     assert differs(seen, status(seen, view, epoch=5)) == view.state.open
-    assert patch_of(seen, {})["metadata"] == {"resourceVersion": "7"}
+    assert build_patch(seen, {})["metadata"] == {"resourceVersion": "7"}
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -139,7 +139,9 @@ def test_times_move_with_the_status_of_a_condition_alone(state: State) -> None:
         assert moved == (one["status"] != before[one["type"]]["status"])
 
 
-KEYS = sorted(set(REVISABLE) | {"worker", "ps", "run", "gradient", "family", "restart"} - ABSENT)
+KEYS = sorted(
+    set(REVISABLE) | {"worker", "ps", "run", "gradient", "family", "restart"} - EXCLUDED_KEYS
+)
 RECORDS = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 3)).map(
     lambda found: {key: value for key, value in found.items() if key != "labels"}
 )
@@ -153,7 +155,7 @@ def test_edits_lead_from_one_job_to_the_other_but_for_what_lasts(
     changes, fixed = edits(before, after)
     assert changes.keys() <= set(REVISABLE)
     assert not set(fixed) & set(REVISABLE)
-    revised = revised_record(before, changes)
+    revised = merge_changes(before, changes)
     rest = {key for key in {*revised, *after} if revised.get(key) != after.get(key)}
     # A speed of its own takes a job out of its family.
     assert rest - {"family"} == set(fixed) - {"family"}
@@ -164,10 +166,10 @@ def test_labels_of_the_owner_are_no_edit() -> None:
     one = replace(resource(), spec={**job("x"), "labels": {"mine": "y"}})
     record = one.record("vision")
     assert record["name"] == OWNER.job
-    assert Owner.of_labels(record["labels"]) == OWNER
+    assert Owner.from_labels(record["labels"]) == OWNER
     assert edits(record, one.record("else")) == ({}, ())
     with pytest.raises(InputError):
-        revised_record(record, {"labels": {**record["labels"], "shadowprice.io/uid": "other"}})
+        merge_changes(record, {"labels": {**record["labels"], "shadowprice.io/uid": "other"}})
 
 
 class Clock:
@@ -227,22 +229,22 @@ def test_what_is_new_goes_before_what_waits_but_keeps_nothing_from_its_turn_for_
     queue = WorkQueue(0.5, clock)
     for number in range(100):
         queue.add(f"old-{number}")
-    clock.now += UNTOLD - 1.0
-    queue.add("new", -UNTOLD)
+    clock.now += NEW_RESOURCE_PRIORITY_SECONDS - 1.0
+    queue.add("new", -NEW_RESOURCE_PRIORITY_SECONDS)
     assert queue.take() == "new"
     clock.now += 2.0  # what waits for longer than that has its turn, however many are new
     for number in range(1000):
-        queue.add(f"newer-{number}", -UNTOLD)
+        queue.add(f"newer-{number}", -NEW_RESOURCE_PRIORITY_SECONDS)
     assert {queue.take() for _ in range(100)} == {f"old-{number}" for number in range(100)}
     assert queue.take() in {f"newer-{number}" for number in range(1000)}
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 100, 1_000, 10_000])
 def test_figures_of_however_many_jobs_are_so_many_writes_a_second_at_most(jobs: int) -> None:
-    pause = between_figures(jobs)
-    assert pause >= FIGURES
-    assert jobs / pause <= FIGURES_A_SECOND
-    assert pause == FIGURES or jobs > FIGURES * FIGURES_A_SECOND
+    pause = status_write_interval(jobs)
+    assert pause >= STATUS_WRITE_SECONDS
+    assert jobs / pause <= STATUS_WRITES_PER_SECOND
+    assert pause == STATUS_WRITE_SECONDS or jobs > STATUS_WRITE_SECONDS * STATUS_WRITES_PER_SECOND
 
 
 def test_a_busy_key_delays_no_other_key() -> None:

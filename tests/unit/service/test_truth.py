@@ -624,7 +624,7 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
     taken = bench.truth.engine.sequence
     pieces = 0
     while not pieces or bench.truth.snapshotting:
-        bench.truth.snapshot_piece(0.0)
+        bench.truth.write_snapshot_step(0.0)
         pieces += 1
         if ends != "written" and pieces == 4:
             break
@@ -725,7 +725,7 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     if snapshot == "at its end":
         bench.truth.write_snapshot()
     bench.truth._memory_is_large = False
-    row = bench.truth.memory_row(bench.truth.clock.now())
+    row = bench.truth.policy_state_row(bench.truth.clock.now())
     assert row is not None
     with bench.store.transaction() as connection:
         connection.execute(delete(tables.memory))

@@ -55,7 +55,7 @@ def expected_seconds(story: Story) -> float:
     return _RUNS * max(seconds, float(info["timing"]["wall_seconds"]))
 
 
-def counsel_on(folder: Path, story: Story) -> Counsel:
+def compute_advice(folder: Path, story: Story) -> Counsel:
     """Find the changes that would have had a run's refused job admitted.
 
     Raises

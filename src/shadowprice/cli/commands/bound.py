@@ -92,7 +92,7 @@ def bound(
 
     distance, seconds = _distance(gap), float(parse_span(time_, "--time", "10min"))
     if prices is not None:
-        check_place(prices)
+        check_output_path(prices)
     scenario = workload.scenario(seed, quiet=quiet)
     # Loads the compiler: first report problems in the input.
     from shadowprice.certificate.certify import certify
@@ -151,7 +151,7 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
         yield report
 
 
-def check_place(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Check that a price file can be written, before the search starts.
 
     Raises

@@ -124,7 +124,7 @@ def waves(
         float,
         typer.Option(
             min=1e-6,
-            max=bounds.LOAD.most,
+            max=bounds.OFFERED_LOAD.most,
             help="Work that arrives, one copy a task, over what there is.",
         ),
     ] = 0.8,

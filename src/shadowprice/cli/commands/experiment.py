@@ -98,8 +98,8 @@ def experiment(
         check_drawing,
         experiments,
         find_experiment,
-        forget_runs,
         is_experiment,
+        remove_cached_runs,
     )
     from shadowprice.experiments.live import Where
     from shadowprice.experiments.spreading import InTurn, OnRay
@@ -148,7 +148,7 @@ def experiment(
             raise typer.Exit(1)  # keep finished runs: the same command only repeats failures
         # Only now: an interrupted command must not repeat finished experiments.
         for target in directories.values():
-            forget_runs(target)
+            remove_cached_runs(target)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.results.advice import Counsel
     from shadowprice.results.story import Story
 
-MOST_STAYS = 12
+MAX_PLACEMENT_SPANS = 12
 """Limit of placements shown of a plan or a run."""
 
 
@@ -71,7 +71,7 @@ def explain(
             record["advice"] = counsel.record()
         print_json(record)
     else:
-        _print(story, None if full else MOST_STAYS, counsel, remark)
+        _print(story, None if full else MAX_PLACEMENT_SPANS, counsel, remark)
 
 
 def _explain_live(job: str, server: str | None, output: Output, *, full: bool) -> None:
@@ -128,7 +128,7 @@ def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None
     """
     from shadowprice.cli.commands.advising import (
         PATIENCE,
-        counsel_on,
+        compute_advice,
         executes_files,
         expected_seconds,
         wanted,
@@ -149,7 +149,7 @@ def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None
     if asked is None and seconds > PATIENCE:
         return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"
     try:
-        return counsel_on(run, story), ""
+        return compute_advice(run, story), ""
     except InputError as error:
         if asked:
             raise

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
 
-WHICH, HOW = "Which jobs", "How they are listed"
+PANEL_FILTERS, HOW = "Which jobs", "How they are listed"
 MOST = 50
 """Default limit of jobs in a table."""
-FIRST_LEFT_OUT: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
+COLUMN_DROP_ORDER: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
 """Columns that a narrow terminal omits, in this order."""
 _WIDEST: Final = 10_000
 """Terminal width at which a table isn't constrained, in columns."""
@@ -28,7 +28,7 @@ def _patterns(flag: str, what: str, column: str) -> Any:
     return typer.Option(
         flag,
         help=f"{what}; patterns such as 'res*', commas between.",
-        rich_help_panel=WHICH,
+        rich_help_panel=PANEL_FILTERS,
         autocompletion=complete_value(column),
     )
 
@@ -37,7 +37,7 @@ def _range(flag: str, what: str) -> Any:
     return typer.Option(
         flag,
         help=f"{what}: slots or times, 10..50, 10.. or ..2h.",
-        rich_help_panel=WHICH,
+        rich_help_panel=PANEL_FILTERS,
         metavar="FROM..TO",
     )
 
@@ -53,7 +53,7 @@ def jobs(
             "--outcome",
             help="finished, refused, dropped, cancelled, running, waiting, 'not arrived'; "
             "commas between.",
-            rich_help_panel=WHICH,
+            rich_help_panel=PANEL_FILTERS,
             autocompletion=complete_value("outcome"),
         ),
     ] = None,
@@ -63,7 +63,9 @@ def jobs(
     completed: Annotated[str | None, _range("--completed", "Completed in")] = None,
     late: Annotated[
         bool | None,
-        typer.Option("--late/--in-time", help="Past their target, or not.", rich_help_panel=WHICH),
+        typer.Option(
+            "--late/--in-time", help="Past their target, or not.", rich_help_panel=PANEL_FILTERS
+        ),
     ] = None,
     columns: Annotated[
         str | None,
@@ -133,7 +135,7 @@ def jobs(
         print_json(shown.to_dicts())
     else:
         if len(shown) or not len(rows):
-            _print(shown, () if requested else FIRST_LEFT_OUT)
+            _print(shown, () if requested else COLUMN_DROP_ORDER)
         if len(shown) < len(rows):
             stderr().print(
                 f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all", soft_wrap=True

@@ -20,7 +20,7 @@ from shadowprice.core.wording import shown
 
 LIVE = "The live service"
 
-NEEDED = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
+REQUIRED_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
 """Packages of the service's extra."""
 
 
@@ -40,7 +40,7 @@ def check_extra(where: str = "") -> None:
     MissingServiceError
         If a library is missing.
     """
-    needed = (*NEEDED, "psycopg") if "://" in where else NEEDED
+    needed = (*REQUIRED_PACKAGES, "psycopg") if "://" in where else REQUIRED_PACKAGES
     for package in needed:
         if importlib.util.find_spec(package) is None:
             raise MissingServiceError(package, "service", "the live service")

@@ -29,7 +29,7 @@ from shadowprice.core.wording import first_line, lines_below
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceError
 
-DECIDING = 10
+DECISION_WAIT_SECONDS = 10
 """Time to wait for the decisions on several jobs, in seconds."""
 
 FilesArgument = Annotated[
@@ -108,7 +108,9 @@ def submit(
                 if len(entries) == 1:
                     submitted.append(client.submit(batch[0].record))
                 else:
-                    response = client.submit_many([item.record for item in batch], wait=DECIDING)
+                    response = client.submit_many(
+                        [item.record for item in batch], wait=DECISION_WAIT_SECONDS
+                    )
                     submitted += response.jobs
                     problems |= response.problems
         if wait:

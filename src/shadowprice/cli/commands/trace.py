@@ -72,7 +72,7 @@ def convert(
         float,
         typer.Option(
             min=LEAST_LOAD,
-            max=bounds.LOAD.most,
+            max=bounds.OFFERED_LOAD.most,
             help="GPU-time asked for over GPU-time there is, for --cluster (core-time, where no "
             "job uses GPUs).",
         ),

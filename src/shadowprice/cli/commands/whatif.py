@@ -119,7 +119,7 @@ def whatif(
     shadowprice whatif --server local --days 30 --add gpu:2
     """
     if server is not None or days is not None:
-        check_alone(workload, seeds)
+        reject_workload_with_server(workload, seeds)
         named_policies = _of_service(policy, params, set_)
         changes = parsed(add, remove)
         code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
@@ -164,7 +164,7 @@ def parsed(add: list[str] | None, remove: list[str] | None) -> list[Change]:
     return changes + [Change.parse(text, -1, "--remove") for text in remove or ()]
 
 
-def check_alone(workload: Workload, seeds: int) -> None:
+def reject_workload_with_server(workload: Workload, seeds: int) -> None:
     """Refuse workload options for a service, which simulates its own workload.
 
     Raises

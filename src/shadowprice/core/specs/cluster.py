@@ -37,7 +37,7 @@ from shadowprice.core.specs.fields import (
 )
 from shadowprice.core.wording import shown
 
-SHORTEST_PERIOD: Final = 60
+MIN_PERIOD_SECONDS: Final = 60
 """Seconds of a budget's period, at least."""
 
 
@@ -76,8 +76,8 @@ def _carry(value: object) -> object:
 
 def _a_period(value: Duration) -> Duration:
     """Return a time on the clock that a period may take, or refuse it."""
-    if value.slots or value.seconds.denominator != 1 or value.seconds < SHORTEST_PERIOD:
-        raise InputError(f"a period takes whole seconds, {SHORTEST_PERIOD} at least; write 7d")
+    if value.slots or value.seconds.denominator != 1 or value.seconds < MIN_PERIOD_SECONDS:
+        raise InputError(f"a period takes whole seconds, {MIN_PERIOD_SECONDS} at least; write 7d")
     bounds.PERIOD.checked(int(value.seconds))
     return value
 
@@ -197,7 +197,7 @@ class ClusterSpec(Spec):
         bounds.SERVERS.check(servers, f"{place}: servers")
         resources = len({name for server in self.servers for name in server.capacity})
         bounds.RESOURCES.check(resources, f"{place}: servers")
-        bounds.CELLS.check(
+        bounds.PLAN_CELLS.check(
             servers * resources,
             f"{place}: servers",
             "plan in parts: fewer servers, or fewer resources",

@@ -25,10 +25,10 @@ _TAGS: Mapping[str, frozenset[str]] = {
 """Kinds that pydantic adds to the place of a fault, by the key they follow: no keys of a file."""
 
 
-SOME: Final = 6
+MAX_KEYS_IN_MESSAGE: Final = 6
 """Keys that are named to one who wrote none."""
 
-MANY: Final = 16
+MAX_SUGGESTIONS: Final = 16
 """Keys that are named to one who wrote another."""
 
 
@@ -91,7 +91,7 @@ def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:
     """Return the fault of something that should have keys: which ones, not what the class is."""
     name = issue["ctx"]["class_name"]
     keys = [key for part in _models(model) if part.__name__ == name for key in part.model_fields]
-    named = f": {', '.join(keys[:SOME])}{', ...' if len(keys) > SOME else ''}" if keys else ""
+    named = f": {_first(keys, MAX_KEYS_IN_MESSAGE)}" if keys else ""
     return Fault(where, f"takes keys with values{named}", "write {key: value}")
 
 
@@ -127,7 +127,12 @@ def _known_there(model: type[BaseModel], location: Sequence[Any]) -> str:
     keys = [*dict.fromkeys(key for part in parts for key in part.model_fields)]
     if not keys:
         return "remove it"
-    return f"known: {', '.join(keys[:MANY])}{', ...' if len(keys) > MANY else ''}"
+    return f"known: {_first(keys, MAX_SUGGESTIONS)}"
+
+
+def _first(names: Sequence[str], limit: int) -> str:
+    """Return the first names, with an ellipsis if there are more."""
+    return ", ".join([*names[:limit], *(["..."] if len(names) > limit else [])])
 
 
 def _nearest(annotation: Any) -> list[type[BaseModel]]:

@@ -225,7 +225,7 @@ class EmpiricalDuration(Spec):
         return unit
 
     @property
-    def unit_seconds(self) -> float:
+    def seconds_per_unit(self) -> float:
         """Seconds in a unit of the file."""
         return float(parse_duration(f"1{self.unit}").seconds)
 

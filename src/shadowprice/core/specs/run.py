@@ -33,7 +33,7 @@ def _without_null(value: str, what: str = "it") -> None:
         raise ValueError(f"{what} holds a null character, which no program can be given")
 
 
-Word = Annotated[
+CommandWord = Annotated[
     str,
     BeforeValidator(_as_word),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
@@ -43,8 +43,8 @@ Word = Annotated[
 class RunSpec(Spec):
     """What a job really runs: every worker and every parameter server is one such process."""
 
-    command: str | list[Word]
-    env: Annotated[dict[str, Word], at_most_long(bounds.VARIABLES)] = Field(
+    command: str | list[CommandWord]
+    env: Annotated[dict[str, CommandWord], at_most_long(bounds.VARIABLES)] = Field(
         default_factory=dict, repr=False
     )
     workdir: Annotated[str, at_most_long(bounds.PATH)] | None = None

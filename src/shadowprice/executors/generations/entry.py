@@ -214,13 +214,13 @@ class Entry:
             return None
         finally:
             os.close(descriptor)
-        return self.reported_by(content, status.st_mtime)
+        return self.parse_progress(content, status.st_mtime)
 
     async def newest_progress(self) -> Progressed | None:
         """Run `new_progress` in a thread."""
         return await asyncio.to_thread(self.new_progress)
 
-    def reported_by(self, content: bytes | str, at: float) -> Progressed | None:
+    def parse_progress(self, content: bytes | str, at: float) -> Progressed | None:
         """Parse a progress file's content; record an invalid report.
 
         Returns None if the report is invalid or from another generation.

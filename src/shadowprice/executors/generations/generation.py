@@ -31,7 +31,7 @@ OVER: Final = frozenset({ENDED, REFUSED})
 DAMAGED: Final = "damaged"
 """Phase of a generation whose state can't be read."""
 
-STATE_BYTES: Final = 8192
+STATE_SLOT_BYTES: Final = 8192
 """Size of a slot of ``state``, in bytes: enough for the tail of a log."""
 STOP_BYTES: Final = 256
 MARK: Final = "SHADOWPRICE_EXECUTION"
@@ -65,7 +65,7 @@ class Generation:
             write_new(path / "plan.json", json.dumps(plan).encode())
         (path / "lock").touch(mode=0o600)
         StateFile.create(path / "stop", {"command": 0}, STOP_BYTES)
-        StateFile.create(path / "state", state, STATE_BYTES)
+        StateFile.create(path / "state", state, STATE_SLOT_BYTES)
         sync_directory(path)
         return cls(path)
 
@@ -101,7 +101,7 @@ class Generation:
         """Return the stop command: ``command`` is 0 if there is none, else ``until`` is set too."""
         return self._stop.read()
 
-    def order_stop(self, command: int, grace: float, now: float) -> bool:
+    def request_stop(self, command: int, grace: float, now: float) -> bool:
         """Store a stop command; return whether it is new. It never extends an earlier deadline."""
         try:
             previous = self._stop.read()
@@ -161,7 +161,7 @@ class Generation:
                 state = self.state()
             except ValueError:
                 lost |= {"command": 0, "reason": f"its records were damaged; {reason}"}
-                StateFile.create(self._state.path, lost, STATE_BYTES)
+                StateFile.create(self._state.path, lost, STATE_SLOT_BYTES)
                 return True
             if state["phase"] in OVER:
                 return True

@@ -48,7 +48,7 @@ def amounts(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
     return spec.worker if process.role == "worker" else spec.ps
 
 
-def deals_of(spec: GenerationSpec, processes: Iterable[Process]) -> list[dict[str, Any]]:
+def allocations_of(spec: GenerationSpec, processes: Iterable[Process]) -> list[dict[str, Any]]:
     """Return the demand of each process with its server, as JSON-compatible records."""
     return [
         {"server": process.server, "amounts": dict(amounts(spec, process))} for process in processes

@@ -148,12 +148,12 @@ class Store:
         """Store a stop command. If it precedes the start command, it bars the generation."""
         stored = self.generation(job, generation)
         if stored.path.is_dir():
-            new = stored.order_stop(command, grace, time.time())
+            new = stored.request_stop(command, grace, time.time())
             return Receipt.ACCEPTED if new else Receipt.DUPLICATE
         if generation <= self.fence(job):
             return Receipt.STALE
         self._take(job, generation, {}, self._state(command, "it was told to stop before it came"))
-        self.generation(job, generation).order_stop(command, grace, time.time())
+        self.generation(job, generation).request_stop(command, grace, time.time())
         return Receipt.ACCEPTED
 
     @staticmethod

@@ -70,7 +70,7 @@ class Charge:
             )
         self._lease = lease
 
-    async def take_again(self, connection: Connection, namespace: str) -> None:
+    async def reacquire(self, connection: Connection, namespace: str) -> None:
         """Reacquire a lease that expired while the API server was unreachable.
 
         If another executor holds it now, commands are refused until it is released.

@@ -33,10 +33,10 @@ async def has_gates(connection: Connection) -> bool:
         return False  # before 1.24: no OpenAPI v3 and no gates
     except (KeyError, TypeError):
         return False
-    return gates_in(await asyncio.to_thread(json.loads, text))
+    return schema_has_scheduling_gates(await asyncio.to_thread(json.loads, text))
 
 
-def gates_in(document: Mapping[str, Any]) -> bool:
+def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
     """Return whether the pod schema of an OpenAPI document has scheduling gates."""
     try:
         return "schedulingGates" in document["components"]["schemas"][_POD]["properties"]

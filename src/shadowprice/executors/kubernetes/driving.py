@@ -43,13 +43,13 @@ log = logging.getLogger("shadowprice.executors")
 FINISH: Final = -1
 """Stop command for the remaining processes of a generation that has its result."""
 
-OPENING: Final = 5.0
+LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that a node has to open a log stream before its pod is deleted."""
 
 SILENT: Final = 0.7
 """The same for an empty log, because the start of an empty stream can't be observed."""
 
-UNSEEN: Final = 2.0
+MISSING_POD_POLL_SECONDS: Final = 2.0
 """Seconds after which created pods without an event are listed."""
 
 UNANSWERED: Final = 30.0
@@ -58,10 +58,10 @@ UNANSWERED: Final = 30.0
 SETTLED: Final = 10.0
 """Seconds between checks of a running generation without events of its pods."""
 
-OF_ITSELF: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
+SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 """Endings that follow from the pods' exit statuses, without a command."""
 
-READING: Final = 60.0
+LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0
 """Timeout in seconds for collecting the log of an ended pod."""
 
 _OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
@@ -77,7 +77,7 @@ class Drive:
         self._following: set[asyncio.Task[None]] = set()
         self._launched = False
         self._pauses = Pauses(AGAIN, AGAIN_AT_LAST)
-        self._unseen = Pauses(UNSEEN, UNANSWERED)
+        self._unseen = Pauses(MISSING_POD_POLL_SECONDS, UNANSWERED)
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
@@ -222,7 +222,7 @@ class Drive:
             if part.end is None and part.view is None and part.vanished is None
         ]
         now = time.monotonic()
-        if not missing or not self._launched or now - self._looked < UNSEEN:
+        if not missing or not self._launched or now - self._looked < MISSING_POD_POLL_SECONDS:
             return
         if not self._unseen.over:
             return
@@ -330,7 +330,7 @@ class Drive:
         part.listened = True
         follower = self.follower(part)
         with contextlib.suppress(ApiError, TimeoutError):
-            async with asyncio.timeout(OPENING):
+            async with asyncio.timeout(LOG_OPEN_TIMEOUT_SECONDS):
                 await follower.look()
         opened = asyncio.Event()
         following = follower.follow(opened)
@@ -338,7 +338,7 @@ class Drive:
         self._following.add(task)
         task.add_done_callback(self._following.discard)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(OPENING if follower.some else SILENT):
+            async with asyncio.timeout(LOG_OPEN_TIMEOUT_SECONDS if follower.some else SILENT):
                 await opened.wait()
 
     # ---------------------------------------------------------------- ending
@@ -363,7 +363,7 @@ class Drive:
             return
         follower = self.follower(part)
         with contextlib.suppress(ApiError, TimeoutError, OSError):
-            async with asyncio.timeout(READING):
+            async with asyncio.timeout(LOG_DRAIN_TIMEOUT_SECONDS):
                 await follower.finish()
         part.tail = follower.tail()
 
@@ -372,7 +372,7 @@ class Drive:
         entry = self._entry
         refused = entry.phase == ACCEPTED and entry.state.get("closing")
         end = {} if refused else self._end()
-        if end.get("ending") in OF_ITSELF:
+        if end.get("ending") in SELF_TERMINATED:
             # Recorded first, because only the pods know this result. Otherwise a restarted
             # service would find no pods and count the generation as lost.
             await self._write(end=end)

@@ -99,7 +99,7 @@ class KubernetesEntry(DrivenEntry):
                 self.parts[name].take(end)
 
     @property
-    def told_to_end(self) -> bool:
+    def termination_requested(self) -> bool:
         """Whether this or an earlier service may have deleted its pods."""
         return self.stop_ordered or bool(self.state.get("deciding"))
 

@@ -248,7 +248,7 @@ class KubernetesExecutor:
 
     async def _take_again(self) -> None:
         """Reacquire the lease after an outage, and resync with the records."""
-        await self._charge.take_again(self.connection, self.namespace)
+        await self._charge.reacquire(self.connection, self.namespace)
         for record in await self.records.load():
             for number, state in record.generations.items():
                 self._hold(record.job, number, state)
@@ -296,7 +296,7 @@ class KubernetesExecutor:
         """Start a generation; see `Executor.start`."""
         async with self._roster.one_at_a_time(spec.job):
             self._check_charge()
-            owner = Owner.of_labels(spec.labels)
+            owner = Owner.from_labels(spec.labels)
             namespace = owner.namespace if owner is not None else self.namespace
             plan, refusal = plan_of(
                 spec,
@@ -308,7 +308,7 @@ class KubernetesExecutor:
                 namespace=namespace,
             )
             if owner is not None and plan:
-                plan["owner"] = owner_reference(owner)
+                plan["owner"] = build_owner_reference(owner)
             receipt: Receipt = await self._recorded(
                 spec.job, lambda record: record.accept(spec, plan, refusal)
             )
@@ -446,7 +446,7 @@ class KubernetesExecutor:
     async def _forget(self, job: str, generation: int) -> None:
         await self.records.change(job, lambda record: record.generations.pop(generation, None))
         self._forgetting.discard((job, generation))
-        await asyncio.to_thread(self._keeping.keep_newest, job)
+        await asyncio.to_thread(self._keeping.prune, job)
 
     async def discard(self, job: str) -> None:
         """Remove the files and records of a finished job."""
@@ -521,7 +521,7 @@ class KubernetesExecutor:
         return (*ours, *(job for job in theirs if job.job not in own_names))
 
 
-def owner_reference(owner: Owner) -> dict[str, Any]:
+def build_owner_reference(owner: Owner) -> dict[str, Any]:
     """Return the owner reference of a `TrainingJob` resource."""
     return {
         "apiVersion": "shadowprice.io/v1alpha1",

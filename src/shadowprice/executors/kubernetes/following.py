@@ -20,7 +20,7 @@ from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Pauses
 
-OFTEN: Final = 0.3
+MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
 """Minimum seconds between two fetches of a log that is being read."""
 
 SELDOM: Final = 10.0
@@ -68,7 +68,7 @@ class Follower:
         self._last = b""
         self._same = 0
         self._looked = float("-inf")
-        self._pauses = Pauses(OFTEN, SELDOM)
+        self._pauses = Pauses(MIN_FETCH_INTERVAL_SECONDS, SELDOM)
         self._busy = asyncio.Lock()
         self._followed = False
         self.complete = False
@@ -90,7 +90,7 @@ class Follower:
         ApiError
             If the API server refuses or doesn't answer.
         """
-        recent = time.monotonic() - self._looked <= OFTEN
+        recent = time.monotonic() - self._looked <= MIN_FETCH_INTERVAL_SECONDS
         if self.complete or self._followed or recent or not self._pauses.over:
             return
         try:

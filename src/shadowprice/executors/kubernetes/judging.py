@@ -12,7 +12,7 @@ from shadowprice.executors.kubernetes.entry import KubernetesEntry, Part
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.views import Exit, PodView
 
-VANISHED: Final = 5.0
+POD_GONE_AFTER_SECONDS: Final = 5.0
 """Seconds after a forced deletion of a pod until its node has surely killed its processes.
 
 It is also the time after which a created pod counts as missing if no event or list shows it.
@@ -58,7 +58,7 @@ def end_of(
     now = time.monotonic()
     if view is None:
         since = part.vanished
-        if since is None or now - since < (0.0 if withdrawn else VANISHED):
+        if since is None or now - since < (0.0 if withdrawn else POD_GONE_AFTER_SECONDS):
             return None
         return _unseen(part) if part.told else _lost(part, _removed(part))
     signalled = part.told
@@ -75,7 +75,7 @@ def end_of(
         if not view.over or not _seems_over(part, view, now):
             return None
         return _unseen(part) if signalled else _lost(part, _why_over(part, view))
-    if gone_since is not None or (view.running and now - part.vanished < VANISHED):
+    if gone_since is not None or (view.running and now - part.vanished < POD_GONE_AFTER_SECONDS):
         return None
     return _unseen(part) if signalled else _lost(part, _removed(part))
 
@@ -98,7 +98,7 @@ def _seems_over(part: Part, view: PodView, now: float) -> bool:
     if not view.running:
         return True
     part.over_since = part.over_since or now
-    return now - part.over_since > VANISHED
+    return now - part.over_since > POD_GONE_AFTER_SECONDS
 
 
 def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> PartEnd:
@@ -107,7 +107,7 @@ def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> PartEnd:
     if out_of_memory:
         note = "it needed more memory than its job asks for (OOMKilled)"
     elif exit_.reason in {"StartError", "ContainerCannotRun", "RunContainerError"}:
-        note = cannot_run(exit_.message)
+        note = start_error_message(exit_.message)
     if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
         if not (told or exit_.code == 0):
             return PartEnd(part.process, -1, exit_.at, lost=_why_over(part, view))
@@ -117,7 +117,7 @@ def _exited(part: Part, view: PodView, exit_: Exit, *, told: bool) -> PartEnd:
     return PartEnd(part.process, exit_.code, exit_.at, told=told, killed=killed, note=note)
 
 
-def cannot_run(message: str) -> str:
+def start_error_message(message: str) -> str:
     """Return why a program couldn't be started, from the container runtime's message."""
     match = re.search(r'exec: "([^"]*)"', message)
     program = match[1] if match else "it"

@@ -32,7 +32,7 @@ class Keeping:
             return []
         return sorted(int(name) for name in entries if name.isdecimal())
 
-    def keep_newest(self, job: str) -> None:
+    def prune(self, job: str) -> None:
         """Remove the logs of a job's oldest generations."""
         for old in self.numbers(job)[:-KEPT]:
             shutil.rmtree(self.generation(job, old), ignore_errors=True)

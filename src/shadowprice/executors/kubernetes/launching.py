@@ -95,7 +95,7 @@ class Launch:
                 raise
             return f"the API server refused it: {error}"
         if place.gated:
-            await self._objects.ungate()
+            await self._objects.remove_scheduling_gates()
         return ""
 
     async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
@@ -153,11 +153,11 @@ class Launch:
                 # Deleted meanwhile; its node needs a moment to kill the processes.
                 part.vanished = time.monotonic()
             if part.view is None or part.view.deleting:
-                part.told = entry.told_to_end
+                part.told = entry.termination_requested
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
             # A missing pod may have run and been deleted, so it must not start again.
             return "the service ended before it had begun all of it"
-        await objects.ungate()
+        await objects.remove_scheduling_gates()
         return ""
 
 

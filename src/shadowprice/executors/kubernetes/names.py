@@ -16,7 +16,7 @@ JOB_NAME: Final = f"{PREFIX}job-name"
 TENANT: Final = f"{PREFIX}tenant"
 EXECUTION: Final = f"{PREFIX}execution"
 OPEN: Final = f"{PREFIX}open"
-GATE: Final = f"{PREFIX}together"
+SCHEDULING_GATE: Final = f"{PREFIX}together"
 CONTAINER: Final = "job"
 
 _KEPT_OF_KEY: Final = 16

@@ -17,7 +17,7 @@ _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerat
 _LEFT_OUT: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
 _KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
 _STATES: Final = "node.kubernetes.io/"
-SURELY_OFF: Final = "node.kubernetes.io/out-of-service"
+OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 """Taint by which an operator declares that a node is shut down."""
 
 
@@ -77,7 +77,7 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
         ready=conditions.get("Ready") == "True",
         taints=tuple(entry for entry in taints if not entry[0].startswith(_STATES)),
         cordoned=bool(spec.get("unschedulable")),
-        off=any(entry[0] == SURELY_OFF for entry in taints),
+        off=any(entry[0] == OUT_OF_SERVICE_TAINT for entry in taints),
         address=str(addresses.get("InternalIP") or addresses.get("Hostname") or meta["name"]),
     )
 
@@ -148,9 +148,9 @@ def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, 
         If a fraction of an indivisible resource is requested.
     """
     requests: dict[str, str] = {}
-    gpus = gpus_of(amounts)
+    gpus = gpu_millis(amounts)
     for name, amount in (*amounts.items(), (gpu, gpus)):
-        if not amount or gpus_of({name: 1}):
+        if not amount or gpu_millis({name: 1}):
             continue
         if name == "cpu":
             requests[name] = f"{amount}m"
@@ -163,7 +163,7 @@ def asked_of(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, 
     return requests
 
 
-def gpus_of(amounts: Mapping[str, int]) -> int:
+def gpu_millis(amounts: Mapping[str, int]) -> int:
     """Return the total of GPUs of any kind, in thousandths."""
     return sum(
         amount for name, amount in amounts.items() if name == "gpu" or name.startswith("gpu/")
@@ -193,14 +193,14 @@ def check_room(
     NoPlaceError
         If any resource is insufficient.
     """
-    total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpus_of, held))
-    for amount in map(gpus_of, wanted):
+    total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
+    for amount in map(gpu_millis, wanted):
         if amount % MILLI:
             raise NoPlaceError(
                 f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes gives "
                 "whole ones"
             )
-    demand = sum(map(gpus_of, wanted))
+    demand = sum(map(gpu_millis, wanted))
     if demand and taken + demand > total:
         free = max(0, total - taken) / MILLI
         raise NoPlaceError(

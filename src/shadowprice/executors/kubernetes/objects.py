@@ -60,7 +60,7 @@ class Objects:
         page = await self.connection.get(self.path("pods"), **query)
         return [pod_view(item) for item in page.get("items") or ()]
 
-    async def ungate(self) -> None:
+    async def remove_scheduling_gates(self) -> None:
         """Remove the scheduling gates, once all pods exist."""
         for view in await self.pods():
             if view.gated:

@@ -11,8 +11,8 @@ from shadowprice.executors.environment import Process, processes_of
 from shadowprice.executors.generations.placing import (
     PORTS,
     NoPlaceError,
+    allocations_of,
     check,
-    deals_of,
     on_server,
 )
 from shadowprice.executors.kubernetes import names
@@ -51,7 +51,7 @@ def plan_of(
     try:
         check(spec)
         check_pod(spec, settings)
-        deals = deals_of(spec, processes)
+        deals = allocations_of(spec, processes)
         for server in dict.fromkeys(item.server for item in processes):
             if server not in nodes:
                 raise NoPlaceError(f"the cluster has no node called {server!r}")

@@ -222,7 +222,7 @@ def pod_of(
     user_fields = {"runAsUser": "run_as_user", "runAsGroup": "run_as_group", "fsGroup": "fs_group"}
     body["securityContext"] = {k: options[v] for k, v in user_fields.items() if v in options}
     if place.gated:
-        body["schedulingGates"] = [{"name": names.GATE}]
+        body["schedulingGates"] = [{"name": names.SCHEDULING_GATE}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}
 
 

@@ -15,7 +15,7 @@ from shadowprice.core.specs.pod import PodSpec
 from shadowprice.core.wording import shown
 from shadowprice.executors.reading import LOG_BYTES, Reading
 
-ALLOWED: Final = ("host_network", "host_path", "root", "secrets", "service_account")
+PRIVILEGED_FEATURES: Final = ("host_network", "host_path", "root", "secrets", "service_account")
 """Pod options that jobs may only use if the operator allows them."""
 
 _NAMES: Final = (
@@ -46,7 +46,7 @@ class Settings:
     Parameters
     ----------
     allow : frozenset of str
-        Allowed pod options, of `ALLOWED`.
+        Allowed pod options, of `PRIVILEGED_FEATURES`.
     context : str
         A context of the kubeconfig; empty for the current one.
     gpu : str
@@ -105,8 +105,8 @@ class _Reading(Reading):
         """Return the allowed pod options."""
         names = [item.strip() for item in self.values.get("allow", "").split(",") if item.strip()]
         for name in names:
-            if name not in ALLOWED:
-                hint = self.one_of(name, ALLOWED)
+            if name not in PRIVILEGED_FEATURES:
+                hint = self.choices_hint(name, PRIVILEGED_FEATURES)
                 self.fault("allow", f"{shown(name)} is nothing that can be allowed", hint)
         return frozenset(names)
 

@@ -146,7 +146,7 @@ class LocalExecutor:
             self._cgroup = cgroups.find(name, parent)
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
-            can_limit = self._cgroup is not None and cgroups.limits_memory(self._cgroup)
+            can_limit = self._cgroup is not None and cgroups.enable_memory_controller(self._cgroup)
             if self._memory == "cgroup" and not can_limit:
                 raise ExecutorError(
                     "memory=cgroup, but no control group of this user may limit memory; delegate "

@@ -17,7 +17,7 @@ from shadowprice.executors.generations.placing import NoPlaceError
 
 _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 
-MOST_STAND_INS: Final = 4_096
+MAX_FAKE_DEVICES: Final = 4_096
 """Maximum number of simulated GPUs of a server, on a machine without GPUs."""
 
 
@@ -65,7 +65,7 @@ class Machine:
 
     Servers get cores and devices in the order in which they are first configured, and keep them. If
     the servers have more cores than the machine, they share cores in rotation. Servers never share
-    devices. On a machine without devices, numbers simulate up to `MOST_STAND_INS` devices of a
+    devices. On a machine without devices, numbers simulate up to `MAX_FAKE_DEVICES` devices of a
     server.
 
     ``cores`` and ``devices`` are those to allocate; ``devices`` may be empty.
@@ -89,7 +89,7 @@ class Machine:
             core_count = -(-server.capacity.get("cpu", 0) // MILLI)
             device_count = sum(_gpus(server.capacity).values()) // MILLI
             if not self._devices:
-                device_count = min(device_count, MOST_STAND_INS)
+                device_count = min(device_count, MAX_FAKE_DEVICES)
             cores, devices = self._slices.get(name, ((), ()))
             if len(cores) != min(core_count, len(self._cores)):
                 cores = self._take_cores(core_count)

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-IDLE = 180.0
+IDLE_TIMEOUT_SECONDS = 180.0
 """Seconds that an actor waits for `go` before it exits; this removes forgotten actors."""
 
 LOOK = 0.1
@@ -96,7 +96,7 @@ class Agent:
         self._lock = threading.Lock()
         self._gone = False
         self._lifeline = -1
-        idle = threading.Timer(IDLE, self._end_idle)
+        idle = threading.Timer(IDLE_TIMEOUT_SECONDS, self._end_idle)
         idle.daemon = True
         idle.start()
 
@@ -250,7 +250,7 @@ class Agent:
         """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
         generation = _parts()
         record = self._generation()
-        record.order_stop(command, max(0.0, grace), time.time())
+        record.request_stop(command, max(0.0, grace), time.time())
         state = record.state()
         pid, started = state.get("supervisor"), state.get("began")
         if state["phase"] not in {generation.LAUNCHING, generation.RUNNING}:

@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
-WAIT: Final = 20.0
+LONG_POLL_SECONDS: Final = 20.0
 """Timeout in seconds of an actor's long poll."""
 
 SOON: Final = 60.0
@@ -260,7 +260,10 @@ class Bridge:
                     if name in self._actors and name not in {
                         followed for followed, _ in waiting.values()
                     }:
-                        waiting[self._actors[name].wait.remote(version, WAIT)] = (name, version)
+                        waiting[self._actors[name].wait.remote(version, LONG_POLL_SECONDS)] = (
+                            name,
+                            version,
+                        )
             if not waiting:
                 continue
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=0.1)

@@ -100,6 +100,6 @@ class RayEntry(DrivenEntry):
         if progress == self._told:
             return
         self._told = progress
-        report = self.reported_by(progress[0], float(progress[1]))
+        report = self.parse_progress(progress[0], float(progress[1]))
         if report is not None:
             self.latest = report

@@ -50,7 +50,7 @@ log = logging.getLogger("shadowprice.executors")
 PATROL: Final = 1.0
 """Seconds between resyncs of nodes and processes."""
 
-CONNECT: Final = 60.0
+CONNECT_TIMEOUT_SECONDS: Final = 60.0
 """Timeout in seconds of Ray's connection setup."""
 
 LOOKING: Final = 0.4
@@ -188,7 +188,7 @@ class RayExecutor:
             place = {"root": self.settings.node_dir, "digest": digest(), "bundle": bundle()}
             response = await link.ask(
                 "connect",
-                CONNECT,
+                CONNECT_TIMEOUT_SECONDS,
                 address=self._address,
                 namespace=self._namespace,
                 place=place,
@@ -203,10 +203,10 @@ class RayExecutor:
         link, text = self.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
             return f"{self._address}: {text}; install what its nodes have"
-        if error.kind == "Closed" and "No module named" in link.last_words():
-            return f"{link.last_words()}; pip install 'shadowprice[ray]' brings it"
+        if error.kind == "Closed" and "No module named" in link.last_output_line():
+            return f"{link.last_output_line()}; pip install 'shadowprice[ray]' brings it"
         if error.kind == "Closed":
-            return f"no Ray answers at {self._address}: {link.last_words() or text}"
+            return f"no Ray answers at {self._address}: {link.last_output_line() or text}"
         return f"no Ray answers at {self._address}: {text}"
 
     async def close(self) -> None:

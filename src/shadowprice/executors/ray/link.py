@@ -124,7 +124,7 @@ class Link:
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)
 
-    def last_words(self) -> str:
+    def last_output_line(self) -> str:
         """Return the last line of the bridge's log, for people."""
         try:
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -11,9 +11,9 @@ from shadowprice.executors.environment import Process, environment_of, own_envir
 from shadowprice.executors.generations.generation import MARK
 from shadowprice.executors.generations.placing import (
     NoPlaceError,
+    allocations_of,
     amounts,
     check,
-    deals_of,
     on_server,
 )
 from shadowprice.executors.ray.nodes import Node, check_room
@@ -34,7 +34,7 @@ def plan_of(
         check(spec)
         if spec.devices:
             raise NoPlaceError("Ray deals out devices itself: none may be named")
-        deals = deals_of(spec, processes)
+        deals = allocations_of(spec, processes)
         for server in dict.fromkeys(process.server for process in processes):
             if server not in nodes:
                 raise NoPlaceError(f"the Ray cluster has no node called {server!r}")

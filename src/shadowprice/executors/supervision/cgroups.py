@@ -44,7 +44,7 @@ def _own() -> Path | None:
     return None
 
 
-def limits_memory(group: Path) -> bool:
+def enable_memory_controller(group: Path) -> bool:
     """Enable memory limits for the children of a group; return whether that succeeded."""
     try:
         if "memory" not in (group / "cgroup.controllers").read_text(encoding="ascii").split():

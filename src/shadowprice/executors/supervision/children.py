@@ -29,7 +29,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Make this process the subreaper: it adopts every descendant whose parent exits."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -186,7 +186,7 @@ def called(found: Iterable[int]) -> str:
     return ", ".join([*shown[:_FEW], "..."] if len(shown) > _FEW else shown)
 
 
-def why_not_begun(error: Exception, plan: dict[str, Any]) -> str:
+def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:
     """Return why `spawn` failed, with a hint."""
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.filename == plan["directory"]:

@@ -26,7 +26,7 @@ from shadowprice.executors.supervision import cgroups, children
 STRAY_GRACE: Final = 2.0
 """Grace period in seconds for background processes that a job's own processes left behind."""
 
-FLOOD: Final = 8 << 20
+MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20
 """Maximum output in bytes per second and process; reading more is delayed."""
 
 _PIECE: Final = 65_536
@@ -119,11 +119,11 @@ class Supervisor:
     # ------------------------------------------------------------------ beginning
 
     def _begin(self) -> None:
-        children.adopt_orphans()
+        children.become_subreaper()
         if self._cgroup is not None:
             try:
                 cgroups.make(self._cgroup)
-                cgroups.limits_memory(self._cgroup)
+                cgroups.enable_memory_controller(self._cgroup)
             except OSError:  # permitted at the executor's start, but no longer
                 self._cgroup = None
         secrets, limit = self._plan["secrets"], self._plan["log_bytes"]
@@ -150,7 +150,7 @@ class Supervisor:
             child.process, child.pipe = children.spawn(plan, group)
         except (OSError, subprocess.SubprocessError) as error:
             missing = isinstance(error, FileNotFoundError)
-            self._notes[child.name] = children.why_not_begun(error, plan)
+            self._notes[child.name] = children.spawn_error_message(error, plan)
             self._exited(child, 127 if missing else 126)
         else:
             self._selector.register(child.pipe, selectors.EVENT_READ, child)
@@ -203,7 +203,7 @@ class Supervisor:
             timeout = max(_SOON, min(self._deadline - now, _AGAIN))
         elif self._settled:
             timeout = max(_SOON, self._settled - now)
-        if any(child.taken >= FLOOD for child in self._children.values()):
+        if any(child.taken >= MAX_OUTPUT_BYTES_PER_SECOND for child in self._children.values()):
             timeout = min(timeout if timeout is not None else 1.0, max(0.0, self._second + 1 - now))
         for key, _ in self._selector.select(timeout):
             if key.data is None:
@@ -244,19 +244,19 @@ class Supervisor:
             return
         child.log.feed(content)
         child.taken += len(content)
-        if child.taken >= FLOOD:
+        if child.taken >= MAX_OUTPUT_BYTES_PER_SECOND:
             self._selector.unregister(child.pipe)
 
     def _next_second(self) -> None:
         self._second = time.monotonic()
         for child in self._children.values():
-            if child.taken >= FLOOD and child.pipe >= 0:
+            if child.taken >= MAX_OUTPUT_BYTES_PER_SECOND and child.pipe >= 0:
                 self._selector.register(child.pipe, selectors.EVENT_READ, child)
             child.taken = 0
 
     def _hang_up(self, child: _Child) -> None:
         if child.pipe >= 0:
-            if child.taken < FLOOD:
+            if child.taken < MAX_OUTPUT_BYTES_PER_SECOND:
                 self._selector.unregister(child.pipe)
             os.close(child.pipe)
             child.pipe = -1
@@ -410,9 +410,9 @@ class Supervisor:
         )
 
     def _drain(self, child: _Child) -> None:
-        """Read the rest of the output, up to `FLOOD` bytes."""
+        """Read the rest of the output, up to `MAX_OUTPUT_BYTES_PER_SECOND` bytes."""
         taken = 0
-        while child.pipe >= 0 and taken < FLOOD:
+        while child.pipe >= 0 and taken < MAX_OUTPUT_BYTES_PER_SECOND:
             try:
                 content = os.read(child.pipe, _PIECE)
             except BlockingIOError:
@@ -433,10 +433,10 @@ class Supervisor:
                 if attempt == 59:
                     raise
                 time.sleep(1.0)
-        ring(self._bell, self._generation.path)
+        notify_executor(self._bell, self._generation.path)
 
 
-def ring(bell: str, path: Path) -> None:
+def notify_executor(bell: str, path: Path) -> None:
     """Notify the executor that a generation's directory changed."""
     with contextlib.suppress(OSError):  # no reader, or the pipe is full: the executor polls too
         descriptor = os.open(bell, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -465,7 +465,7 @@ def main(path: Path, lifeline: int = -1) -> int:
         return 0
     lock = generation.claim(me())
     if lock is None:
-        ring(plan["bell"], path)  # `claim` may have refused it
+        notify_executor(plan["bell"], path)  # `claim` may have refused it
         return 0
     with lock:
         Supervisor(generation, plan["bell"], lifeline).run()

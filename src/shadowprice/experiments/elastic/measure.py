@@ -47,7 +47,7 @@ POLICIES: Final = (
 
 SLOT: Final = 5.0
 """Minimum length of a slot in seconds; long starts use a multiple of it."""
-STARTS: Final = 3
+MIN_STARTS_PER_SLOT: Final = 3
 """Minimum length of a slot, in durations of a start."""
 PROBED: Final = 3
 """Jobs that start one after the other to measure a start."""
@@ -118,12 +118,12 @@ def measure_elastic(settings: Settings) -> Tables:
         _started, [(speeds, where, settings.seed)], lambda *_: "measuring a start"
     )
     minimum = start + 1.0 / speeds[1]  # a step is finished before it stops
-    long = math.ceil(STARTS * minimum / SLOT) * SLOT
+    long = math.ceil(MIN_STARTS_PER_SLOT * minimum / SLOT) * SLOT
     (move,) = settings.each(
         _moved, [(speeds, where, settings.seed, long)], lambda *_: "measuring a move"
     )
     restart = max(minimum, move)
-    times = math.ceil(STARTS * restart / SLOT)
+    times = math.ceil(MIN_STARTS_PER_SLOT * restart / SLOT)
     slot = times * SLOT
     jobs = [
         (job.after, _record(job, speeds, settings.seed, restart))

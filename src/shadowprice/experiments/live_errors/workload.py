@@ -76,7 +76,9 @@ class Workload:
 
     def on_offer(self) -> float:
         """Return the total value if each job completed as fast as possible."""
-        return sum(utility_value(job.utility, job.fastest_slots - 1) for job in self.resolved())
+        return sum(
+            utility_value(job.utility, job.min_slots_colocated - 1) for job in self.resolved()
+        )
 
     def submissions(self, error: float) -> list[tuple[float, Mapping[str, Any], VirtualJob]]:
         """Return the submission time, the record and the real behaviour of each job.

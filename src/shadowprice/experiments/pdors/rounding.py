@@ -50,7 +50,7 @@ PRINTED: Final = PdorsParameters(prices="offline", lower="theory")
 OURS: Final = POLICY_COLOURS["pdors"]
 
 
-class Probe(Pdors):
+class PlacementProbe(Pdors):
     """PD-ORS that also finds the external placements of every decision at every G.
 
     ``states`` is the maximum number of slot states per job, evenly spread over its window.
@@ -118,7 +118,7 @@ def _place(
 def _rounded(seed: int) -> list[pl.DataFrame]:
     on = cluster(MACHINES, SLOTS, SLOT, seed)
     jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
-    probe = Probe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4)
+    probe = PlacementProbe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4)
     Simulation(on, jobs, probe, until=SLOTS).run()
     return probe.found
 

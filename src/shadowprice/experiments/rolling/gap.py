@@ -13,7 +13,7 @@ import polars as pl
 
 from shadowprice.certificate.certify import certify
 from shadowprice.experiments.rolling.setting import (
-    FORESEEING,
+    OASIS_CLAIRVOYANT,
     ROLLING,
     SCHEMES,
     Workload,
@@ -75,7 +75,15 @@ def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
         uniform, price = _one_price(certificate.prices)
         constant = Path(folder) / "constant.json"
         constant.write_text(json.dumps(uniform.document(scenario.cluster)), encoding="utf-8")
-        schemes = (fixed, FORESEEING, online, *_at_one(price, constant), ROLLING, WAITING, FREE)
+        schemes = (
+            fixed,
+            OASIS_CLAIRVOYANT,
+            online,
+            *_at_one(price, constant),
+            ROLLING,
+            WAITING,
+            FREE,
+        )
         for scheme in schemes:
             earned[scheme.label] = float(run(scenario, scheme)["utility"])
     return [

@@ -30,7 +30,7 @@ CIRCLES: Final = ("51b7ef", "23dbec", "e13805", "2869ce", "0e4a51", "103959", "b
 
 
 ROLLING: Final = PolicyChoice("rolling")
-FORESEEING: Final = PolicyChoice("oasis", {"prices": "offline"}, "oasis, all jobs known")
+OASIS_CLAIRVOYANT: Final = PolicyChoice("oasis", {"prices": "offline"}, "oasis, all jobs known")
 SCHEMES: Final = (
     ROLLING,
     PolicyChoice("oasis", {"prices": "online"}, "oasis"),
@@ -41,10 +41,10 @@ SCHEMES: Final = (
     PolicyChoice("backfill"),
     PolicyChoice("drf"),
     PolicyChoice("fifo"),
-    FORESEEING,
+    OASIS_CLAIRVOYANT,
 )
 """Policies of all workloads; all but the last know only jobs that have arrived."""
-WHOLE: Final = (*SCHEMES[:-1], PolicyChoice("pdors"), PolicyChoice("dorm"), FORESEEING)
+WHOLE: Final = (*SCHEMES[:-1], PolicyChoice("pdors"), PolicyChoice("dorm"), OASIS_CLAIRVOYANT)
 """Policies of whole workloads, including those that solve programs at every decision."""
 
 
@@ -160,7 +160,7 @@ def run(scenario: Scenario, scheme: PolicyChoice) -> dict[str, Any]:
     }
 
 
-class Misstated(ExecutionModel):
+class MisstatedWork(ExecutionModel):
     """Jobs whose work is their stated work times a random factor.
 
     The factor is log-uniform between ``1 / most`` and ``most``, drawn by the job's name and
@@ -183,7 +183,7 @@ class Misstated(ExecutionModel):
 
 def misstated(scenario: Scenario, most: float) -> Scenario:
     """Return the same jobs, whose work differs from their statement by up to a factor."""
-    return replace(scenario, execution=Misstated(most, scenario.seed))
+    return replace(scenario, execution=MisstatedWork(most, scenario.seed))
 
 
 def restarting(scenario: Scenario, seconds: int) -> Scenario:

@@ -49,7 +49,7 @@ PROBED: Final = 3
 APART: Final = 2
 """Slots between the two waves."""
 
-PATIENT: Final = 4
+BUSY_RETRY_FACTOR: Final = 4
 """Factor of slots in a second try, if no job made progress on a busy machine."""
 
 
@@ -152,7 +152,7 @@ def _started(size: Size, where: Where, seed: int) -> float:
         for job in wave
     ]
     once = APART * len(waves)
-    for slots in (once, PATIENT * once):
+    for slots in (once, BUSY_RETRY_FACTOR * once):
         lived = _lived(files, jobs, PolicyChoice("drf"), where, seed, slots)
         for wave in reversed(waves):
             starts = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]

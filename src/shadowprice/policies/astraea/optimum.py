@@ -231,7 +231,7 @@ class Batch:
                 program.row(columns, counts, upper=int(self.ps[server]))
 
 
-def dominating(batch: Batch, earned: Mapping[int, float]) -> Optimum | None:
+def find_dominating_schedule(batch: Batch, earned: Mapping[int, float]) -> Optimum | None:
     """Return a schedule that is better for one tenant and worse for none; None if none exists.
 
     Parameters

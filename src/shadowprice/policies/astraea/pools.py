@@ -123,7 +123,7 @@ class TenantPool:
         return Market(kinds[0], kinds[1], pack_in_time=pack_in_time)
 
 
-def whole_pool(tenancy: Tenancy, theta: Theta) -> TenantPool:
+def shared_pool(tenancy: Tenancy, theta: Theta) -> TenantPool:
     """Return the pool that all tenants share."""
     return TenantPool(
         tuple(range(len(tenancy.tenants))),
@@ -138,7 +138,7 @@ def whole_pool(tenancy: Tenancy, theta: Theta) -> TenantPool:
 
 def whole_pools(tenancy: Tenancy, theta: Theta) -> list[TenantPool]:
     """Return the single shared pool, as a list."""
-    return [whole_pool(tenancy, theta)]
+    return [shared_pool(tenancy, theta)]
 
 
 def theta_record(tenancy: Tenancy, pool: TenantPool) -> Mapping[str, float]:

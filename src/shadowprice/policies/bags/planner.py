@@ -27,7 +27,7 @@ Integers = NDArray[np.int64]
 RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""
 
-MOST_COPIES = 64
+MAX_COPIES = 64
 """Maximum number of copies of a task, unless the deadline needs more."""
 
 _ROUNDS = 6
@@ -317,7 +317,7 @@ class BagPlanner:
         top = float(price.max())
         # Free slots get a tiny weight, so that the fewest of equally cheap copies win.
         weight = np.maximum(price, 1e-9 * top) / top if top > 0.0 else np.ones(len(price))
-        max_copies = min(max(MOST_COPIES, 2 * int(fewest.max())), places - self._tasks + 1)
+        max_copies = min(max(MAX_COPIES, 2 * int(fewest.max())), places - self._tasks + 1)
         survival = np.ascontiguousarray(self._log_survival[:, : len(price)])
         table = copy_costs(survival, weight, max_copies)
         copies = np.empty(len(decay), dtype=np.int64)

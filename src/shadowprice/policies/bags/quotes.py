@@ -108,7 +108,7 @@ class BagQuote:
     def slot_costs(self, schedule: Schedule) -> NDArray[np.float64]:
         """Return the cost of a schedule in each of its active slots."""
         ledger, job = self.view.ledger, self.job
-        return self.board.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+        return self.board.cost_by_slot(ledger, schedule, schedule.workers, job.worker)
 
     def hopeless(self) -> Refusal:
         """Return why no plan meets the deadline."""

@@ -49,7 +49,7 @@ class _Running:
     amounts: Integers
 
 
-class Backfill(Reactive[BackfillParameters]):
+class BackfillPolicy(Reactive[BackfillParameters]):
     """Start jobs in order of priority; later jobs go first if they delay no reservation.
 
     A job keeps its workers until it ends. Its expected run time is its stated ``walltime``, after
@@ -258,6 +258,6 @@ def _expected(job: Job, workers: int, remaining: int) -> int:
     return _slots(job, workers, remaining) if job.walltime is None else job.walltime
 
 
-def build(context: PolicyContext, parameters: BackfillParameters) -> Backfill:
+def build(context: PolicyContext, parameters: BackfillParameters) -> BackfillPolicy:
     """Build the policy; called by the registry."""
-    return Backfill(context, parameters)
+    return BackfillPolicy(context, parameters)

@@ -15,7 +15,7 @@ from shadowprice.policies.baselines.parameters import DrfParameters
 from shadowprice.policies.reactive.base import Tabled
 
 
-class Drf(Tabled[DrfParameters]):
+class DrfPolicy(Tabled[DrfParameters]):
     """Admit all jobs; set worker counts by max-min fairness of dominant shares.
 
     A job's dominant share is the largest share of any cluster resource that its workers and
@@ -51,6 +51,6 @@ class Drf(Tabled[DrfParameters]):
         yield from table.rearrange(rows, change)
 
 
-def build(context: PolicyContext, parameters: DrfParameters) -> Drf:
+def build(context: PolicyContext, parameters: DrfParameters) -> DrfPolicy:
     """Build the policy; called by the registry."""
-    return Drf(context, parameters)
+    return DrfPolicy(context, parameters)

@@ -16,7 +16,7 @@ from shadowprice.policies.reactive.base import Reactive
 from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster, Room
 
 
-class Fifo(Reactive[FifoParameters]):
+class FifoPolicy(Reactive[FifoParameters]):
     """Run jobs in order of arrival, each with a fixed number of workers.
 
     The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs in the
@@ -86,7 +86,7 @@ class Fifo(Reactive[FifoParameters]):
             job, placement = self._room.standing[name]
             self._room.release(name)
             workers = placement.total_workers
-            if job.choice_of(workers) is None:  # a revision disallowed this worker count
+            if job.worker_count_index(workers) is None:  # a revision disallowed this worker count
                 wanted = self._workers_of(job)
                 workers = self._empty.workers(job, wanted) or wanted
             displaced.append((job, workers))
@@ -145,6 +145,6 @@ class Fifo(Reactive[FifoParameters]):
         self._queue.appendleft(head)
 
 
-def build(context: PolicyContext, parameters: FifoParameters) -> Fifo:
+def build(context: PolicyContext, parameters: FifoParameters) -> FifoPolicy:
     """Build the policy; called by the registry."""
-    return Fifo(context, parameters)
+    return FifoPolicy(context, parameters)

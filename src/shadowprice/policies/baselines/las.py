@@ -15,7 +15,7 @@ from shadowprice.policies.baselines.service import gpus_of_worker
 Integers = NDArray[np.int64]
 
 
-class Las(Ranked[LasParameters]):
+class LasPolicy(Ranked[LasParameters]):
     """Run jobs with little attained GPU-time first; within a queue, in order of entry.
 
     A job starts in the first queue and moves to the end of the second when it has attained its
@@ -78,6 +78,6 @@ class Las(Ranked[LasParameters]):
         return places
 
 
-def build(context: PolicyContext, parameters: LasParameters) -> Las:
+def build(context: PolicyContext, parameters: LasParameters) -> LasPolicy:
     """Build the policy; called by the registry."""
-    return Las(context, parameters)
+    return LasPolicy(context, parameters)

@@ -23,7 +23,7 @@ from shadowprice.policies.reactive.room import NO_PLACEMENT
 from shadowprice.policies.reactive.worths import WorthTable
 
 
-class Rrh(FixedWidths[RrhParameters]):
+class RiskRewardPolicy(FixedWidths[RrhParameters]):
     """Admit and rank jobs by their utility less the delay cost that they impose on others.
 
     A job is admitted if its utility at its likely completion, less the loss of the jobs that wait
@@ -168,6 +168,6 @@ class Rrh(FixedWidths[RrhParameters]):
         return np.asarray(shares, dtype=np.float64)
 
 
-def build(context: PolicyContext, parameters: RrhParameters) -> Rrh:
+def build(context: PolicyContext, parameters: RrhParameters) -> RiskRewardPolicy:
     """Build the policy; called by the registry."""
-    return Rrh(context, parameters)
+    return RiskRewardPolicy(context, parameters)

@@ -14,7 +14,7 @@ from shadowprice.policies.baselines.service import gpus_of_worker
 Integers = NDArray[np.int64]
 
 
-class Srtf(Ranked[SrtfParameters]):
+class SrtfPolicy(Ranked[SrtfParameters]):
     """Run jobs in order of remaining slots, or GPU-time, at their fixed worker count."""
 
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:
@@ -59,6 +59,6 @@ class Srtf(Ranked[SrtfParameters]):
         return int(usable.sum()) == 1
 
 
-def build(context: PolicyContext, parameters: SrtfParameters) -> Srtf:
+def build(context: PolicyContext, parameters: SrtfParameters) -> SrtfPolicy:
     """Build the policy; called by the registry."""
-    return Srtf(context, parameters)
+    return SrtfPolicy(context, parameters)

@@ -112,7 +112,7 @@ class Recomputation:
         if choice >= 0:
             standing = pools.standing(self.room.standing[entry.job.name][1])
             # With a single group, the same count is the same placement.
-            offered[choice] = not pools.one_place
+            offered[choice] = not pools.has_single_group
         return Item(
             counts=entry.counts[offered],
             ps_counts=entry.ps_counts[offered],

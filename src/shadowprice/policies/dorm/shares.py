@@ -120,7 +120,7 @@ class ServerGroups:
         self._places: dict[bytes, tuple[Integers, Integers]] = {}
 
     @property
-    def one_place(self) -> bool:
+    def has_single_group(self) -> bool:
         """Whether at most one group can carry workers, and one parameter servers."""
         return all(int(hosts.sum()) <= 1 for hosts in self._group_hosts)
 

@@ -33,7 +33,7 @@ from shadowprice.policies.pricing.posted import read_posted
 from shadowprice.policies.pricing.terms import Shortfall, Terms
 
 
-class Oasis(PricedAdmission):
+class OasisPolicy(PricedAdmission):
     """The online algorithm (Algorithm 1)."""
 
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
@@ -203,6 +203,6 @@ def pools(cluster: Cluster, *, halved: bool) -> tuple[NDArray[np.bool_], NDArray
     return workers, servers
 
 
-def build(context: PolicyContext, parameters: OasisParameters) -> Oasis:
+def build(context: PolicyContext, parameters: OasisParameters) -> OasisPolicy:
     """Build the policy; see `shadowprice.policies.registry`."""
-    return Oasis(context, parameters)
+    return OasisPolicy(context, parameters)

@@ -37,11 +37,11 @@ class OasisPlanner:
         """Return the job at the current prices; ``remaining`` is in progress units."""
         if job.bag is not None:
             return BagQuote(self.planner.workers, view, job)
-        return OasisQuote(self.planner, view, job, remaining)
+        return OasisPricedJob(self.planner, view, job, remaining)
 
 
 @dataclass(frozen=True)
-class OasisQuote:
+class OasisPricedJob:
     """A job on two pools; implements `policies.pricing.offers.Quote`."""
 
     planner: ScheduleSearch
@@ -120,7 +120,7 @@ class OasisQuote:
             workers = schedule.totals()[0]
             return costs[active - first, np.searchsorted(job.worker_counts, workers)]
         ledger = self.view.ledger
-        total = self.planner.workers.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+        total = self.planner.workers.cost_by_slot(ledger, schedule, schedule.workers, job.worker)
         if job.ps is not None:
-            total += self.planner.servers.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
+            total += self.planner.servers.cost_by_slot(ledger, schedule, schedule.ps, job.ps)
         return total

@@ -33,9 +33,9 @@ from shadowprice.policies.offline.parameters import OptimumParameters
 from shadowprice.policies.offline.problem import (
     Problem,
     Solution,
-    ends_of,
+    full_problem,
     request_of,
-    whole_problem,
+    utility_end_slots,
 )
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.restarts import restarts
@@ -44,7 +44,9 @@ REFUSED: Final = Refusal(
     Reason.NO_ROOM,
     "not in the set of jobs that together are worth most",
 )
-LATE: Final = Refusal(Reason.TOO_LATE, "cannot complete before the end, whatever the others do")
+CANNOT_COMPLETE: Final = Refusal(
+    Reason.TOO_LATE, "cannot complete before the end, whatever the others do"
+)
 OVER: Final = Refusal(Reason.TOO_LATE, "its plan fell short, and the timespan is over")
 SHORT: Final = Refusal(
     Reason.NO_ROOM,
@@ -83,11 +85,11 @@ class Optimum:
         self.solution: Solution | None = None
         if self._jobs:
             jobs = list(self._jobs.values())
-            ends = ends_of(context.cluster, jobs, context.until)
+            ends = utility_end_slots(context.cluster, jobs, context.until)
             spans = [max(0, end - job.arrival) for job, end in zip(jobs, ends, strict=True)]
             self._check_size(sum(spans))
             self._window = max(self._window, *spans)
-            problem = whole_problem(context.cluster, jobs, context.until)
+            problem = full_problem(context.cluster, jobs, context.until)
             self.solution = self._solve(problem)
         # A plan may start late, because slots of equal utility are equivalent.
         self.capabilities = replace(self.capabilities, window=self._window, patience=self._window)
@@ -139,7 +141,7 @@ class Optimum:
         if otherwise is not REFUSED:
             return Drop(job.name, otherwise)
         late = self._until is not None and job.arrival + job.shortest_slots > self._until
-        return Reject(job.name, LATE if late else REFUSED)
+        return Reject(job.name, CANNOT_COMPLETE if late else REFUSED)
 
     def _plan_again(
         self, view: View, displaced: Iterable[str], given_up: Refusal
@@ -183,7 +185,7 @@ class Optimum:
         reserved = np.flatnonzero(ledger.used.any(axis=(1, 2)))
         begin = view.slot + (int(reserved[-1]) + 1 if len(reserved) else 0)
         left = [_left(view, job.name) for job in jobs]
-        ends = ends_of(cluster, jobs, self._until, begin=begin, left=left)
+        ends = utility_end_slots(cluster, jobs, self._until, begin=begin, left=left)
         return [
             min(end, max(view.slot, job.arrival) + self._window)
             for job, end in zip(jobs, ends, strict=True)

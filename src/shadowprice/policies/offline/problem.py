@@ -131,7 +131,7 @@ class Solution:
         return 0.0 if self.optimal else (self.bound - self.utility) / max(abs(self.bound), 1e-12)
 
 
-def whole_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> Problem:
+def full_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> Problem:
     """Build problem (1) for a job set.
 
     Parameters
@@ -144,14 +144,14 @@ def whole_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> P
         End of the timespan T; None includes every slot in which a job can gain utility.
     """
     start = min(job.arrival for job in jobs)
-    ends = ends_of(cluster, jobs, until)
+    ends = utility_end_slots(cluster, jobs, until)
     slots = max(0, max(ends) - start)
     free = np.broadcast_to(cluster.capacity, (slots, *cluster.capacity.shape)).copy()
     requests = [request_of(job, start, end) for job, end in zip(jobs, ends, strict=True)]
     return Problem(tuple(requests), free, start, cluster.hosts_workers, cluster.hosts_ps)
 
 
-def ends_of(
+def utility_end_slots(
     cluster: Cluster,
     jobs: Sequence[Job],
     until: int | None,
@@ -205,7 +205,7 @@ def all_done(
     other. Keep all jobs up to the last k with c(k) <= s(k), and run the others one after the other
     from there. Each of these completes by its s < c, and utilities don't increase.
 
-    The parameters are those of `ends_of`.
+    The parameters are those of `utility_end_slots`.
     """
     alone = Alone(cluster, cluster.hosts_workers, cluster.hosts_ps)
     exact = not bool((cluster.hosts_workers & cluster.hosts_ps).any())

@@ -117,7 +117,7 @@ class PdorsPlanner:
         )
         job_stream = np.uint64(mix(self._stream, _number(job.name)))
         streams = np.array([mix(job_stream, view.slot + int(t)) for t in first], dtype=np.uint64)
-        internal_servers, spread = self.internal_case(job)
+        internal_servers, spread = self.colocated_ps_counts(job)
         slots = Slots(price_worker, price_server, room, worker, server)
         cost, machine, relaxed, rounds = slot_choices(
             slots,
@@ -133,7 +133,7 @@ class PdorsPlanner:
         parameters = self._parameters
         return Method(self._method, spread, parameters.factor, parameters.delta, parameters.tries)
 
-    def internal_case(self, job: Job) -> tuple[Integers, bool]:
+    def colocated_ps_counts(self, job: Job) -> tuple[Integers, bool]:
         """Return the PS that each number of workers needs on one machine, and whether to spread.
 
         Returns
@@ -161,7 +161,7 @@ class PdorsPlanner:
     def fastest(self, job: Job) -> int:
         """Return the most progress units that a slot can add in an empty cluster."""
         max_gain = int(job.gains.max())
-        servers, _ = self.internal_case(job)
+        servers, _ = self.colocated_ps_counts(job)
         if len(servers) and job.two_rates:
             ps = np.zeros_like(job.worker) if job.ps is None else job.ps
             needs: Integers = job.worker_counts[:, None] * job.worker + servers[:, None] * ps
@@ -178,7 +178,7 @@ class PdorsPlanner:
     ) -> list[tuple[int, int, int]]:
         """Return (server, workers, PS) triples of one choice, as Algorithm 4 places it."""
         counts = len(job.worker_counts)
-        servers, spread = self.internal_case(job)
+        servers, spread = self.colocated_ps_counts(job)
         if choice >= counts:
             index = choice - counts
             machine = int(choices.machine[state, index])

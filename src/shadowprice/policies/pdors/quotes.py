@@ -121,7 +121,7 @@ class PdorsQuote:
         ps = job.worker if job.ps is None else job.ps
         demands = pool, job.worker, board.shares(job.worker), pool, ps, board.shares(ps)
         cost, gain = slot_costs(*demands, job.worker_counts, job.ps_counts), job.gains
-        internal_ps, _ = self._planner.internal_case(job)
+        internal_ps, _ = self._planner.colocated_ps_counts(job)
         if len(internal_ps) and (job.two_rates or internal_ps is not job.ps_counts):
             internal_ps.setflags(write=False)  # numba compiles again for writable arrays
             internal = slot_costs(*demands, job.worker_counts, internal_ps)
@@ -190,9 +190,9 @@ class PdorsQuote:
     def slot_costs(self, schedule: Schedule) -> Floats:
         """Return a schedule's cost in each of its active slots."""
         board, job, ledger = self._planner.board, self._job, self._view.ledger
-        total = board.spent_by_slot(ledger, schedule, schedule.workers, job.worker)
+        total = board.cost_by_slot(ledger, schedule, schedule.workers, job.worker)
         if job.ps is not None:
-            total += board.spent_by_slot(ledger, schedule, schedule.ps, job.ps)
+            total += board.cost_by_slot(ledger, schedule, schedule.ps, job.ps)
         return total
 
 

@@ -151,9 +151,9 @@ class PricedAdmission(ABC):
             return False
         changed = False
         for learner, board in zip(self._learners, self._planner.boards, strict=True):
-            if learner.learn((job,)) if again is None else learner.learn_again(job, *again):
+            if learner.learn((job,)) if again is None else learner.update_job(job, *again):
                 changed = True
-                board.reprice(self._parameters.scaled(learner.constants()), ledger)
+                board.set_constants(self._parameters.scaled(learner.constants()), ledger)
         return changed
 
     def weigh(
@@ -242,7 +242,7 @@ class PricedAdmission(ABC):
         """Return the price of all of each server's resources in the next slot."""
         prices = np.zeros(self._cluster.capacity.shape)
         for board in self._planner.boards:
-            prices[board.servers] += board.whole_prices(view.ledger)
+            prices[board.servers] += board.server_totals(view.ledger)
         return prices
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Answered:
@@ -273,15 +273,15 @@ class PricedAdmission(ABC):
         former = [board.constants for board in boards]
         if self._parameters.prices == "online":
             for learner, board in zip(self._learners, boards, strict=True):
-                constants = learner.if_shown(job)
+                constants = learner.constants_with(job)
                 if constants is not None:
-                    board.reprice(self._parameters.scaled(constants), ledger)
+                    board.set_constants(self._parameters.scaled(constants), ledger)
         try:
             yield
         finally:
             for board, constants in zip(boards, former, strict=True):
                 if board.constants is not constants:
-                    board.reprice(constants, ledger)
+                    board.set_constants(constants, ledger)
 
     def _dearest_first(self, view: View, names: Sequence[str]) -> list[str]:
         """Return admitted jobs in order of the payoff that each could have, the largest first.

@@ -63,7 +63,7 @@ class PriceBoard:
             self._capacity, self._slots, _lower(constants), constants.ln_upper, self.servers
         )
 
-    def reprice(self, constants: PriceConstants, ledger: LedgerView) -> None:
+    def set_constants(self, constants: PriceConstants, ledger: LedgerView) -> None:
         """Set new constants, and compute the prices of all slots again."""
         self.constants = constants
         self._roll(ledger)
@@ -116,7 +116,7 @@ class PriceBoard:
         groups = self._groups.groups
         return np.asarray(groups.price[row][:, groups.group_of[row]].T, dtype=np.float64)
 
-    def whole_prices(self, ledger: LedgerView) -> Floats:
+    def server_totals(self, ledger: LedgerView) -> Floats:
         """Return the price of all of each of the pool's servers' resources in the first slot.
 
         Returns
@@ -179,7 +179,7 @@ class PriceBoard:
         _, paid = self._paid(ledger, schedule, counts, demand)
         return np.asarray(paid.sum(axis=0), dtype=np.float64)
 
-    def spent_by_slot(
+    def cost_by_slot(
         self, ledger: LedgerView, schedule: Schedule, counts: Integers, demand: Amounts
     ) -> Floats:
         """Return the cost of a schedule in each of its slots; parameters as in `spent`.

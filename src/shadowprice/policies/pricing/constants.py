@@ -241,7 +241,7 @@ class ConstantsLearner:
             self._learn(job)
         return _differ(before, self.constants())
 
-    def learn_again(self, job: Job, position: int, measures: Measures) -> bool:
+    def update_job(self, job: Job, position: int, measures: Measures) -> bool:
         """Add a job of a set that is processed repeatedly; return as `learn`."""
         before = self.constants()
         self._take_in(job, self._measured(job, position, measures))
@@ -298,7 +298,7 @@ class ConstantsLearner:
         self._market.join(other._market)
         self._elsewhere.join(other._elsewhere)
 
-    def if_shown(self, job: Job) -> PriceConstants | None:
+    def constants_with(self, job: Job) -> PriceConstants | None:
         """Return the constants with one more job, None if they stayed the same; learns nothing.
 
         A job's clearing price is that of earlier jobs, so nothing that grows with their number is
@@ -382,7 +382,7 @@ class ConstantsLearner:
 
     def _shortest(self, job: Job) -> int:
         """Return the minimum slots in which the job could complete on this pool."""
-        return job.fastest_slots if self.carries == "both" else job.shortest_slots
+        return job.min_slots_colocated if self.carries == "both" else job.shortest_slots
 
     def _window(self, job: Job) -> int:
         """Return the number of slots in which the job could run."""

@@ -127,7 +127,7 @@ def guarantee(
 
 
 def _best(job: Job) -> float:
-    return math.exp(float(job.utility.log_values(np.array([job.fastest_slots - 1]))[0]))
+    return math.exp(float(job.utility.log_values(np.array([job.min_slots_colocated - 1]))[0]))
 
 
 def _least_worker_slots(job: Job) -> float:

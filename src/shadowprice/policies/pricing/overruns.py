@@ -87,7 +87,7 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
 def _are_allowed(job: Job, kept: Schedule, placement: Placement) -> bool:
     """Return whether the worker counts are still allowed; a revision may change them."""
     counts = (*kept.totals()[0].tolist(), placement.total_workers)
-    return all(job.choice_of(count) is not None for count in counts)
+    return all(job.worker_count_index(count) is not None for count in counts)
 
 
 def _last_placement(plan: Schedule) -> Placement | None:

@@ -37,7 +37,7 @@ def explain(quote: Quote, view: View, job: Job, offer: Offer | None, remaining: 
     """
     if offer is None:
         return quote.hopeless() or _no_schedule(quote, view, remaining)
-    _, nearest = least_factor(quote, job, offer)
+    _, nearest = min_acceptance_factor(quote, job, offer)
     if nearest is None:
         return _no_value(quote, view, job, offer, remaining)
     return Refusal(
@@ -110,7 +110,7 @@ def _dearest(quote: Quote, offer: Offer) -> str:
     return f"{label}, {amount / max(offer.cost, 1e-300):.0%} of the cost over {span}"
 
 
-def least_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | None]:
+def min_acceptance_factor(quote: Quote, job: Job, offer: Offer) -> tuple[float, Offer | None]:
     """Return the minimum factor on the utility at which some plan has a payoff of 0.
 
     It is the minimum of cost / utility over completion slots. Newton's method on the largest payoff

@@ -150,7 +150,7 @@ class BagBook:
         for by_name in (self.jobs, self.left, self.plans, self.promise, self.broken):
             by_name.pop(name, None)
 
-    def lose_plan(self, name: str, why: str) -> None:
+    def plan_lost(self, name: str, why: str) -> None:
         """Remove the plan of a bag, if it has one, and record the reason."""
         if self.plans.pop(name, None) is not None:
             self.broken[name] = why
@@ -159,7 +159,7 @@ class BagBook:
         """Remove the plans that use a lost server."""
         for name, plan in list(self.plans.items()):
             if server in plan.servers:
-                self.lose_plan(name, "servers were lost")
+                self.plan_lost(name, "servers were lost")
 
     def refresh(self, view: View, capacity: Integers) -> None:
         """Update unfinished tasks; remove plans that are over or don't fit any more.
@@ -175,19 +175,19 @@ class BagBook:
                 continue
             if not plan.begun:
                 if plan.start < slot:
-                    self.lose_plan(name, "its slot was left out")
+                    self.plan_lost(name, "its slot was left out")
                 continue
             if state.placement is None:
-                self.lose_plan(name, "servers were lost")
+                self.plan_lost(name, "servers were lost")
                 continue
             if plan.end < slot:
-                self.lose_plan(name, "its tasks lasted longer than was promised")
+                self.plan_lost(name, "its tasks lasted longer than was promised")
             else:
                 plan.shrink(slot, state.copies_running)
         # If servers shrank, plans that haven't started are removed, the latest first.
         for name, plan in reversed(list(self.plans.items())):
             if not plan.begun and not self.holds(capacity, plan):
-                self.lose_plan(name, "the servers changed")
+                self.plan_lost(name, "the servers changed")
 
     def holds(self, capacity: Integers, plan: CopyPlan) -> bool:
         """Return whether the servers of a plan in force carry all bags planned on them."""

@@ -29,7 +29,7 @@ _DOUBLED: Final = 1 << np.arange(_DOUBLINGS)
 _NOW: Final = np.zeros(1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
 
-LEAST_WORTH: Final = 1e-3
+MIN_UTILITY_SHARE: Final = 1e-3
 """Share of its maximum utility below which a job counts as worthless."""
 
 
@@ -104,7 +104,7 @@ class Book:
         chosen = np.concatenate((spread, whole))
         workers, ps_counts = job.worker_counts[chosen], job.ps_counts[chosen]
         gains = np.concatenate((job.gains[spread], job.internal_gains[whole]))
-        sure = np.concatenate((job.moved_gains[spread], job.moved_internal_gains[whole]))
+        sure = np.concatenate((job.moved_gains[spread], job.restart_internal_gains[whole]))
         self._reserve(len(self.table.jobs), len(workers))
         self._worths.enter(row, job.utility)
         self.jobs = self.jobs._replace(worths=self._worths.columns)
@@ -261,7 +261,7 @@ class Book:
 
         The slot before arrival if there is none.
         """
-        shortest = job.fastest_slots - 1
+        shortest = job.min_slots_colocated - 1
         best = float(job.utility.values(np.array([shortest], np.float64))[0])
         low, high = job.arrival + shortest, final
         if best <= 0.0 or low > high:
@@ -271,7 +271,7 @@ class Book:
         while low < high:
             slots = low + np.unique(np.minimum(steps, high - low))
             values = job.utility.values((slots - job.arrival).astype(np.float64))
-            useful_count = int(np.count_nonzero(values >= LEAST_WORTH * best))
+            useful_count = int(np.count_nonzero(values >= MIN_UTILITY_SHARE * best))
             if useful_count == len(slots):
                 return high
             high = int(slots[useful_count]) - 1

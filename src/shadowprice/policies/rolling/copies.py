@@ -170,7 +170,7 @@ class Copies:
         assert job.bag is not None
         limit = max(_PLACES, 16 * job.bag.tasks)
         end = slot + max(0, self._slots(slot, job))
-        return self._planner.room_for_copies(slot, job, end, limit, beside)
+        return self._planner.copy_capacity(slot, job, end, limit, beside)
 
     def _planner_of(
         self, slot: int, job: Job, price: float, beside: Beside, looser: float = 1.0
@@ -225,7 +225,7 @@ class Copies:
         plan = self._stood(slot, job, found.plan, capacity)
         if plan is not None:
             bags.plans[name] = plan
-            if self._planner.beside_bags(slot, revise=self._revision):
+            if self._planner.replan_around_bags(slot, revise=self._revision):
                 bags.broken.pop(name, None)
                 return True
             del bags.plans[name]
@@ -295,7 +295,7 @@ class Copies:
                 del bags.promise[name]
                 yield Promise(name, None, message=f"{reason}: it waits")
 
-    def give_up(self, view: View) -> Iterator[Decision]:
+    def drop_infeasible(self, view: View) -> Iterator[Decision]:
         """Abandon waiting bags that can't complete in time with any number of copies."""
         for name in self._bags.waiting():
             job, remaining = self._bags.jobs[name], self._bags.left[name]
@@ -347,7 +347,7 @@ class Copies:
 
     # ---------------------------------------------------------------- placement
 
-    def let_go(self, view: View) -> Iterator[Decision]:
+    def release_finished(self, view: View) -> Iterator[Decision]:
         """Yield the release of ended and unneeded copies, before other jobs move."""
         for name in self._bags.jobs:
             placement = view.open_jobs[name].placement

@@ -52,7 +52,7 @@ class Demand:
 
     def recall(self, before: Self) -> None:
         """Keep the prices learnt before the cluster changed."""
-        self._everybody = before._everybody.moved_to(self._pools, self._everything)
+        self._everybody = before._everybody.rebased_on(self._pools, self._everything)
         if not self._quotas.given:
             self.learners = [self._everybody]
             return
@@ -61,7 +61,7 @@ class Demand:
         if before._quotas.given:
             by_owner = dict(zip(_owners(before._cluster), before.learners, strict=True))
         self.learners = [
-            by_owner[name].moved_to(self._pools, part)
+            by_owner[name].rebased_on(self._pools, part)
             if name in by_owner
             else self._new_learner(part)
             for name, part in zip(_owners(self._cluster), self._quotas.part, strict=True)

@@ -299,13 +299,13 @@ class Planner:
         book = self._book
         return book.table.held(book.jobs, self._cluster.capacity.shape)
 
-    def beside_bags(self, now: int, *, revise: bool) -> bool:
+    def replan_around_bags(self, now: int, *, revise: bool) -> bool:
         """Replan promised jobs around the plans of bags; keep that plan if all fit."""
         if revise and self._join(now, self.promised()) is None:
             return True
         return self._keep(now)
 
-    def room_for_copies(self, now: int, job: Job, end: int, most: int, beside: Beside) -> Integers:
+    def copy_capacity(self, now: int, job: Job, end: int, most: int, beside: Beside) -> Integers:
         """Return how many copies of a bag's tasks fit in each slot before ``end``.
 
         The result counts at most ``most`` copies a slot. ``beside`` selects the plans that count as

@@ -144,7 +144,7 @@ class Rolling(Reactive[RollingParameters]):
         for name in names:
             self._planner.stays.remove(self._book.table.rows.get(name, -1))
             self._book.clear(name)
-            self._bags.lose_plan(name, "servers were lost")
+            self._bags.plan_lost(name, "servers were lost")
 
     def _lose(self, server: int) -> None:
         self._bags.lose_server(server)
@@ -216,7 +216,7 @@ class Rolling(Reactive[RollingParameters]):
 
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
         """Return a promise if the job is worth its price; otherwise queue or refuse it."""
-        done = slot + job.fastest_slots - 1
+        done = slot + job.min_slots_colocated - 1
         if self._book.jobs.last[row] < done:
             self._forget(job.name)
             ends_first = self._book.ends_first(job, done)
@@ -330,7 +330,7 @@ class Rolling(Reactive[RollingParameters]):
             line = line._replace(share=self._quotas.share[:0])
             self._plan(slot, waiting[~planned & (layout.log.level[waiting] < 0)], line)
         self._fill(slot, rows, weight, line)
-        yield from self._copies.let_go(view)
+        yield from self._copies.release_finished(view)
         yield from self._stand(slot, rows, weight)
         yield from self._copies.start(slot)
 
@@ -344,7 +344,7 @@ class Rolling(Reactive[RollingParameters]):
     def _revise_bags(self, view: View, slot: int) -> Iterator[Decision]:
         """Abandon, advance and promise bags of tasks, before waiting jobs are planned."""
         if self._bags.jobs:
-            yield from self._copies.give_up(view)
+            yield from self._copies.drop_infeasible(view)
             self._copies.advance(slot, self._pools.capacity())
             yield from self._plan_bags(slot, free=False)
 

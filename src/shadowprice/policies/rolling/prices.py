@@ -149,7 +149,7 @@ class PriceLearner:
         """Number of recorded arrivals."""
         return self._count
 
-    def moved_to(self, pools: Pools, part: Floats) -> PriceLearner:
+    def rebased_on(self, pools: Pools, part: Floats) -> PriceLearner:
         """Return the learner for other pools; an empty one if they price other resources."""
         if pools.columns != self._pools.columns:
             return PriceLearner(pools, self._memory, self._before, part)

@@ -10,7 +10,7 @@ from shadowprice.policies.rolling.planner import Offer
 
 def worthless(job: Job, slot: int) -> Refusal:
     """Return the refusal of a job that can't complete while it has a utility."""
-    done = slot + job.fastest_slots - 1
+    done = slot + job.min_slots_colocated - 1
     return Refusal(
         Reason.NO_VALUE,
         f"nothing is left of its utility by slot {done}, the first in which it could complete",
@@ -21,7 +21,7 @@ def worthless(job: Job, slot: int) -> Refusal:
 
 def past_end(job: Job, slot: int) -> Refusal:
     """Return the refusal of a job that can't complete before the timespan ends."""
-    done = slot + job.fastest_slots - 1
+    done = slot + job.min_slots_colocated - 1
     return Refusal(
         Reason.TOO_LATE,
         f"slot {done} is the first in which it could complete, and the timespan ends before",

@@ -36,7 +36,7 @@ class FixedGang:
         Its fixed number of workers.
     reach : tuple of int
         Workers elsewhere that each number of parameter servers on one server can serve; -1 if the
-        job can't have this number. See `tenants.gang_jobs.reach_of`.
+        job can't have this number. See `tenants.gang_jobs.workers_servable`.
     """
 
     job: Job

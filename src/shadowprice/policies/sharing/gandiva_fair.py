@@ -30,7 +30,7 @@ _TICKETS: Final = 1000
 """Tickets per unit, so that traded shares keep three digits."""
 
 
-class GandivaFair(GangPolicy[GandivaFairParameters]):
+class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
     """Split stride scheduling over gangs; every slot is filled from empty servers."""
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
@@ -127,6 +127,6 @@ def _traded(tenancy: Tenancy, parameters: GandivaFairParameters) -> Integers:
     return np.rint(_TICKETS * traded.T).astype(np.int64)
 
 
-def build(context: PolicyContext, parameters: GandivaFairParameters) -> GandivaFair:
+def build(context: PolicyContext, parameters: GandivaFairParameters) -> GandivaFairPolicy:
     """Build the policy; called by the registry."""
-    return GandivaFair(context, parameters)
+    return GandivaFairPolicy(context, parameters)

@@ -38,7 +38,7 @@ class _Guaranteed:
     placement: Placement
 
 
-class Hived(GangPolicy[HivedParameters]):
+class HivedPolicy(GangPolicy[HivedParameters]):
     """Virtual private clusters with opportunistic use of idle units."""
 
     def __init__(self, context: PolicyContext, parameters: HivedParameters) -> None:
@@ -212,6 +212,6 @@ def _still_idle(gang: FixedGang, placement: Placement, workers: Integers, ps: In
     return not (ps[gang.claim.ps_type, servers] < placement.ps).any()
 
 
-def build(context: PolicyContext, parameters: HivedParameters) -> Hived:
+def build(context: PolicyContext, parameters: HivedParameters) -> HivedPolicy:
     """Build the policy; called by the registry."""
-    return Hived(context, parameters)
+    return HivedPolicy(context, parameters)

@@ -57,7 +57,7 @@ def cells_of(server: int, places: int) -> list[Cell]:
     return cells
 
 
-class Buddies:
+class BuddyAllocator:
     """Buddy allocator within a set of cells."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
@@ -74,7 +74,7 @@ class Buddies:
         return self._known == self._roots
 
     @property
-    def free_places(self) -> int:
+    def free_units(self) -> int:
         """Number of free units."""
         return sum(cell.size for cell in self._known)
 
@@ -147,7 +147,7 @@ def cut(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
     """
     if sum(shares) > sum(places):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
-    physical = Buddies(
+    physical = BuddyAllocator(
         cell for server, count in enumerate(places) for cell in cells_of(server, count)
     )
     owned: list[Counter[int]] = [Counter() for _ in shares]
@@ -169,7 +169,7 @@ class _Bound:
     """A virtual cell that is bound to a physical one, with the allocations inside it."""
 
     cell: Cell
-    inside: Buddies
+    inside: BuddyAllocator
 
 
 class VirtualClusters:
@@ -184,7 +184,7 @@ class VirtualClusters:
     """
 
     def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
-        self._physical = Buddies(
+        self._physical = BuddyAllocator(
             cell for server, count in enumerate(places) for cell in cells_of(server, count)
         )
         self._unbound = [Counter(cells) for cells in owned]
@@ -228,10 +228,10 @@ class VirtualClusters:
             self._unbound[tenant][bound.cell.size] += 1
             self._physical.give(bound.cell)
 
-    def idle_places(self, tenant: int) -> int:
+    def idle_units(self, tenant: int) -> int:
         """Return the number of a tenant's own units that are idle."""
         unbound = sum(size * count for size, count in self._unbound[tenant].items())
-        return unbound + sum(bound.inside.free_places for bound in self._bound[tenant])
+        return unbound + sum(bound.inside.free_units for bound in self._bound[tenant])
 
     def _take_one(self, tenant: int, size: int) -> Cell | None:
         # The smallest cell that is large enough; of equal ones, a bound cell first.
@@ -250,6 +250,6 @@ class VirtualClusters:
                 f"tenant {tenant} owns a cell of {min(unbound)} places that the servers cannot give"
             )
         self._unbound[tenant][cell.size] -= 1
-        bound = _Bound(cell, Buddies([cell]))
+        bound = _Bound(cell, BuddyAllocator([cell]))
         self._bound[tenant].append(bound)
         return bound.inside.take(size)

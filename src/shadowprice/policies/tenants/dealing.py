@@ -11,7 +11,7 @@ from shadowprice.policies.tenants.tenancy import Tenancy
 Integers = npt.NDArray[np.int64]
 
 
-def deal_workers(places: Integers, shares: Integers) -> Integers:
+def assign_worker_units(places: Integers, shares: Integers) -> Integers:
     """Allocate the worker units of one type to tenants, in cells as large as shares allow.
 
     Parameters
@@ -37,7 +37,7 @@ def deal_workers(places: Integers, shares: Integers) -> Integers:
     return allocated
 
 
-def deal_ps(places: Integers, shares: Integers, workers: Integers) -> Integers:
+def assign_ps_units(places: Integers, shares: Integers, workers: Integers) -> Integers:
     """Allocate the PS units of one type, close to the tenant's workers if possible.
 
     Tenants take turns. Each takes a unit on the server where it has the most worker units per PS
@@ -81,13 +81,13 @@ def deal(tenancy: Tenancy) -> tuple[Integers, Integers]:
     servers = tenancy.cluster.servers
     shape = (len(tenancy.tenants), servers)
     rows = [
-        deal_workers(places, shares)
+        assign_worker_units(places, shares)
         for places, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
     ]
     workers = np.array(rows, np.int64).reshape(-1, *shape)
     worker_units = workers.sum(axis=0)
     rows = [
-        deal_ps(places, shares, worker_units)
+        assign_ps_units(places, shares, worker_units)
         for places, shares in zip(tenancy.ps, tenancy.ps_shares, strict=True)
     ]
     return workers, np.array(rows, np.int64).reshape(-1, *shape)

@@ -44,7 +44,7 @@ class GangJob:
     spread_slots, colocated_slots : int64, shape (choices,)
         Slots needed with that many workers, by placement (Eq. (1)); co-located is never slower.
     reach : int64, shape (most parameter servers on a server + 1,)
-        Workers on other servers that this many parameter servers can serve, see `reach_of`.
+        Workers on other servers that this many parameter servers can serve, see `workers_servable`.
     utility : callable
         From durations in slots (int64 array) to utilities (float64 array), non-increasing.
     """
@@ -79,7 +79,9 @@ class GangJob:
         return values
 
 
-def reach_of(most_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool) -> Integers:
+def workers_servable(
+    most_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool
+) -> Integers:
     """Return the workers elsewhere that each number of parameter servers can serve: (3i).
 
     Parameters
@@ -158,7 +160,9 @@ def gang_job(
     work = job.required if remaining is None else remaining
     counts = np.ascontiguousarray(job.worker_counts[first:])
     spread = _slots(work, job.gains[first:], job.moved_gains[first:], restarts)
-    colocated = _slots(work, job.internal_gains[first:], job.moved_internal_gains[first:], restarts)
+    colocated = _slots(
+        work, job.internal_gains[first:], job.restart_internal_gains[first:], restarts
+    )
     return GangJob(
         name=job.name,
         tenant=claim.tenant if tenant is None else tenant,
@@ -168,7 +172,7 @@ def gang_job(
         counts=counts,
         spread_slots=spread,
         colocated_slots=np.minimum(colocated, spread),
-        reach=reach_of(
+        reach=workers_servable(
             most_ps, job.worker_bandwidth, job.ps_bandwidth, served=claim.ps_type is not None
         ),
         utility=_Shifted(job.utility, shift),

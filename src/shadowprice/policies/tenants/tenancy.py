@@ -17,7 +17,7 @@ from shadowprice.core.refusal import Reason, Refusal
 
 Integers = npt.NDArray[np.int64]
 
-EVERYBODY = "everybody"
+DEFAULT_OWNER = "everybody"
 """Name of the only owner if a cluster has no tenants."""
 
 
@@ -151,7 +151,7 @@ def tenancy_of(cluster: Cluster) -> Tenancy:
                 "give servers a capacity such as {worker: 8, ps: 1}",
             )
         )
-    tenants = tuple(tenant.name for tenant in cluster.tenants) or (EVERYBODY,)
+    tenants = tuple(tenant.name for tenant in cluster.tenants) or (DEFAULT_OWNER,)
     faults: list[Fault] = []
     declared = any(
         tenant.share.get(r) for tenant in cluster.tenants for r in sum(types.values(), ())

@@ -31,7 +31,7 @@ MODULES: Final = (
 
 LIBRARY: Final = "echarts.min.js"
 
-WORTH_PACKING: Final = 8192
+MIN_DEFLATE_CHARS: Final = 8192
 """Minimum characters of JSON that are deflated."""
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -87,7 +87,7 @@ def data_script(value: object, name: str = "") -> str:
         packed = pack(value.astype(np.uint8).tobytes())
         return f'<script type="text/plain"{mark} data-deflated="bytes">{packed}</script>'
     plain = to_json(value)
-    if len(plain) >= WORTH_PACKING:
+    if len(plain) >= MIN_DEFLATE_CHARS:
         packed = pack(plain.encode())
         return f'<script type="text/plain"{mark} data-deflated="json">{packed}</script>'
     return f'<script type="application/json"{mark}>{plain}</script>'

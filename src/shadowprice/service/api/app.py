@@ -79,7 +79,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(Exception, _known_error)
-    app.add_middleware(Guard)
+    app.add_middleware(RequestGuard)
     return app
 
 
@@ -156,7 +156,7 @@ _ENDLESS = "/v1/events"
 """The route that has no HEAD, because its response doesn't end."""
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware: security headers, encoded slashes in names, and HEAD for every GET route.
 
     HEAD runs the handler of GET; the web server drops the body.

@@ -19,7 +19,7 @@ from shadowprice.service.auth import (
     RevokeToken,
     Role,
     new_token,
-    valid_first,
+    tokens_query,
 )
 from shadowprice.service.clock import SECOND, to_datetime, to_datetime_or_none
 from shadowprice.service.problems import ProblemError
@@ -60,7 +60,7 @@ class TokenRequest(StrictSpec):
 async def list_tokens(service: ServiceDep, caller: OperatorDep) -> TokenList:
     """List tokens without their secrets: the valid ones first, at most 1,000."""
     del caller
-    query = valid_first(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
+    query = tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
     rows = await service.read(lambda connection: connection.execute(query).all())
     return TokenList(
         tokens=[

@@ -102,9 +102,9 @@ class Accounts:
         self._known = dict(known)
         self.next_entry = next_entry
         self._shown: Mapping[str, Account] | None = None
-        self.look_ahead()
+        self.refresh_next_renewal()
 
-    def look_ahead(self) -> None:
+    def refresh_next_renewal(self) -> None:
         """Recompute the earliest end of a period, ``soonest``."""
         self.soonest = min((account.ends for account in self._known.values()), default=NEVER)
 
@@ -174,14 +174,14 @@ def opened(tenant: str, budget: Budget, now: int) -> Changed:
     return _with(account, Kind.GRANT, budget.points, note="budget")
 
 
-def rebudgeted(account: Account, budget: Budget, now: int) -> Changed:
+def change_budget(account: Account, budget: Budget, now: int) -> Changed:
     """Change the budget of an account, and its balance by the difference of the grants.
 
     A lower budget takes at most the present balance.
     """
     difference = budget.points - account.budget.points
     period = budget.index(now // SECOND)
-    room = min(account.room, budget.most_kept)
+    room = min(account.room, budget.carry_limit)
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
         return _with(changed, Kind.GRANT, difference, note="budget changed")
@@ -210,7 +210,7 @@ def renewed(account: Account, now: int) -> Changed:
     # Grants of missed periods, as far as they could be carried over.
     between = budget.kept(carried + (missed - 1) * budget.points) - carried
     after, missed_grant = _with(after, Kind.GRANT, between, note=f"of {missed - 1} periods missed")
-    after = replace(after, room=budget.most_kept - after.balance)
+    after = replace(after, room=budget.carry_limit - after.balance)
     after, grant = _with(after, Kind.GRANT, budget.points, note="period")
     return after, (*entries, *missed_grant, *grant)
 

@@ -32,11 +32,11 @@ from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.accounts import MOST, Account, Accounts, Changed, Entry, Kind
 from shadowprice.service.budgets.paid import (
     Standing,
-    after_standing,
+    add_unassigned,
+    consume_slot,
     least_places,
-    paid_slots,
     price_of_unused,
-    with_more,
+    split_price_by_slot,
 )
 from shadowprice.service.clock import stamp
 from shadowprice.service.problems import ProblemError
@@ -123,7 +123,7 @@ class Billing:
         for account in all_accounts.due(now):
             after = self.put(accounts.renewed(account, now))
             self.tell(after, "renewed")
-        all_accounts.look_ahead()
+        all_accounts.refresh_next_renewal()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
         """Set or change a tenant's budget, or remove it if None."""
@@ -137,7 +137,7 @@ class Billing:
         elif account is None:
             self.tell(self.put(accounts.opened(tenant, budget, now)), "set")
         elif account.budget != budget:
-            self.tell(self.put(accounts.rebudgeted(account, budget, now)), "changed")
+            self.tell(self.put(accounts.change_budget(account, budget, now)), "changed")
 
     def grant(self, tenant: str, points: int, note: str) -> None:
         """Give a tenant points beyond its budget.
@@ -211,14 +211,14 @@ class Billing:
             if isinstance(decision, Commit):
                 plan = decision.schedule
                 planned = int(plan.workers.sum() + plan.ps.sum())
-                unused = paid_slots(price, plan, decision.slot_costs)
+                unused = split_price_by_slot(price, plan, decision.slot_costs)
             else:
                 planned = least_places(engine.jobs[view.name].job)
         paid = {"price": price, "planned": planned, "unused": unused}
         self._batch.change(view.name, paid_at=self._batch.now, **paid)
         self._debit(account, price, view.name)
 
-    def more_work(self, view: JobView, before: Job, after: Job) -> int:
+    def extra_work_price(self, view: JobView, before: Job, after: Job) -> int:
         """Return the price of additional work in a revision; 0 if the work doesn't grow.
 
         Raises
@@ -235,7 +235,7 @@ class Billing:
             raise ProblemError(CODE, f"job {view.name!r}: {reason_of(account, extra)['message']}")
         return extra
 
-    def pay_more(self, name: str, extra: int) -> None:
+    def debit_extra_work(self, name: str, extra: int) -> None:
         """Debit the price of additional work."""
         view = self._batch.truth.views[name]
         account = self.accounts.get(view.tenant)
@@ -246,7 +246,7 @@ class Billing:
         planned = -(-view.planned * (view.price + extra) // view.price)
         unused = view.unused
         if unused is not None and extra:
-            unused = with_more(unused, planned - view.planned, extra)
+            unused = add_unassigned(unused, planned - view.planned, extra)
         price = view.price + extra
         self._batch.change(name, price=price, planned=planned, unused=unused)
         self._debit(account, extra, name, "revised")
@@ -301,7 +301,7 @@ class Billing:
                 used = -(-price * min(held, view.planned) // view.planned)
                 self._batch.change(name, held=held, used=used)
             else:
-                unused = after_standing(view.unused, standing.slot, count)
+                unused = consume_slot(view.unused, standing.slot, count)
                 used = price - price_of_unused(unused)
                 self._batch.change(name, held=held, used=used, unused=unused)
 

@@ -47,7 +47,7 @@ def least_places(job: Job) -> int:
     )
 
 
-def paid_slots(price: int, schedule: Schedule, costs: Sequence[float]) -> Unused | None:
+def split_price_by_slot(price: int, schedule: Schedule, costs: Sequence[float]) -> Unused | None:
     """Divide a price among the active slots of a plan in proportion to their costs.
 
     The parts add up to the price exactly. Return None if there is no valid cost for each slot.
@@ -66,7 +66,7 @@ def paid_slots(price: int, schedule: Schedule, costs: Sequence[float]) -> Unused
     return tuple(parts)
 
 
-def after_standing(unused: Unused, slot: int, places: int) -> Unused:
+def consume_slot(unused: Unused, slot: int, places: int) -> Unused:
     """Return the unused processes after a job held ``places`` processes in a slot.
 
     Part of a slot's processes costs the same part of their price, rounded up.
@@ -83,7 +83,7 @@ def after_standing(unused: Unused, slot: int, places: int) -> Unused:
     return tuple(sorted(remaining))
 
 
-def with_more(unused: Unused, places: int, price: int) -> Unused:
+def add_unassigned(unused: Unused, places: int, price: int) -> Unused:
     """Add processes that a revision paid for, which belong to no slot."""
     return ((ANY_SLOT, places, price), *unused)
 

@@ -45,7 +45,7 @@ MOST: Final = 5_000
 SLOTS: Final = 1_000
 """Maximum number of slots with utilization, newest first."""
 
-STRANGERS: Final = 100
+MAX_UNSUBMITTED_JOBS: Final = 100
 """Maximum number of unmanaged jobs listed by name, newest first."""
 
 
@@ -160,7 +160,7 @@ def pairs(
         query = query.where(jobs.c.id < before)
     result = []
     for row in connection.execute(query):
-        view = published.jobs.get(row.name) or JobView.of_store(row.view)
+        view = published.jobs.get(row.name) or JobView.from_json(row.view)
         result.append(_pair(view, row))
     return result
 
@@ -246,7 +246,7 @@ def strangers(connection: Connection, since: int, tenant: str | None = None) -> 
         select(func.count()).select_from(joined).where(condition)
     ).scalar_one()
     query = select(outcomes).select_from(joined).where(condition)
-    rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(STRANGERS))
+    rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(MAX_UNSUBMITTED_JOBS))
     newest = [
         UnmanagedJob(
             name=row.job,

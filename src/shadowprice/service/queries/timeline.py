@@ -33,7 +33,7 @@ from shadowprice.service.truth.truth import Truth
 MOST: Final = 1_000
 """Maximum number of past slots, and of future slots."""
 
-BARS: Final = 4_000
+MAX_BARS: Final = 4_000
 """Maximum number of bars and promises; if there are more, only levels are returned."""
 
 ROWS: Final = 20_000
@@ -352,7 +352,7 @@ def timeline(
             level = level[[cluster.index[server]]]
         encoded_levels = base64.b64encode(level.tobytes()).decode()
     jobs, columns, open_promises = None, None, None
-    if len(bars) + len(promises) <= BARS:
+    if len(bars) + len(promises) <= MAX_BARS:
         order = dict.fromkeys([*(bar.job for bar in bars), *promises])
         numbers = {name: index for index, name in enumerate(order)}
         jobs = [_timeline_job(name, job_data, scope) for name in order]

@@ -58,7 +58,7 @@ _START: Final = "from shadowprice.cli.main import run; run()"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WhatIfRequest:
     """What is asked.
 
     Parameters
@@ -101,7 +101,7 @@ class Run:
     """
 
     id: int
-    question: Question
+    question: WhatIfRequest
     asked: int
     state: WhatIfState = "waiting"
     done: int = 0
@@ -146,7 +146,9 @@ class WhatIfParameters(StrictSpec):
     set: dict[str, Any] | None = None
 
 
-def read_question(parameters: WhatIfParameters, cluster: Cluster, now: PolicyChoice) -> Question:
+def read_question(
+    parameters: WhatIfParameters, cluster: Cluster, now: PolicyChoice
+) -> WhatIfRequest:
     """Validate the parameters of a request; ``now`` is the service's policy.
 
     Raises
@@ -177,7 +179,7 @@ def read_question(parameters: WhatIfParameters, cluster: Cluster, now: PolicyCho
     choice = now if policy == now.name else PolicyChoice(policy)
     choice = replace(choice, settings=settings)
     choice.parameters()
-    return Question(parameters.days, servers, choice)
+    return WhatIfRequest(parameters.days, servers, choice)
 
 
 def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
@@ -272,7 +274,7 @@ class WhatIfs:
 
     def ask(
         self,
-        question: Question,
+        question: WhatIfRequest,
         cluster: Cluster,
         jobs: Sequence[Mapping[str, Any]],
         current: PolicyChoice,

@@ -24,7 +24,7 @@ log = logging.getLogger("shadowprice.service")
 FIRST_PAUSE: Final = 1.0
 """Initial backoff, in seconds, of a report that could not be recorded."""
 
-LAST_PAUSE: Final = 60.0
+MAX_BACKOFF_SECONDS: Final = 60.0
 """Maximum backoff, in seconds."""
 
 
@@ -79,7 +79,7 @@ class Inbox:
         now = monotonic()
         return [entry for entry in self.kept.values() if entry.due <= now]
 
-    def next_try(self, otherwise: float) -> float:
+    def seconds_to_next_retry(self, otherwise: float) -> float:
         """Return the seconds until the next retry; ``otherwise`` if there is none."""
         now = monotonic()
         return min(
@@ -113,7 +113,7 @@ class Inbox:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
         one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {reason}"
-        one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, LAST_PAUSE)
+        one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, MAX_BACKOFF_SECONDS)
         log.error("%s; it is tried again", one.fault, exc_info=error)
 
 

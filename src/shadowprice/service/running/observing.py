@@ -41,10 +41,10 @@ LEAST: Final = 1.0
 MOST: Final = 10_000
 """Maximum number of jobs recorded of one poll."""
 
-JITTER: Final = 2 * SECOND
+START_TIME_TOLERANCE_NS: Final = 2 * SECOND
 """Tolerance in nanoseconds: start times this close in two polls mean the same start."""
 
-LAST_LOOK: Final = "observed_at"
+LAST_OBSERVATION_KEY: Final = "observed_at"
 """Key of the time of the last poll in the store."""
 
 
@@ -127,14 +127,14 @@ class TakeLook:
             changed[name] = current
         self._write(batch, rows)
         _settle(batch, changed, rows, open_rows)
-        batch.put(LAST_LOOK, str(now))
+        batch.put(LAST_OBSERVATION_KEY, str(now))
 
     @staticmethod
     def _came(one: Observed, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
         """Record a job that didn't run at the previous poll; return whether that is a change."""
         since = min(int(one.since * SECOND), now)
         if one.ended is not None:
-            if last is not None and since <= max(last.since + JITTER, last.ended):
+            if last is not None and since <= max(last.since + START_TIME_TOLERANCE_NS, last.ended):
                 return False  # already recorded
             row = _row(one, since)
             rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
@@ -150,7 +150,7 @@ class TakeLook:
     def _began_anew(row: Row[Any], told: Observed, before: int | None) -> bool:
         """Return whether a job ended and started again between two polls."""
         since = int(told.since * SECOND)
-        return before is not None and since > max(before, row.since + JITTER)
+        return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
 
     @staticmethod
     def _write(batch: Batch, rows: _Rows) -> None:
@@ -191,7 +191,9 @@ def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]
 def last_look(connection: Connection) -> int | None:
     """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
     table = tables.meta
-    value = connection.execute(select(table.c.value).where(table.c.key == LAST_LOOK)).scalar()
+    value = connection.execute(
+        select(table.c.value).where(table.c.key == LAST_OBSERVATION_KEY)
+    ).scalar()
     return None if value is None else int(value)
 
 

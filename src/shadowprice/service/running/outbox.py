@@ -27,10 +27,10 @@ from shadowprice.service.clock import SECOND
 Run = Start | Resize
 Order = Start | Resize | Stop
 
-FIRST_DELAY: Final = 5 * SECOND
+INITIAL_BACKOFF_NS: Final = 5 * SECOND
 """Initial backoff of a failed job's restart, in nanoseconds; doubled by each failure."""
 
-LONGEST_DELAY: Final = 600 * SECOND
+MAX_BACKOFF_NS: Final = 600 * SECOND
 """Maximum backoff, in nanoseconds."""
 
 
@@ -84,20 +84,20 @@ class Outbox:
             servers = frozenset(share.server for share in item.placement)
             self._foreign[item.job, item.generation] = servers
 
-    def used_up(self, job: str, generation: int) -> None:
+    def mark_number_used(self, job: str, generation: int) -> None:
         """Mark a generation number as used by an orphan that the executor no longer holds."""
         self._foreign.setdefault((job, generation), frozenset())
 
-    def is_foreign(self, job: str, generation: int) -> bool:
+    def is_orphan(self, job: str, generation: int) -> bool:
         """Return whether a generation is an orphan."""
         return (job, generation) in self._foreign
 
-    def says_nothing(self, report: Report) -> bool:
+    def is_orphan_report(self, report: Report) -> bool:
         """Return whether a report has to be ignored because it is an orphan's.
 
         A refusal isn't ignored: no generation of that number will run.
         """
-        return isinstance(report, Started | Ended | Progressed | Misreported) and self.is_foreign(
+        return isinstance(report, Started | Ended | Progressed | Misreported) and self.is_orphan(
             report.job, report.generation
         )
 
@@ -118,7 +118,7 @@ class Outbox:
         elif isinstance(report, Ended | Refused):
             self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
             self._stopping.discard((report.job, report.generation))
-            if self.is_foreign(report.job, report.generation):
+            if self.is_orphan(report.job, report.generation):
                 return  # the job itself didn't fail
             if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:
                 if report.generation > self._counted.get(report.job, 0):
@@ -130,7 +130,7 @@ class Outbox:
     def delay(self, job: str, now: int) -> None:
         """Delay a job's restart, with exponential backoff."""
         failures = self._failures[job] = self._failures.get(job, 0) + 1
-        wait = min(LONGEST_DELAY, FIRST_DELAY << min(failures - 1, 30))
+        wait = min(MAX_BACKOFF_NS, INITIAL_BACKOFF_NS << min(failures - 1, 30))
         self._not_before[job] = now + wait
 
     def recorded(self, job: str, generation: int) -> None:
@@ -171,7 +171,7 @@ class Outbox:
         )
         if isinstance(order, Resize):
             return older_over
-        foreign = self.is_foreign(order.job, order.generation)
+        foreign = self.is_orphan(order.job, order.generation)
         phase = None if foreign else phases.get(order.generation)
         if phase in {Phase.RUNNING, Phase.STOPPING, Phase.ENDED}:
             return True
@@ -199,7 +199,7 @@ class Outbox:
             for generation, phase in phases.items():
                 if phase is Phase.ENDED or (job, generation) in self._stopping:
                     continue
-                foreign = self.is_foreign(job, generation)
+                foreign = self.is_orphan(job, generation)
                 if wanted is not None and wanted.generation == generation and not foreign:
                     continue
                 command = UNASKED if foreign else stops.get(job, UNASKED)
@@ -227,7 +227,7 @@ class Outbox:
         ]
         return frozenset().union(*occupied)
 
-    def next_moment(self, running: Mapping[str, Run]) -> int | None:
+    def next_retry_at(self, running: Mapping[str, Run]) -> int | None:
         """Return the earliest end of a restart delay; None if no job waits for one."""
         times = [moment for job, moment in self._not_before.items() if job in running]
         return min(times, default=None)

@@ -52,7 +52,7 @@ Asked = TypeVar("Asked")
 AT_ONCE: Final = 16
 """Calls to the executor in flight at the same time."""
 
-A_ROUND: Final = 4 * AT_ONCE
+MAX_ACTIONS_PER_ROUND: Final = 4 * AT_ONCE
 """Commands sent before the next comparison with the desired state."""
 
 POLL_SECONDS: Final = 5.0
@@ -107,7 +107,7 @@ class Runner:
         driver.discard = self.discard
         driver.fresh = self.fresh
         driver.unheard = self.unheard
-        driver.foreign = self._outbox.is_foreign
+        driver.foreign = self._outbox.is_orphan
 
     @property
     def health_error(self) -> str | None:
@@ -138,7 +138,7 @@ class Runner:
         ordered = await self._driver.ordered([(item.job, item.generation) for item in generations])
         orphans = [item for item in generations if not self._is_ours(item, ordered)]
         for item in orphans:
-            new = not self._outbox.is_foreign(item.job, item.generation)
+            new = not self._outbox.is_orphan(item.job, item.generation)
             if new and item.end is None:
                 log.warning(
                     "generation %d of %r runs on %s, but these data never ordered it (was a backup "
@@ -158,7 +158,7 @@ class Runner:
         # If a stop overtakes its start, the generation has no identity.
         return held.identity in {"", order_identity(self._key, *key, ordered[key])}
 
-    def lose_all(self, reason: str) -> None:
+    def mark_all_lost(self, reason: str) -> None:
         """Report as lost every generation that should run and that the executor doesn't hold."""
         timestamp = self._driver.clock.now() / SECOND
         self.inbox.told += [
@@ -240,7 +240,7 @@ class Runner:
         now, orphan_ends = self._driver.clock.now(), list[Ended]()
         for report in self.inbox.told:
             self._outbox.heard(report, now)
-            if self._outbox.says_nothing(report):
+            if self._outbox.is_orphan_report(report):
                 orphan_ends += [report] if isinstance(report, Ended) else []
                 continue
             if isinstance(report, Progressed):
@@ -340,10 +340,10 @@ class Runner:
 
     async def _sleep(self) -> None:
         wait = self.poll_seconds
-        moment = self._outbox.next_moment(self._driver.published.running)
+        moment = self._outbox.next_retry_at(self._driver.published.running)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
-        wait = min(wait, max(0.05, self.inbox.next_try(wait)))
+        wait = min(wait, max(0.05, self.inbox.seconds_to_next_retry(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._wake.wait()
@@ -369,9 +369,9 @@ class Runner:
             published = self._driver.published
             now = self._driver.clock.now()
             actions = self._outbox.actions(published.running, published.unacknowledged, now)
-            if len(actions) > A_ROUND:
+            if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
-            del actions[A_ROUND:]
+            del actions[MAX_ACTIONS_PER_ROUND:]
             starts = [item.order for item in actions if isinstance(item, Begin)]
             command_times = await self._driver.ordered(
                 [(item.job, item.generation) for item in starts]
@@ -399,7 +399,7 @@ class Runner:
             receipt is Receipt.DUPLICATE and not await self._is_held(command)
         ):
             # The executor's records are newer (a backup was restored): the number is taken.
-            self._outbox.used_up(command.job, command.generation)
+            self._outbox.mark_number_used(command.job, command.generation)
             reason = "the executor knows a newer generation of the job, or another of this number"
             self._refuse(command, reason)
 

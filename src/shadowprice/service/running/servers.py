@@ -48,7 +48,7 @@ class FoundServers:
             return
         name = report.server.name
         if name not in servers.cluster.index:
-            state = found_state(report.server, servers.cluster)
+            state = to_server_spec(report.server, servers.cluster)
             if any(state.capacity.values()) and report.server.takes_work:
                 await self._try(ChangeServers({name: state}, "joined"))
             return
@@ -58,7 +58,7 @@ class FoundServers:
             await self._try(LoseServer(name, back=True))
         if name not in self._stated and self._discovers:
             row = servers.cluster.index[name]
-            state = found_state(report.server, servers.cluster)
+            state = to_server_spec(report.server, servers.cluster)
             state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
             if slices(servers.cluster)[row].capacity != state.capacity:
                 await self._try(ChangeServers({name: state}, "changed"))
@@ -89,7 +89,7 @@ class FoundServers:
             log.warning("%s was left out: %s", operation, error)
 
 
-def found_state(server: ServerSlice, cluster: Cluster) -> ServerState:
+def to_server_spec(server: ServerSlice, cluster: Cluster) -> ServerState:
     """Return the state of a discovered server, with the resources that the cluster counts.
 
     GPUs count by kind if the cluster has that kind, otherwise as ``gpu``.

@@ -9,13 +9,13 @@ from sqlalchemy import Connection, select, text
 
 from shadowprice.service.store import tables
 
-ADVISORY: Final = 0x5AD0_9A1C
+LOCK_ID: Final = 0x5AD0_9A1C
 """First key of the advisory lock; the second key is a hash of the schema's name."""
 
 EPOCH: Final = "epoch"
 """Key of the elected leader's epoch in the store."""
 
-TAKE_OVER: Final = 5.0
+TAKEOVER_TIMEOUT_SECONDS: Final = 5.0
 """Timeout in seconds until a terminated connection releases the lock."""
 
 _END_HOLDER: Final = text(
@@ -51,16 +51,16 @@ class AdvisoryLock:
         for setting, value in (("idle", 3), ("interval", 2), ("count", 3)):
             connection.execute(text(f"SET tcp_keepalives_{setting} = {value}"))
         schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
-        keys = {"one": ADVISORY, "two": schema}
+        keys = {"one": LOCK_ID, "two": schema}
         try_lock = text("SELECT pg_try_advisory_lock(:one, :two)")
         ended = self._session is not None and bool(
             connection.execute(_END_SESSION, self._session).scalar()
         )
         taken = connection.execute(try_lock, keys).scalar_one()
         if not taken and take_over and _is_later(connection, epoch):
-            connection.execute(_END_HOLDER, {"one": ADVISORY, "two": schema % 2**32})
+            connection.execute(_END_HOLDER, {"one": LOCK_ID, "two": schema % 2**32})
             ended = True
-        deadline = time.monotonic() + TAKE_OVER
+        deadline = time.monotonic() + TAKEOVER_TIMEOUT_SECONDS
         while not taken and ended and time.monotonic() < deadline:
             connection.commit()
             time.sleep(0.05)

@@ -12,7 +12,7 @@ from shadowprice.service.store import Store, tables
 SWEPT: Final = 1_000
 """Maximum number of rows of a table that one call purges."""
 
-SWEPT_JOBS: Final = 100
+PURGE_BATCH_JOBS: Final = 100
 """Maximum number of jobs that one call purges, each with thousands of progress points."""
 
 _OF_JOBS: Final = (
@@ -26,8 +26,8 @@ _OF_JOBS: Final = (
 """Tables whose rows are purged with their job."""
 
 
-def old_jobs(store: Store, before: int) -> list[str]:
-    """Return up to `SWEPT_JOBS` jobs that were closed before a moment.
+def expired_jobs(store: Store, before: int) -> list[str]:
+    """Return up to `PURGE_BATCH_JOBS` jobs that were closed before a moment.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def old_jobs(store: Store, before: int) -> list[str]:
     jobs = tables.jobs
     with store.reading() as connection:
         rows = connection.execute(
-            select(jobs.c.name).where(jobs.c.closed < before).limit(SWEPT_JOBS)
+            select(jobs.c.name).where(jobs.c.closed < before).limit(PURGE_BATCH_JOBS)
         )
         return list(rows.scalars())
 
@@ -50,8 +50,8 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
     before : int
         Nanoseconds since 1970.
     gone : sequence of str, optional
-        Jobs to purge, of those that `old_jobs` returned; by default all of them. An executor must
-        delete its files of a job first, because later the job's name is unknown.
+        Jobs to purge, of those that `expired_jobs` returned; by default all of them. An executor
+        must delete its files of a job first, because later the job's name is unknown.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
         If the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
-    gone = old_jobs(store, before) if gone is None else gone
+    gone = expired_jobs(store, before) if gone is None else gone
     old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
         ended_before = func.coalesce(tokens.c.revoked, tokens.c.expires) < before

@@ -32,9 +32,9 @@ from shadowprice.service.trainingjobs.resource import ROUTE, Resource, edits
 from shadowprice.service.trainingjobs.status import (
     Refused,
     Verdict,
+    build_patch,
+    build_status,
     differs,
-    patch_of,
-    status_of,
     turns,
 )
 from shadowprice.service.trainingjobs.telling import Teller
@@ -53,23 +53,24 @@ WORKERS: Final = IN_FLIGHT
 AGAIN: Final = 1.0
 """Seconds before a resource that a newer leader wrote is reconciled again."""
 
-GOING: Final = 5.0
+DELETION_POLL_SECONDS: Final = 5.0
 """Minimum seconds before a deleted resource is reconciled again while its job still runs.
 
 This is a fallback: `_published` requeues the resource once its job has no processes. With many
-deleted resources the delay grows, so that the rate of passes stays below `GOING_A_SECOND`.
+deleted resources the delay grows, so that the rate of passes stays below
+`DELETION_POLLS_PER_SECOND`.
 """
 
-GOING_A_SECOND: Final = 10.0
+DELETION_POLLS_PER_SECOND: Final = 10.0
 """Maximum passes a second, over all resources, so that they don't delay cancellations."""
 
-FIGURES: Final = 10.0
+STATUS_WRITE_SECONDS: Final = 10.0
 """Minimum seconds between two writes of a status in which only figures changed."""
 
-FIGURES_A_SECOND: Final = 10.0
+STATUS_WRITES_PER_SECOND: Final = 10.0
 """Maximum writes a second, over all resources: a slot may change thousands of statuses."""
 
-UNTOLD: Final = 30.0
+NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0
 """Head start in the queue, in seconds, of a resource without a status.
 
 Otherwise a new resource would wait behind the many status writes that a slot boundary causes.
@@ -188,7 +189,7 @@ class Controller:
     def _changed(self, key: str, old: Resource | None, new: Resource | None) -> None:
         del old
         is_new = new is not None and not new.status
-        self._queue.add(key, -UNTOLD if is_new else None)
+        self._queue.add(key, -NEW_RESOURCE_PRIORITY_SECONDS if is_new else None)
 
     def _namespace_changed(self, name: str) -> None:
         for key in self._resources.items:
@@ -218,7 +219,7 @@ class Controller:
         if cached is not None:
             return cached
         record = self._driver.specification(job)
-        owner = None if record is None else Owner.of_labels(record.get("labels") or {})
+        owner = None if record is None else Owner.from_labels(record.get("labels") or {})
         if owner is not None and owner.job == job:
             self._jobs.setdefault(_key(owner), {})[job] = owner
             return owner
@@ -310,7 +311,9 @@ class Controller:
             if not cancelled:  # most jobs end before the next pass, which saves a status write
                 tenant = view.tenant or resource.owner.namespace
                 await self._write_status(key, resource, view, tenant, None)
-            self._queue.add(key, max(GOING, len(self._going) / GOING_A_SECOND))
+            self._queue.add(
+                key, max(DELETION_POLL_SECONDS, len(self._going) / DELETION_POLLS_PER_SECOND)
+            )
             return
         self._going.pop(job, None)
         remaining = [finalizer for finalizer in resource.finalizers if finalizer != FINALIZER]
@@ -452,19 +455,19 @@ class Controller:
         edited: Verdict | None,
     ) -> None:
         now = self._driver.clock.now()
-        status = status_of(
+        status = build_status(
             resource, found, tenant=tenant, epoch=self._epoch, now=now, edited=edited
         )
         if differs(resource, status):
             if not turns(resource, status):
-                pause = between_figures(len(self._driver.published.jobs))
+                pause = status_write_interval(len(self._driver.published.jobs))
                 last = self._told.get(resource.owner.uid)
                 since = math.inf if last is None else time.monotonic() - last
                 if since < pause:
                     self._queue.add(key, pause - since)
                     return
             path = f"{resource.path}/status"
-            await self._write(key, "status", path, patch_of(resource, status))
+            await self._write(key, "status", path, build_patch(resource, status))
             self._told[resource.owner.uid] = time.monotonic()
             if isinstance(found, Refused):
                 self._teller.refused(resource, found)
@@ -485,9 +488,9 @@ class Controller:
         return updated
 
 
-def between_figures(jobs: int) -> float:
+def status_write_interval(jobs: int) -> float:
     """Return the seconds between two figure-only status writes, for a number of open jobs."""
-    return max(FIGURES, jobs / FIGURES_A_SECOND)
+    return max(STATUS_WRITE_SECONDS, jobs / STATUS_WRITES_PER_SECOND)
 
 
 def _key(owner: Owner) -> str:

@@ -39,7 +39,7 @@ _NO_AMOUNTS: Final = frozenset({"pods", "services", "secrets", "configmaps"})
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class ShareStatement:
     """A Namespace or ResourceQuota, with what it declares of its tenant's share.
 
     Parameters
@@ -75,12 +75,12 @@ class Stated:
         }
 
 
-def of_namespace(item: Mapping[str, Any]) -> Stated:
+def share_from_namespace(item: Mapping[str, Any]) -> ShareStatement:
     """Parse a namespace."""
     metadata = item["metadata"]
     name = str(metadata["name"])
     text = (metadata.get("annotations") or {}).get(SHARE)
-    return Stated(
+    return ShareStatement(
         "Namespace",
         name,
         name,
@@ -91,11 +91,11 @@ def of_namespace(item: Mapping[str, Any]) -> Stated:
     )
 
 
-def of_quota(item: Mapping[str, Any]) -> Stated:
+def share_from_quota(item: Mapping[str, Any]) -> ShareStatement:
     """Parse a quota."""
     metadata = item["metadata"]
     hard = (item.get("spec") or {}).get("hard") or {}
-    return Stated(
+    return ShareStatement(
         "ResourceQuota",
         str(metadata["namespace"]),
         str(metadata["name"]),
@@ -104,11 +104,11 @@ def of_quota(item: Mapping[str, Any]) -> Stated:
     )
 
 
-class WrongShareError(InputError):
+class InvalidShareError(InputError):
     """A declared share is invalid."""
 
 
-def read_share(stated: Stated, cluster: Cluster) -> dict[str, int]:
+def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     """Return a declared share, in the cluster's units.
 
     Raises
@@ -119,7 +119,7 @@ def read_share(stated: Stated, cluster: Cluster) -> dict[str, int]:
     return _of_text(stated, cluster) if stated.text is not None else _of_hard(stated, cluster)
 
 
-def _of_text(stated: Stated, cluster: Cluster) -> dict[str, int]:
+def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     text = stated.text or ""
     hint = "write it as in a cluster file: {gpu: 8, memory: 64 GiB}"
     try:
@@ -127,25 +127,25 @@ def _of_text(stated: Stated, cluster: Cluster) -> dict[str, int]:
             raise ValueError("it is too long")
         amounts = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise WrongShareError(f"{SHARE} {shown(text[:80])} cannot be read; {hint}") from error
+        raise InvalidShareError(f"{SHARE} {shown(text[:80])} cannot be read; {hint}") from error
     if not isinstance(amounts, Mapping):
-        raise WrongShareError(f"{SHARE} {shown(text[:80])} names no amounts; {hint}")
+        raise InvalidShareError(f"{SHARE} {shown(text[:80])} names no amounts; {hint}")
     spec, faults = validate(TenantSpec, {"name": "tenant", "share": dict(amounts)}, SHARE)
     if spec is None:
         message = "; ".join(str(fault).replace(f"{SHARE}: share", SHARE) for fault in faults[:3])
-        raise WrongShareError(message)
+        raise InvalidShareError(message)
     share = {}
     for name, amount in spec.share.items():
         _check_counted(name, cluster)
         kind = cluster.dimensions[cluster.column[name]]
         if amount.value and amount.dimension is not kind:
             example = format_amount(8 * 10**9, kind)
-            raise WrongShareError(f"{SHARE}: {name} is in another unit; write it like {example}")
+            raise InvalidShareError(f"{SHARE}: {name} is in another unit; write it like {example}")
         share[name] = amount.value
     return share
 
 
-def _of_hard(stated: Stated, cluster: Cluster) -> dict[str, int]:
+def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     share = {}
     for name, amount in stated.hard:
         bare = name.removeprefix(_REQUESTS)
@@ -156,7 +156,7 @@ def _of_hard(stated: Stated, cluster: Cluster) -> dict[str, int]:
         _check_counted(bare, cluster)
         share[bare] = units(amount, unit_of(bare))
     if not share:
-        raise WrongShareError(
+        raise InvalidShareError(
             f"quota {stated.name} says nothing of what servers have; "
             "add requests.cpu, requests.memory or requests.nvidia.com/gpu to its spec.hard"
         )
@@ -166,7 +166,7 @@ def _of_hard(stated: Stated, cluster: Cluster) -> dict[str, int]:
 def _check_counted(name: str, cluster: Cluster) -> None:
     if name not in cluster.column:
         known = ", ".join(cluster.resources)
-        raise WrongShareError(f"{SHARE}: no server has {shown(name)}; counted here: {known}")
+        raise InvalidShareError(f"{SHARE}: no server has {shown(name)}; counted here: {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +182,12 @@ class Wanted:
     """
 
     shares: Mapping[str, Mapping[str, int]]
-    wrong: tuple[tuple[Stated, str], ...] = ()
+    wrong: tuple[tuple[ShareStatement, str], ...] = ()
 
 
 def wanted(
-    namespaces: Mapping[str, Stated],
-    quotas: Iterable[Stated],
+    namespaces: Mapping[str, ShareStatement],
+    quotas: Iterable[ShareStatement],
     *,
     file: Cluster,
     cluster: Cluster,
@@ -214,9 +214,9 @@ def wanted(
     """
     file_shares = {tenant.name: tenant.share for tenant in file.tenants}
     shares: dict[str, dict[str, int]] = {}
-    wrong: list[tuple[Stated, str]] = []
+    wrong: list[tuple[ShareStatement, str]] = []
     declaring = [source for source in namespaces.values() if source.text is not None]
-    accepted: list[Stated] = []
+    accepted: list[ShareStatement] = []
     for source in [*declaring, *quotas]:
         owner = namespaces.get(source.namespace)
         if owner is None:
@@ -224,11 +224,11 @@ def wanted(
         try:
             share = read_share(source, cluster)
             if file_shares and owner.tenant not in file_shares:
-                raise WrongShareError(
+                raise InvalidShareError(
                     f"the cluster file names tenants, and {owner.tenant} is none of them"
                 )
             if file_shares.get(owner.tenant):
-                raise WrongShareError(f"the cluster file gives {owner.tenant} its share already")
+                raise InvalidShareError(f"the cluster file gives {owner.tenant} its share already")
         except InputError as error:
             wrong.append((source, str(error)))
             continue
@@ -267,7 +267,7 @@ def excess(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowShares:
+class SyncShares:
     """Operation that applies the declared shares.
 
     A share that an operator set stays until the tenant's namespace changes its declaration.

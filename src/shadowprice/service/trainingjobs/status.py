@@ -17,7 +17,7 @@ LONGEST: Final = 1_000
 Verdict = tuple[bool, Reason, str]
 """A condition's status, reason and message."""
 
-REFUSALS: Final[Mapping[str, Reason]] = {
+CONDITION_REASONS: Final[Mapping[str, Reason]] = {
     "price": Reason.NOT_WORTH_IT,
     "no-value": Reason.NOT_WORTH_IT,
     "never-fits": Reason.DOES_NOT_FIT,
@@ -39,7 +39,7 @@ class Refused:
     message: str
 
 
-def status_of(
+def build_status(
     resource: Resource,
     found: JobView | Refused,
     *,
@@ -77,7 +77,7 @@ def status_of(
         }
     else:
         fields = _told(found)
-        verdicts = verdicts_of(found)
+        verdicts = build_conditions(found)
     if edited is not None:
         verdicts[Condition.EDITED] = edited
     previous = {item.get("type"): item for item in resource.status.get("conditions") or ()}
@@ -121,14 +121,14 @@ def _told(view: JobView) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None and value != ""}
 
 
-def verdicts_of(view: JobView) -> dict[Condition, Verdict]:
+def build_conditions(view: JobView) -> dict[Condition, Verdict]:
     """Return the conditions of a job, except `Condition.EDITED`."""
     state = view.state
     message = "" if view.reason is None else str(view.reason.get("message", ""))
     code = "" if view.reason is None else str(view.reason.get("code", ""))
     over = not state.open
     rejected = state is State.REFUSED
-    refusal = REFUSALS.get(code, Reason.REFUSED)
+    refusal = CONDITION_REASONS.get(code, Reason.REFUSED)
     verdicts: dict[Condition, Verdict] = {
         Condition.ADMITTED: _admitted(view, message, refusal),
         Condition.RUNNING: _running(view),
@@ -239,7 +239,7 @@ def _turn(status: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*values, *conditions)
 
 
-def patch_of(resource: Resource, status: Mapping[str, Any]) -> dict[str, Any]:
+def build_patch(resource: Resource, status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merge patch from the last observed status to a new one."""
     removed = dict.fromkeys(resource.status.keys() - status.keys())
     return {"metadata": {"resourceVersion": resource.version}, "status": {**removed, **status}}

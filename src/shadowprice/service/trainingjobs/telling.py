@@ -36,7 +36,7 @@ WAITING: Final = 10_000
 LONGEST: Final = 1_000
 """Maximum characters of an event's message; the API server allows 1,024."""
 
-MOST_TRIES: Final = 3
+MAX_ATTEMPTS: Final = 3
 
 
 class Teller:
@@ -123,7 +123,7 @@ class Teller:
             await self._write(path, event)
 
     async def _write(self, path: str, event: dict[str, Any]) -> None:
-        for attempt in range(MOST_TRIES):
+        for attempt in range(MAX_ATTEMPTS):
             try:
                 self._may_write("event", event["metadata"]["name"])
                 await self._connection.post(path, event)

@@ -15,17 +15,17 @@ from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import SHARE
 from shadowprice.service.driver import Driver
 from shadowprice.service.trainingjobs.shares import (
-    FollowShares,
-    Stated,
+    ShareStatement,
+    SyncShares,
     excess,
-    of_namespace,
-    of_quota,
+    share_from_namespace,
+    share_from_quota,
     wanted,
 )
 
 log = logging.getLogger("shadowprice.service")
 
-GATHER: Final = 0.2
+DEBOUNCE_SECONDS: Final = 0.2
 """Seconds for which changes are collected before they are applied together."""
 
 AGAIN: Final = 10.0
@@ -68,13 +68,13 @@ class Tenancy:
         self._may_write = may_write
         self._with_jobs = with_jobs
         self._changed = changed
-        self._namespaces: Informer[Stated] = Informer(
-            connection, "/api/v1/namespaces", of_namespace, self._namespace_changed
+        self._namespaces: Informer[ShareStatement] = Informer(
+            connection, "/api/v1/namespaces", share_from_namespace, self._namespace_changed
         )
-        self._quotas: Informer[Stated] = Informer(
+        self._quotas: Informer[ShareStatement] = Informer(
             connection,
             "/api/v1/resourcequotas",
-            of_quota,
+            share_from_quota,
             lambda *_: self._wake.set(),
             {"labelSelector": f"{SHARE}=true"},
         )
@@ -109,7 +109,9 @@ class Tenancy:
         declaration = self._namespaces.items.get(namespace)
         return namespace if declaration is None else declaration.tenant
 
-    def _namespace_changed(self, name: str, old: Stated | None, new: Stated | None) -> None:
+    def _namespace_changed(
+        self, name: str, old: ShareStatement | None, new: ShareStatement | None
+    ) -> None:
         self._wake.set()
         if (old and old.tenant) != (new and new.tenant):
             self._changed(name)
@@ -118,7 +120,7 @@ class Tenancy:
         """Apply shares whenever they change, until cancelled; retry refused ones."""
         while True:
             await self._wake.wait()
-            await asyncio.sleep(GATHER)
+            await asyncio.sleep(DEBOUNCE_SECONDS)
             self._wake.clear()
             followed = False
             try:
@@ -144,7 +146,7 @@ class Tenancy:
             if not reason:
                 try:
                     self._may_write("shares", "")
-                    await self._driver.do(FollowShares(combined.shares, anew=not self._followed))
+                    await self._driver.do(SyncShares(combined.shares, anew=not self._followed))
                     self._followed = True
                 except ShadowpriceError as error:
                     reason = str(error)
@@ -163,7 +165,7 @@ class Tenancy:
             self._tell(faults)
             return not reason
 
-    def _tell(self, faults: list[tuple[Stated, str]]) -> None:
+    def _tell(self, faults: list[tuple[ShareStatement, str]]) -> None:
         """Warn of refused declarations, each reason once."""
         current = {(source.uid, text) for source, text in faults}
         for source, text in faults:

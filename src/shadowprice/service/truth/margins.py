@@ -160,7 +160,7 @@ def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margi
         .order_by(table.c.id.desc())
         .limit(STORED)
     ).scalars()
-    views = [JobView.of_store(text) for text in rows]
+    views = [JobView.from_json(text) for text in rows]
     for view in (*sorted(views, key=lambda view: view.closed or 0), *open_views):
         margins.follow(view)
     return margins

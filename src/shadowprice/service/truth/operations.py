@@ -32,16 +32,16 @@ from shadowprice.service.truth.margins import Margin
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.submission import (
     Submission,
+    merge_changes,
     read_submissions,
     resolved,
-    revised_record,
 )
 from shadowprice.service.truth.timespan import end_of_quote, explain_end
 from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
 
-BACKLOG: Final = 1_000_000
+MAX_BACKLOG_JOBS: Final = 1_000_000
 """Maximum number of accepted jobs that wait for a decision."""
 
 TOGETHER: Final = 32
@@ -58,7 +58,7 @@ class Submit:
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
         """Return the name of each job, with its problem if it can't be accepted."""
         truth = batch.truth
-        if len(truth.backlog) + len(self.submissions) > BACKLOG:
+        if len(truth.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
             raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
         answers, fresh = self._take_in(
             batch, batch.stored([submission.name for submission in self.submissions])
@@ -278,7 +278,7 @@ class Revise:
         if not view.state.open:
             raise ProblemError("conflict", f"job {self.name!r} is {view.state} already")
         truth = batch.truth
-        record = revised_record(truth.specs[self.name], self.changes)
+        record = merge_changes(truth.specs[self.name], self.changes)
         cluster = batch.engine.cluster
         [submission] = read_submissions(
             [record], cluster, tenant=None, runs=False, single=True, owned=True
@@ -291,9 +291,9 @@ class Revise:
                 job = replace(job, arrival=before.arrival, before_arrival=before.before_arrival)
                 stated = JobSpec.model_validate(truth.specs[self.name])
                 stated_job = _resolved(batch, stated, view.arrived)
-                extra = batch.billing.more_work(view, stated_job, job)
+                extra = batch.billing.extra_work_price(view, stated_job, job)
                 batch.take(JobRevised(truth.coming, job))
-                batch.billing.pay_more(self.name, extra)
+                batch.billing.debit_extra_work(self.name, extra)
             batch.revise(self.name, record, submission.content)
             if submission.spec.family != view.family:
                 batch.change(self.name, family=submission.spec.family)

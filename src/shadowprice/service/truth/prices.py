@@ -91,7 +91,7 @@ def prices(truth: Truth, slots: int) -> Prices:
     cluster, ledger = engine.cluster, engine.ledger
     kinds = kinds_of(cluster)
     posts = engine.capabilities.prices
-    policy = priced(twin(engine.policy, engine.policy_memory(), engine.view)) if posts else None
+    policy = priced(twin(engine.policy, engine.dump_policy_state(), engine.view)) if posts else None
     found_slots: list[PriceSlot] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)

@@ -52,7 +52,7 @@ def job(connection: Connection, name: str) -> tuple[JobView, dict[str, Any]] | N
     """Return a job's stored view and specification; None if it is unknown."""
     table = tables.jobs
     row = connection.execute(select(table.c.view, table.c.spec).where(table.c.name == name)).first()
-    return None if row is None else (JobView.of_store(row.view), json.loads(row.spec))
+    return None if row is None else (JobView.from_json(row.view), json.loads(row.spec))
 
 
 def list_jobs(
@@ -83,7 +83,7 @@ def list_jobs(
         # One index scan for each state; in one query, all their rows would be sorted.
         scans = (connection.execute(query.where(table.c.state == state)).all() for state in states)
         rows = sorted(chain.from_iterable(scans), key=lambda row: -row.id)[:limit]
-    return [current.get(row.name) or JobView.of_store(row.view) for row in rows]
+    return [current.get(row.name) or JobView.from_json(row.view) for row in rows]
 
 
 def list_events(

@@ -244,7 +244,7 @@ def _replayed(
         replayed += 1
         if memory is not None and memory.sequence == engine.sequence:
             try:
-                engine.recall_policy(zlib.decompress(memory.memory))
+                engine.load_policy_state(zlib.decompress(memory.memory))
                 synced = engine.sequence
             except (ShadowpriceError, zlib.error) as error:
                 log.warning("the policy's memory cannot be read: %s", error)
@@ -362,7 +362,7 @@ def _jobs(
         .order_by(table.c.id)
     )
     for row in rows:
-        view = views[row.name] = JobView.of_store(row.view)
+        view = views[row.name] = JobView.from_json(row.view)
         specs[row.name] = json.loads(row.spec)
         if view.state is State.PENDING:
             pending.append(row.name)

@@ -45,7 +45,7 @@ from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
 
-TELLING: Final = 0.1
+FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
 """Maximum work before a first report that still measures the start, as a share of a slot."""
 
 
@@ -101,7 +101,7 @@ class TakeReports:
     def _first(batch: Batch, report: Refused | Ended) -> bool:
         """Record the end of a generation; return whether it was not recorded before."""
         name, generation = report.job, report.generation
-        was_recorded = batch.knows_end(name, generation)
+        was_recorded = batch.is_end_recorded(name, generation)
         if was_recorded is None:
             return name in batch.engine.open_jobs
         if not was_recorded:
@@ -451,7 +451,8 @@ def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float
     """Return the seconds that a job's first start took of its slot; None if unmeasurable.
 
     That is the time until its first report, less the time for its work at the estimated speed.
-    If the work takes more than `TELLING` of a slot, the result would measure the speed instead.
+    If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, the time would measure the
+    speed instead.
     """
     order = batch.truth.orders.get(report.job)
     first = record.generation == 1 and not record.measured and report.progress > 0
@@ -460,6 +461,6 @@ def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float
     slot_seconds = float(batch.calendar.slot / SECOND)
     since = report.at - batch.calendar.begins(order.slot) / SECOND
     worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
-    if since < 0 or worked > TELLING * slot_seconds:
+    if since < 0 or worked > FIRST_REPORT_MAX_SLOT_SHARE * slot_seconds:
         return None
     return max(0.0, since - worked)

@@ -25,10 +25,10 @@ from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
 
-CATCH_UP: Final = 1_000
+MAX_CATCH_UP_SLOTS: Final = 1_000
 """Maximum number of missed slots that run one by one; moving slot 0 skips the others."""
 
-EDGES: Final = 50
+MAX_SLOTS_PER_BATCH: Final = 50
 """Maximum number of slots that begin in one batch."""
 
 EDGE_SECONDS: Final = 0.5
@@ -98,7 +98,7 @@ class Edge:
         engine = batch.engine
         started = time.monotonic()
         target = self._within_reach(batch)
-        for _ in range(EDGES):
+        for _ in range(MAX_SLOTS_PER_BATCH):
             running = engine.slot_running
             if running is not None:
                 if running >= target:
@@ -132,9 +132,11 @@ class Edge:
         calendar, engine = batch.calendar, batch.engine
         target = calendar.slot_at(batch.now)
         missed = target - engine.slot
-        if missed <= CATCH_UP or (engine.slot_running is None and self._idle(batch, target)):
+        if missed <= MAX_CATCH_UP_SLOTS or (
+            engine.slot_running is None and self._idle(batch, target)
+        ):
             return target
-        shift = int((missed - CATCH_UP) * calendar.slot)
+        shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
         MoveOrigin(shift, "the service was not there for many slots").perform(batch)
         return batch.calendar.slot_at(batch.now)
 

@@ -24,7 +24,7 @@ from shadowprice.engine.state import JobRecord
 SLOTS: Final = 2
 """Minimum number of whole slots for a speed."""
 
-WINDOW: Final = 8
+MAX_SAMPLE_SLOTS: Final = 8
 """Maximum number of slots for a speed, because older slots may be outdated."""
 
 OFF: Final = 0.1
@@ -41,7 +41,7 @@ LARGEST: Final = 50.0
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class SpeedCorrection:
     """A corrected job; ``factor`` is the measured over the estimated speed at ``workers``."""
 
     job: Job
@@ -73,7 +73,7 @@ class Speeds:
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
 
-    def revised(self, engine: Engine, record: JobRecord) -> Revision | None:
+    def revised(self, engine: Engine, record: JobRecord) -> SpeedCorrection | None:
         """Return the job with a corrected curve; None if no correction is due.
 
         Called once at the end of a slot, for a reporting job whose newest generation ran throughout
@@ -84,12 +84,12 @@ class Speeds:
         watched = self._of(job)
         if watched.told is not job:  # the owner revised the job: restore its correction
             nearest = min(watched.ratios, key=lambda count: abs(count - workers))
-            return Revision(watched.told, workers, watched.ratios[nearest])
+            return SpeedCorrection(watched.told, workers, watched.ratios[nearest])
         if watched.generation != record.generation or watched.again:
             watched.generation, watched.since = record.generation, record.measured
             watched.again = False
         else:
-            window = watched.windows.setdefault(workers, deque(maxlen=WINDOW))
+            window = watched.windows.setdefault(workers, deque(maxlen=MAX_SAMPLE_SLOTS))
             window.append(record.measured - watched.since)
             watched.since = record.measured
         believed = _speed(job, workers, colocated=colocated)
@@ -100,7 +100,7 @@ class Speeds:
         watched.ratios[workers] = factor * believed / stated
         del watched.windows[workers]
         watched.told = corrected(watched.base, watched.ratios)
-        return Revision(watched.told, workers, factor)
+        return SpeedCorrection(watched.told, workers, factor)
 
     def _of(self, job: Job) -> _Watched:
         """Return the measurements of a job; reset them if its owner revised its speed."""

@@ -104,7 +104,7 @@ def read_submissions(
             if named is not None and named != tenant:
                 raise ProblemError("forbidden", f"{place}.tenant: the token is {tenant!r}'s")
             record = {**record, "tenant": tenant}
-        content = content_of(record) if isinstance(record, Mapping) else ""
+        content = content_hash(record) if isinstance(record, Mapping) else ""
         try:
             record = with_family(record, families, place, without=NO_LIBRARY)
         except InputError as error:
@@ -162,11 +162,11 @@ def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault
         hint = "say what it runs: {command: [python, train.py]}"
         faults.append(Fault(f"{place}.run", "is missing", hint))
     for key, name in (("name", spec.name), ("tenant", spec.tenant)):
-        faults += not_addressed(name or "", f"{place}.{key}")
+        faults += path_segment_diagnostics(name or "", f"{place}.{key}")
     return faults
 
 
-def not_addressed(name: str, place: str) -> list[Fault]:
+def path_segment_diagnostics(name: str, place: str) -> list[Fault]:
     """Return diagnostics at ``place`` if a name can't be part of a URL."""
     try:
         addressed(name)
@@ -175,13 +175,13 @@ def not_addressed(name: str, place: str) -> list[Fault]:
     return []
 
 
-def content_of(record: Mapping[str, Any]) -> str:
+def content_hash(record: Mapping[str, Any]) -> str:
     """Return the hash of a record, independent of the order of its keys."""
     canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def revised_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Apply changes to a job's record; ``deadline`` changes ``by`` of a deadline utility.
 
     Raises

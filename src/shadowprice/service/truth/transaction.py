@@ -79,7 +79,7 @@ class Transaction:
             with self.engine.whole():
                 yield
         except BaseException:
-            undo.roll_back()
+            undo.rollback()
             for rows, length in zip(lists, lengths, strict=True):
                 del rows[length:]
             truth.next_job, truth.next_told, truth.last_at, truth.calendar = counters
@@ -87,7 +87,7 @@ class Transaction:
         finally:
             self.undo = outer
         if undo:
-            outer.push(undo.roll_back)
+            outer.push(undo.rollback)
 
     def _lists(self) -> tuple[list[Any], ...]:
         """Return the lists that only grow, so that truncation rolls them back."""
@@ -155,7 +155,7 @@ class Transaction:
         self.told.append(Told(self.truth.next_told, self.now, kind, job, tenant, data, decision))
         self.truth.next_told += 1
 
-    def knows_end(self, name: str, generation: int) -> bool | None:
+    def is_end_recorded(self, name: str, generation: int) -> bool | None:
         """Return whether a generation's end is recorded; None if it was never commanded."""
         if (name, generation) in self._ended:
             return True
@@ -208,7 +208,7 @@ class Transaction:
         for key, value in self._values.items():
             store.put(connection, key, value)
         if self.engine.sequence > self._before:
-            memory = self.truth.memory_row(self.now)
+            memory = self.truth.policy_state_row(self.now)
             if memory is not None:
                 store.write(connection, delete(tables.memory))
                 store.write(connection, tables.memory.insert(), [memory])
@@ -245,7 +245,7 @@ class Transaction:
         for row in reading.jobs_by_name(self.connection, names):
             view = self.truth.views.get(row.name)
             if view is None:
-                view = self.views.get(row.name) or JobView.of_store(row.view)
+                view = self.views.get(row.name) or JobView.from_json(row.view)
             jobs[row.name] = (view, row.content)
         return jobs
 

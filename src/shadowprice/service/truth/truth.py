@@ -42,7 +42,7 @@ log = logging.getLogger("shadowprice.service")
 SNAPSHOT_EVENTS: Final = 5_000
 """Maximum number of events between two snapshots."""
 
-SNAPSHOT_NANOSECONDS: Final = 600 * SECOND
+SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND
 """Maximum time between two snapshots, if there were events."""
 
 SNAPSHOT_STEP: Final = 25
@@ -51,10 +51,10 @@ SNAPSHOT_STEP: Final = 25
 JOURNAL_STEP: Final = 1_000
 """Events that one transaction deletes from the journal after a snapshot replaced them."""
 
-SMALL_MEMORY: Final = 64 << 10
+SMALL_POLICY_STATE_BYTES: Final = 64 << 10
 """Maximum bytes of policy state that are written with every batch; larger ones less often."""
 
-MEMORY_NANOSECONDS: Final = 5 * SECOND
+POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
 
 
@@ -263,7 +263,7 @@ class Truth:
         events = self.engine.sequence - self._snapshot_sequence
         if not events:
             return False
-        late = self.clock.now() - self._snapshot_at >= SNAPSHOT_NANOSECONDS
+        late = self.clock.now() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
         return late or events >= SNAPSHOT_EVENTS
 
     def write_snapshot(self) -> None:
@@ -283,7 +283,7 @@ class Truth:
         """Whether a snapshot is under way."""
         return self._snapshotting is not None
 
-    def snapshot_piece(self, seconds: float) -> None:
+    def write_snapshot_step(self, seconds: float) -> None:
         """Continue a snapshot, or start one, for about this many seconds.
 
         Events may be handled between two calls: the snapshot holds the state that it captured
@@ -310,9 +310,9 @@ class Truth:
     def _snapshot(self) -> Iterator[None]:
         """Write a snapshot in steps; each takes about a millisecond, or one transaction."""
         # Only the steps that are due now: on a busy service, new changes could extend this forever.
-        for _ in range(self.engine.freshen_digest(SNAPSHOT_STEP) // SNAPSHOT_STEP):
+        for _ in range(self.engine.update_digest(SNAPSHOT_STEP) // SNAPSHOT_STEP):
             yield
-            self.engine.freshen_digest(SNAPSHOT_STEP)
+            self.engine.update_digest(SNAPSHOT_STEP)
         now, captured = self.clock.now(), Captured(self.engine)
         yield
         packer = zlib.compressobj(1)
@@ -340,13 +340,13 @@ class Truth:
             with self.store.transaction() as connection:
                 self.store.write(connection, delete(journal).where(journal.c.sequence <= last))
 
-    def memory_row(self, now: int) -> Mapping[str, Any] | None:
+    def policy_state_row(self, now: int) -> Mapping[str, Any] | None:
         """Return the row of the policy state if its write is due, else None."""
-        late = now - self._memory_at >= MEMORY_NANOSECONDS
+        late = now - self._memory_at >= POLICY_STATE_INTERVAL_NS
         if self._memory_is_large and not late and not self.engine.keeps_memory:
             return None
-        memory = self.engine.policy_memory()
-        self._memory_is_large = len(memory) > SMALL_MEMORY
+        memory = self.engine.dump_policy_state()
+        self._memory_is_large = len(memory) > SMALL_POLICY_STATE_BYTES
         self._memory_at = now
         return {
             "id": 1,

@@ -175,7 +175,7 @@ class JobView:
         return _ENCODE({name: getattr(self, name) for name in _NAMES})
 
     @classmethod
-    def of_store(cls, text: str) -> JobView:
+    def from_json(cls, text: str) -> JobView:
         """Parse a view that `stored` serialized."""
         values = json.loads(text)
         values["state"] = State(values["state"])

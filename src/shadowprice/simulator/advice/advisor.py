@@ -22,7 +22,7 @@ from shadowprice.simulator.advice.moments import (
     Moment,
     Rerun,
     Visitor,
-    visit_moments,
+    run_probes,
 )
 from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.advice.search import EVENLY, Found, Nothing, smallest
@@ -119,13 +119,13 @@ def _ask(scenario: Scenario, advisors: Sequence[_Advisor], known: Known, *, fore
     policy = advisors[0].policy()
     for advisor in advisors:
         advisor.begin(policy, foresees=foresees)
-    visit_moments(scenario, policy, [advisor.visitor() for advisor in advisors], known)
+    run_probes(scenario, policy, [advisor.visitor() for advisor in advisors], known)
     # The job could be admitted earlier, in a slot that was skipped.
     skipped = [
         visitor for advisor in advisors if (visitor := advisor.visitor_between()) is not None
     ]
     if skipped:
-        visit_moments(scenario, advisors[0].policy(), skipped, known)
+        run_probes(scenario, advisors[0].policy(), skipped, known)
     for advisor in advisors:
         advisor.finish()
 
@@ -213,7 +213,7 @@ class _Advisor:
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
         if scenario.until is not None:  # from then on no server could complete it
-            last = min(last, scenario.until - self._job.fastest_slots)
+            last = min(last, scenario.until - self._job.min_slots_colocated)
         self._later = later(self._job, last)
         self._delays = Delays(self._variants, self._later)
         self._in_force: str | None = None

@@ -43,7 +43,7 @@ def with_advice(
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
     position = {job.name: index for index, job in enumerate(scenario.jobs)}
     advice: dict[str, Counsel] = {}
-    names = names[: int(bounds.ADVISED.most)]
+    names = names[: int(bounds.ADVICE_JOBS.most)]
     start = time.monotonic()
     done, group_size = 0, 1
     known = Known(scenario)

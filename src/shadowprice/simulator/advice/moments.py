@@ -108,7 +108,7 @@ class Visitor:
     it returns False."""
 
 
-def visit_moments(
+def run_probes(
     scenario: Scenario, policy: Policy, visitors: Sequence[Visitor], known: Known | None = None
 ) -> None:
     """Run a scenario, and visit the decision points of probes.

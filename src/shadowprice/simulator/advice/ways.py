@@ -25,9 +25,9 @@ Entry = Mapping[str, Any]
 
 STEP: Final = 1.009
 """Ratio of successive steps: below 1 %, so that digits may be rounded."""
-MOST_WORTH: Final = 1000.0
+MAX_UTILITY_FACTOR: Final = 1000.0
 """Largest factor on a job's utility."""
-LEAST_SIZE: Final = 100
+MIN_DEMAND_FRACTION: Final = 100
 """A request is reduced to this fraction (1 / LEAST_SIZE) at most."""
 
 _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
@@ -112,7 +112,7 @@ def _worth(entry: Entry) -> Iterator[Way]:
         return
     now = float(utility[name])
     # A utility of 0 has no scale, so the values start at a thousandth.
-    steps = _grid(now, now * MOST_WORTH) if now > 0 else _grid(1e-3, MOST_WORTH)
+    steps = _grid(now, now * MAX_UTILITY_FACTOR) if now > 0 else _grid(1e-3, MAX_UTILITY_FACTOR)
 
     def told(value: float) -> str:
         return f"{_digits(value / now)} times as much" if now > 0 else "more than nothing"
@@ -218,7 +218,7 @@ def _smaller(key: Key, amount: object) -> Iterator[Way]:
         number = parsed.value / size
         values = [f"{count}{unit}" for count in counts]
         sizes = {text: float(count) for text, count in zip(values, counts, strict=True)}
-    values = [value for value in values if sizes[value] * LEAST_SIZE >= number]
+    values = [value for value in values if sizes[value] * MIN_DEMAND_FRACTION >= number]
     if values:
 
         def told(value: Any) -> str:

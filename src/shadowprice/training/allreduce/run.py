@@ -159,7 +159,7 @@ class Run:
             raise TrainingError("keep what? name the model and its optimizer at least")
         self._kept = {name: _bare(value) for name, value in objects.items()}
         _check_states(self._kept)
-        restored = checkpoints.load_together(group=self._group)
+        restored = checkpoints.load_and_broadcast(group=self._group)
         if restored is not None:
             self._restore(restored)
         # SIGTERM is handled only from here on; before, there is nothing to save.
@@ -234,7 +234,7 @@ class Run:
             except GeneratorExit:
                 self._left_within(step)
                 raise
-            step.check_done()
+            step.check_complete()
             end = f"the end of step {number}"
             self._together(buffers.end, end)
             seed_all(self.order.key(number, 0, 2))  # for random numbers drawn between steps

@@ -111,7 +111,7 @@ class Step:
         """Compute the gradients of a loss that is the mean over the samples of its part."""
         self.weigh(loss).backward()
 
-    def check_done(self) -> None:
+    def check_complete(self) -> None:
         """Check that all parts of the step were computed.
 
         Raises

@@ -55,7 +55,7 @@ class Worker:
             child_connection.close()
             child_lifeline.close()
 
-    def get_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the process can take a task.
 
         Raises
@@ -224,7 +224,7 @@ class Workers:
         self._idle.extend(fresh)
         try:
             for worker in self._idle:
-                worker.get_ready()
+                worker.wait_until_ready()
         except BaseException:
             self.close()
             raise

@@ -34,7 +34,7 @@ def seal(path: Path) -> None:
         new.unlink(missing_ok=True)
 
 
-def is_whole(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Return whether a checkpoint is sealed and unchanged since."""
     try:
         digests = json.loads(_seal_of(path).read_bytes())
@@ -58,7 +58,7 @@ def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, 
 def newest(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
     """Return number and path of the newest complete checkpoint, None without any."""
     for number, path in numbered(folder, before, after):
-        if is_whole(path):
+        if is_complete(path):
             return number, path
         say(f"{path.name} is not whole, and is passed over")
     return None

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-CLOSE: Final = 0.05
+FIT_TOLERANCE: Final = 0.05
 """Maximum relative error of a model that fits."""
 
-ROUGH: Final = 0.15
+ROUGH_FIT_TOLERANCE: Final = 0.15
 """Maximum relative error of a model that fits roughly."""
 
 
@@ -42,7 +42,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class FitQuality:
     """How well a model predicts the measurements.
 
     Parameters
@@ -72,9 +72,9 @@ class Quality:
         """``fits``, ``fits roughly``, ``does not fit``, or ``untried``."""
         if self.free < 1:
             return "untried"
-        if self.largest <= CLOSE:
+        if self.largest <= FIT_TOLERANCE:
             return "fits"
-        return "fits roughly" if self.largest <= ROUGH else "does not fit"
+        return "fits roughly" if self.largest <= ROUGH_FIT_TOLERANCE else "does not fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class LinearFit:
     minibatch_time: float | None
     step_time: float
     bandwidth: float | None
-    quality: Quality
+    quality: FitQuality
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class SerialFit:
 
     serial: float
     shared: float
-    quality: Quality
+    quality: FitQuality
 
 
 def fit_linear(
@@ -154,7 +154,7 @@ def fit_serial(measured: Sequence[Speed]) -> SerialFit | None:
     return SerialFit(float(serial), float(shared), quality_of(measured, predicted, 2))
 
 
-def quality_of(measured: Sequence[Speed], predicted: Sequence[float], taken: int) -> Quality:
+def quality_of(measured: Sequence[Speed], predicted: Sequence[float], taken: int) -> FitQuality:
     """Return how well predictions match measurements; ``taken`` numbers were fitted to them."""
     actual = np.array([item.per_second for item in measured])
     forecast = np.array(predicted)
@@ -164,4 +164,4 @@ def quality_of(measured: Sequence[Speed], predicted: Sequence[float], taken: int
     )
     errors = tuple(float(item) for item in forecast / actual - 1.0)
     free = len(measured) - taken
-    return Quality(tuple(float(item) for item in forecast), errors, determination, free)
+    return FitQuality(tuple(float(item) for item in forecast), errors, determination, free)

@@ -216,7 +216,7 @@ class Bench:
     def _name(self) -> str:
         return f"profile-{self._job}"
 
-    def begin_anew(self) -> None:
+    def reset_job(self) -> None:
         """Start the next measurement from the job's beginning, as a new job."""
         self._job += 1
         self._generation = 0
@@ -337,7 +337,7 @@ class Bench:
         steps = first[1] - self._before if resumed else first[1]
         self._before = seen.pace.done
         if finished:  # the next measurement can't resume a finished job
-            self.begin_anew()
+            self.reset_job()
         return Point(
             workers=workers,
             ps=ps,
@@ -414,5 +414,5 @@ async def measure_all(
                 unmeasured[workers, ps] = str(error)
                 if not points:  # a command that has never worked isn't tried with more workers
                     break
-                bench.begin_anew()
+                bench.reset_job()
     return points, unmeasured

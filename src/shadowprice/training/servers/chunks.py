@@ -28,10 +28,10 @@ from shadowprice.training.errors import TrainingError
 Arrays = dict[str, NDArray[Any]]
 
 INDEX: Final = "index.json"
-INDEX_BYTES: Final = 64 << 20
+MAX_INDEX_BYTES: Final = 64 << 20
 """Limit of an index, in bytes."""
 
-CHUNK_BYTES: Final = 4 << 30
+MAX_CHUNK_BYTES: Final = 4 << 30
 """Limit of a chunk, in bytes."""
 
 CHUNKS: Final = 1_000_000
@@ -174,10 +174,10 @@ def read(url: str, **options: Any) -> DataSet:
         If the index is missing or invalid, or no installed package reaches the storage.
     """
     content = _insistently(
-        lambda: _read(url, INDEX, INDEX_BYTES, options), f"data set {url}: its {INDEX}"
+        lambda: _read(url, INDEX, MAX_INDEX_BYTES, options), f"data set {url}: its {INDEX}"
     )
-    if len(content) > INDEX_BYTES:
-        raise TrainingError(f"data set {url}: its {INDEX} is larger than {INDEX_BYTES:,} bytes")
+    if len(content) > MAX_INDEX_BYTES:
+        raise TrainingError(f"data set {url}: its {INDEX} is larger than {MAX_INDEX_BYTES:,} bytes")
     try:
         chunks = tuple(_chunk(*entry) for entry in json.loads(content)["chunks"])
         if not 1 <= len(chunks) <= CHUNKS:
@@ -190,7 +190,7 @@ def read(url: str, **options: Any) -> DataSet:
 def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
     if not isinstance(file, str) or "/" in file or file in {"", ".", ".."}:
         raise ValueError(f"{file!r} is no name of a file in its folder")
-    for value, maximum in ((samples, 2**40), (size, CHUNK_BYTES)):
+    for value, maximum in ((samples, 2**40), (size, MAX_CHUNK_BYTES)):
         if not isinstance(value, int) or not 1 <= value <= maximum:
             raise ValueError(f"{value!r} of {file} is no count from 1 to {maximum:,}")
     return Chunk(file, samples, size, str(digest))

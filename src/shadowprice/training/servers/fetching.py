@@ -40,7 +40,7 @@ class Fetcher:
         while len(self._known) > self._keep:
             self._known.popitem(last=False)
 
-    def want_ahead(self, number: int) -> None:
+    def prefetch_if_room(self, number: int) -> None:
         """Prefetch a chunk, unless only one chunk is kept."""
         if self._keep > 1:
             self.want(number)

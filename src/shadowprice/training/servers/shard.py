@@ -48,7 +48,7 @@ def layout_of(model: Any) -> Layout:
     return Layout(tuple((name, parameter.numel()) for name, parameter in trained(model)))
 
 
-def buffers_of(model: Any) -> list[Any]:
+def model_buffers(model: Any) -> list[Any]:
     """Return a model's persistent buffers (running means, counts) as real numbers."""
     persistent = model.state_dict().keys()
     buffers = [buffer for name, buffer in model.named_buffers() if name in persistent]
@@ -57,7 +57,7 @@ def buffers_of(model: Any) -> list[Any]:
 
 def flattened_buffers(model: Any) -> Any:
     """Return a model's buffers in one dimension, as float64 so that counts stay integral."""
-    flat = [buffer.detach().reshape(-1).to("cpu", torch.float64) for buffer in buffers_of(model)]
+    flat = [buffer.detach().reshape(-1).to("cpu", torch.float64) for buffer in model_buffers(model)]
     return torch.cat(flat) if flat else torch.empty(0, dtype=torch.float64)
 
 
@@ -67,7 +67,7 @@ def set_buffers(model: Any, values: Any) -> None:
     Equal values stay as they are, because an integer may exceed the exact range of float64.
     """
     start = 0
-    for buffer in buffers_of(model):
+    for buffer in model_buffers(model):
         part = values[start : start + buffer.numel()].view(buffer.shape).to(buffer.device)
         start += buffer.numel()
         with torch.no_grad():

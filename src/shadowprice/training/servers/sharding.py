@@ -13,7 +13,7 @@ from shadowprice.training.errors import TrainingError
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ParameterSlice:
     """A server's slice of one parameter.
 
     Parameters
@@ -66,7 +66,7 @@ class Layout:
             )
         return elements * server // servers, elements * (server + 1) // servers
 
-    def pieces(self, server: int, servers: int) -> tuple[Piece, ...]:
+    def pieces(self, server: int, servers: int) -> tuple[ParameterSlice, ...]:
         """Return a server's slices of parameters, in the model's order."""
         first, last = self.span(server, servers)
         pieces = []
@@ -74,6 +74,6 @@ class Layout:
         for name, size in self.sizes:
             start, stop = max(first - offset, 0), min(last - offset, size)
             if start < stop:
-                pieces.append(Piece(name, start, stop))
+                pieces.append(ParameterSlice(name, start, stop))
             offset += size
         return tuple(pieces)

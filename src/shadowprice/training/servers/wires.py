@@ -134,7 +134,7 @@ def _limit(content: Any) -> timedelta:
     return timedelta(seconds=_STALLED + content.numel() / _SLOWEST)
 
 
-def by_nccl(store: Any, rank: int) -> Wire:
+def create_nccl_transport(store: Any, rank: int) -> Wire:
     """Return one end of a transport between GPUs.
 
     Both ends meet in ``store``; ``rank`` is 0 at one end and 1 at the other.
@@ -146,7 +146,7 @@ def by_nccl(store: Any, rank: int) -> Wire:
     return Wire(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
 
 
-WIRES: Final[dict[str, Callable[[Any, int], Wire]]] = {"nccl": by_nccl}
+WIRES: Final[dict[str, Callable[[Any, int], Wire]]] = {"nccl": create_nccl_transport}
 """Constructors of transports by backend; with gloo, tensors travel with their headers."""
 
 

@@ -107,7 +107,7 @@ class Worker:
     def _chunk(self, work: Work) -> None:
         """Process the rest of a chunk, one mini-batch after the other, while it is assigned."""
         self._chunks.want(work.chunk)
-        self._chunks.want_ahead(work.ahead)
+        self._chunks.prefetch_if_room(work.ahead)
         arrays = self._chunks.take(work.chunk, self._stop)
         for index in range(work.first, work.last):
             self._set_pace()
@@ -145,7 +145,7 @@ class Worker:
         order = self._order.chunks(epoch)
         position = order.index(chunk)
         if position + 1 < len(order):
-            self._chunks.want_ahead(order[position + 1])
+            self._chunks.prefetch_if_room(order[position + 1])
         return {name: torch.from_numpy(np.concatenate(parts)) for name, parts in rows.items()}
 
     # ------------------------------------------------------------------ computing

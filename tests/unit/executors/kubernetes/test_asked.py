@@ -18,7 +18,7 @@ from shadowprice.core.program import Program
 from shadowprice.core.specs import RunSpec, validate
 from shadowprice.executors.contract import GenerationSpec, Share
 from shadowprice.executors.environment import processes_of
-from shadowprice.executors.kubernetes.discovery import gates_in
+from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.planning import plan_of
 from shadowprice.executors.kubernetes.pods import (
@@ -308,11 +308,11 @@ def test_newer_servers_describe_pods_with_gates_and_older_ones_without() -> None
             "schemas": {"io.k8s.api.core.v1.PodSpec": {"properties": {key: {} for key in fields}}}
         }
     }
-    assert gates_in(document)
+    assert schema_has_scheduling_gates(document)
     properties = document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]
     del properties["schedulingGates"]
-    assert not gates_in(document)
-    assert not gates_in({})
+    assert not schema_has_scheduling_gates(document)
+    assert not schema_has_scheduling_gates({})
 
 
 def test_with_gates_pods_wait_for_each_other() -> None:

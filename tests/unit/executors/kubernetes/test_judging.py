@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.executors.generations.parts import PartEnd
 from shadowprice.executors.kubernetes.entry import Part
-from shadowprice.executors.kubernetes.judging import cannot_run, end_of
+from shadowprice.executors.kubernetes.judging import end_of, start_error_message
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.views import Exit, PodView, kept, pod_view
 
@@ -145,4 +145,4 @@ def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() 
     ],
 )
 def test_why_a_program_cannot_be_run_is_said_as_elsewhere(message: str, said: str) -> None:
-    assert said in cannot_run(message)
+    assert said in start_error_message(message)
