@@ -75,6 +75,13 @@ class Run:
         return self.__dict__ | {"decisions": decisions, "payments": payments}
 
     @property
+    def slot_count(self) -> int:
+        """Number of simulated slots; the slot table omits most slots of long idle stretches."""
+        if not len(self.slots):
+            return 0
+        return int(self.slots.item(-1, "slot")) - int(self.slots.item(0, "slot")) + 1
+
+    @property
     def summary(self) -> Fields:
         """Summary metrics."""
         summary: Fields = self.info["summary"]

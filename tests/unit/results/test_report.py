@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.utility import Constant, Sigmoid
+from shadowprice.results import slot_tables
 from shadowprice.results.collect import Input
 from shadowprice.results.files import Run
 from shadowprice.results.metrics import summarise
-from shadowprice.results.report import charts, embed, sections
+from shadowprice.results.report import charts, comparison, embed, section_tenants, sections
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.heat import Grid, heat_map
 from shadowprice.results.report.page import render_report, run_tiles
@@ -452,3 +453,31 @@ def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
     shown = (summary["finished"] - beyond) / summary["arrived"]
     assert chart["series"][0]["values"][-1] == pytest.approx(shown, abs=1e-4)
     assert ("took longer than is shown" in page) == bool(beyond)
+
+
+def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = cluster(2, 1)
+    scenario = Scenario(on, [job(on, "early"), replace(job(on, "late"), arrival=400)])
+    dense = record_run(scenario, "flat-rate", FlatPricePolicy())
+    monkeypatch.setattr(slot_tables, "MAX_GAP_ROWS", 20)
+    sparse = record_run(scenario, "flat-rate", FlatPricePolicy())
+    assert len(sparse.slots) < 50
+    assert len(dense.slots) > 400
+    assert sparse.slot_count == dense.slot_count == len(dense.slots)
+    at = comparison._slots([dense], 45)
+
+    def sampled(run: Run, column: str, *, mean: bool) -> Any:
+        values = run.slots[column].to_numpy().astype(np.float64)
+        values = values if mean else np.cumsum(values)
+        return comparison._sampled(run, values, at, mean=mean)
+
+    for column, mean in (("running", True), ("used_gpu", True), ("utility", False)):
+        found = sampled(sparse, column, mean=mean)
+        np.testing.assert_allclose(found, sampled(dense, column, mean=mean))
+        assert found[0] > 0
+        assert found[-1] > 0
+    moves = pl.DataFrame({"slot": [0, 401], "paid": [2.0, 3.0]})
+    rows = sparse.slots["slot"].to_numpy()
+    spread = section_tenants._spread(moves, "paid", rows)
+    assert spread[rows == 0].tolist() == [2.0]
+    assert spread[rows == 401].tolist() == [3.0]

@@ -136,16 +136,19 @@ def _sampled(run: Run, values: Floats, at: Floats, *, mean: bool) -> Floats:
     """Return a column of a run at common slots: means over each step, or last values."""
     if not len(run.slots):
         return np.full(len(at), np.nan)
-    first = int(run.slots.item(0, "slot"))
-    step = int(at[1] - at[0]) if len(at) > 1 else max(len(values), 1)
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    starts = np.clip(at.astype(np.int64) - first, 0, len(values))
-    ends = np.clip(starts + step, 0, len(values))
-    if mean:
-        spans = ends - starts
-        means = (sums[ends] - sums[starts]) / np.maximum(spans, 1)
-        return np.asarray(np.where(spans > 0, means, np.nan), dtype=np.float64)
-    return np.asarray(values[np.maximum(ends - 1, 0)], dtype=np.float64)
+    step = float(at[1] - at[0]) if len(at) > 1 else float(run.slot_count)
+    slots = run.slots["slot"].to_numpy().astype(np.float64)
+    first, last = slots[0], slots[-1] + 1.0
+    starts, ends = np.clip(at, first, last), np.clip(at + step, first, last)
+    if not mean:
+        return np.asarray(values[np.maximum(np.searchsorted(slots, ends) - 1, 0)], dtype=np.float64)
+    # A row counts up to the next row: long idle stretches have a row for their first slot only.
+    edges = np.append(slots, last)
+    sums = np.concatenate(([0.0], np.cumsum(values * np.diff(edges))))
+    spans = ends - starts
+    totals = np.interp(ends, edges, sums) - np.interp(starts, edges, sums)
+    means = np.divide(totals, spans, out=np.full(len(at), np.nan), where=spans > 0)
+    return np.asarray(means, dtype=np.float64)
 
 
 def _utility(runs: Sequence[Run]) -> str | None:

@@ -35,7 +35,7 @@ def render_report(run: Run) -> str:
     summary = run.summary
     lead = (
         f"{counted(summary['jobs'], 'job')} on {counted(len(run.server_names), 'server')}, "
-        f"{counted(len(run.slots), 'slot')} of {span(run.info['cluster']['slot_seconds'])}"
+        f"{counted(run.slot_count, 'slot')} of {span(run.info['cluster']['slot_seconds'])}"
     )
     return page(
         title=f"{run.policy}: {workload_name(run)}",

@@ -76,8 +76,8 @@ def _grid(run: Run, column: str) -> Grid:
     return Grid(
         values,
         first=int(run.slots.item(0, "slot")),
-        per_bin=int(bins[1] - bins[0]) if len(bins) > 1 else max(len(run.slots), 1),
-        slots=len(run.slots),
+        per_bin=int(bins[1] - bins[0]) if len(bins) > 1 else max(run.slot_count, 1),
+        slots=run.slot_count,
         names=[names[row * per_row] for row in range(len(groups))],
         per_row=per_row,
     )

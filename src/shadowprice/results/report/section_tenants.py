@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from shadowprice.results.accounts import MICRO, Books, books_of, timeline
 from shadowprice.results.files import Run
@@ -69,7 +70,7 @@ def _table(books: Books) -> str:
 
 def _over_time(run: Run, books: Books) -> str:
     moves = timeline(run, books)
-    first, count = int(run.slots.item(0, "slot")), len(run.slots)
+    slots = run.slots["slot"].to_numpy()
     busiest = sorted(
         books.accounts.values(),
         key=lambda entry: (
@@ -84,12 +85,12 @@ def _over_time(run: Run, books: Books) -> str:
     positions = np.zeros(0)
     for colour, name in enumerate(names):
         own = moves.filter(pl.col("tenant") == name)
-        money = _spread(own, "received", first, count) - _spread(own, "paid", first, count)
-        places = _spread(own, "lent", first, count) - _spread(own, "borrowed", first, count)
+        money = _spread(own, "received", slots) - _spread(own, "paid", slots)
+        places = _spread(own, "lent", slots) - _spread(own, "borrowed", slots)
         positions, thinned = thin(np.cumsum(money), last=True)
         balance.append(Series(name, thinned, colour))
         lending.append(Series(name, thin(places)[1], colour))
-    xs = first + positions
+    xs = slots[positions.astype(np.int64)].astype(np.float64)
     label = slot_label(run)
     charts = [
         figure(
@@ -106,10 +107,11 @@ def _over_time(run: Run, books: Books) -> str:
     return "".join(charts)
 
 
-def _spread(moves: pl.DataFrame, column: str, first: int, count: int) -> Floats:
-    """Return a column by slot, with 0 for slots without a row."""
-    values = np.zeros(count)
-    offsets = moves["slot"].to_numpy() - first
-    inside = (offsets >= 0) & (offsets < count)
-    np.add.at(values, offsets[inside], moves[column].to_numpy()[inside])
+def _spread(moves: pl.DataFrame, column: str, slots: NDArray[np.int64]) -> Floats:
+    """Return a column of payments for each row of the slot table, 0 without a payment."""
+    values = np.zeros(len(slots))
+    paid_in = moves["slot"].to_numpy()
+    inside = (paid_in >= slots[0]) & (paid_in <= slots[-1])
+    rows = np.searchsorted(slots, paid_in[inside], side="right") - 1
+    np.add.at(values, rows, moves[column].to_numpy()[inside])
     return values
