@@ -673,3 +673,28 @@ def test_it_never_looks_at_the_jobs_that_are_known() -> None:
         Simulation(on, jobs, policy).run([recorder])
         told.append(recorder.decisions)
     assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.parametrize(("until", "reason"), [(None, Reason.NO_VALUE), (7, Reason.TOO_LATE)])
+def test_an_abandoned_job_is_told_the_slot_in_which_its_remaining_work_would_end(
+    until: int | None, reason: Reason
+) -> None:
+    on = cluster(1, 0, gpus=1)
+    lasting = job(on, "lasting", epochs=4, chunks=1, ps_amounts=None)
+    lasting = replace(lasting, utility=Deadline(10.0, 6 if until is None else 60))
+    engine = Engine(on, make_policy("rolling", PolicyContext(on, None, until, 0), {}), until=until)
+    engine.handle(JobsArrived(0, (lasting,)))
+    for slot in range(2):
+        engine.handle(SlotBegan(slot))
+        gain = lasting.gain(1) if engine.running else 0
+        engine.handle(SlotEnded(slot, {"lasting": gain} if gain else {}))
+    assert engine.jobs["lasting"].remaining == 2
+    engine.handle(ServerLost(2, on.names[0]))
+    refusal, slot = None, 2
+    while (refusal := engine.jobs["lasting"].refusal) is None:
+        assert slot < 20
+        engine.handle(SlotBegan(slot))
+        engine.handle(SlotEnded(slot, {}))
+        slot += 1
+    assert refusal.reason is reason
+    assert refusal.completion == slot

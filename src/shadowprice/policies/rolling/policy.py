@@ -220,7 +220,7 @@ class Rolling(Reactive[RollingParameters]):
         if self._book.jobs.last[row] < done:
             self._forget(job.name)
             ends_first = self._book.ends_first(job, done)
-            return Reject(job.name, past_end(job, slot) if ends_first else worthless(job, slot))
+            return Reject(job.name, (past_end if ends_first else worthless)(job, done))
         answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
             return answer
@@ -405,11 +405,12 @@ class Rolling(Reactive[RollingParameters]):
         for row, completion in zip(rows[late].tolist(), done[late].tolist(), strict=True):
             name = book.name(row)
             state = view.open_jobs[name]
-            if self._context.end_moves and book.ends_first(state.job, completion):
+            ends_first = book.ends_first(state.job, completion)
+            if self._context.end_moves and ends_first:
                 continue
             if view.pinned(name) and not _seems_endless(view, state, slot):
                 continue
-            refusal = worthless(state.job, slot)
+            refusal = (past_end if ends_first else worthless)(state.job, completion)
             self._forget(name)
             yield (Drop if state.status is Status.ADMITTED else Reject)(name, refusal)
 

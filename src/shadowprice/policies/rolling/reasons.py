@@ -8,9 +8,8 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.rolling.planner import Offer
 
 
-def worthless(job: Job, slot: int) -> Refusal:
-    """Return the refusal of a job that can't complete while it has a utility."""
-    done = slot + job.min_slots_colocated - 1
+def worthless(job: Job, done: int) -> Refusal:
+    """Return the refusal of a job without utility in the first slot in which it can complete."""
     return Refusal(
         Reason.NO_VALUE,
         f"nothing is left of its utility by slot {done}, the first in which it could complete",
@@ -19,9 +18,8 @@ def worthless(job: Job, slot: int) -> Refusal:
     )
 
 
-def past_end(job: Job, slot: int) -> Refusal:
-    """Return the refusal of a job that can't complete before the timespan ends."""
-    done = slot + job.min_slots_colocated - 1
+def past_end(job: Job, done: int) -> Refusal:
+    """Return the refusal of a job that the end of the timespan keeps from completing."""
     return Refusal(
         Reason.TOO_LATE,
         f"slot {done} is the first in which it could complete, and the timespan ends before",
