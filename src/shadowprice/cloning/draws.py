@@ -24,7 +24,7 @@ _ALMOST_ONE = 1.0 - 2.0**-53
 
 
 class Sampler:
-    """Durations of the tasks of given groups, one column per task."""
+    """Maps uniform numbers to durations of the tasks of given groups, one column per task."""
 
     def __init__(self, groups: Sequence[TaskGroup]) -> None:
         self._laws = [group.duration for group in groups]
@@ -54,9 +54,9 @@ class Sampler:
     def times(self, uniforms: Floats, exponents: Integers | None = None) -> Floats:
         """Return times in seconds for uniform numbers, both of shape (trials, tasks).
 
-        The numbers are 1 - S of the time, in [0, 1); a hyper-exponential's column already holds
-        times. With ``exponents`` r, shape (tasks,), the distribution is S^r, that of the minimum of
-        r draws.
+        The numbers are values of the distribution function 1 - S, in [0, 1); a hyper-exponential's
+        column already holds times. With ``exponents`` r, shape (tasks,), the survival function is
+        S^r, that of the minimum of r draws.
         """
         times = uniforms
         for form, columns in self._columns.items():

@@ -155,8 +155,8 @@ _NEVER: Final = -1
 class Recorder(Observer):
     """Observer that records everything that the results of a run are built from.
 
-    A placement takes one row of six integers for its whole duration. A run of millions of job-slots
-    therefore stays within tens of megabytes.
+    A placement takes one row of six integers per server for its whole duration. A run of millions
+    of job-slots therefore stays within tens of megabytes.
 
     Parameters
     ----------

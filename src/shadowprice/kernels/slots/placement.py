@@ -135,8 +135,10 @@ def place_external(
     rounds : ndarray of int64, shape (choices,)
         Rounds of rounding, or SKIPPED, REPAIRED, SEARCHED.
 
-    Notes ----- Rounding with G > 1 may place more than the pair. The surplus is removed, the most
-    expensive first, so that a choice adds its planned progress. This only lowers the cost.
+    Notes
+    -----
+    Rounding with G > 1 may place more than the pair. The surplus is removed, the most expensive
+    first, so that a choice adds its planned progress. This only lowers the cost.
     """
     choices, machines = len(pairs.workers), len(slot.free)
     cost = np.full(choices, np.inf)

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PLACES = 1 << 40
-"""Capacity of a machine for the processes that its role allows; roles become two more resources."""
+"""No limit. A role is modelled as two more resources, with this capacity or 0."""
 
 
 @kernel
@@ -103,8 +103,8 @@ def slot_states(
             group_s[g] = priced(one_price, server_share)
             mixed = 0
             for k in range(kinds):
-                # Any hash will do: equality below decides. Amounts are cut so that the products
-                # stay inside int64, with or without the compiler.
+                # Any hash will do, because equality is tested below. The masks keep products below
+                # 2**63, so that compiled and interpreted code agree.
                 part = free[row, asked[k], g]
                 mixed = ((mixed ^ (part & 0x7FFFFFFF) ^ (part >> 31)) * 1000003) & 0x3FFFFFFFFFF
                 mixed ^= mixed >> 17
