@@ -47,12 +47,17 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
     if data["ratio"] is None:
         return "none: no ratio is proved for these prices"
     answer = {True: "it does", False: "it does not", None: "which is not known"}
-    return (
+    text = (
         f"for demands small beside a server at least 1/{data['ratio']:.3g} of the offline optimum, "
         f"if D0 = {data['D0']:.4g} is at most half of it: "
         f"{answer[data['D0_within_half_of_optimum']]} "
         f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
     )
+    if not data["U_covers_all_jobs"]:
+        text += "; not proved here, because some job's utility per resource exceeds U"
+    if not data.get("gain_is_theorem_2", True):
+        text += "; not proved here, because G is not Theorem 2's"
+    return text
 
 
 def _of_rounds(told: Mapping[str, Any]) -> str:

@@ -1,14 +1,19 @@
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from shadowprice.core.errors import InputError
+from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, guaranteed
+from shadowprice.core.utility import Linear, utility_value
 from shadowprice.policies.astraea.calendar import Calendar, Round
 from shadowprice.policies.astraea.guarantees import performance, sigma_of
 from shadowprice.policies.astraea.prices import price_table, rounds_of_lemma
 from shadowprice.policies.registry import make_policy
+from shadowprice.simulator.driver import Simulation
 from tests.support.astraea_cases import shared_cluster, shared_job
 
 
@@ -69,21 +74,68 @@ def test_theorem_1_s_bound_by_hand() -> None:
         shared_job(on, f"j{at}", None, at, utility={"kind": "linear", "value": 9, "slope": slope})
         for at, slope in enumerate((-1.0, -3.0))
     ]
-    # Arrivals in slots 0 and 1: L = 2 batches, [0, 1) and [1, 3).
-    found = performance(linear, 2)
+    # Both are completed by the end of slot 2: L = 2, because tau_2 = 3.
+    found = performance(linear, 2, 3)
     assert found.batches == 2
     assert found.loss_at_most == 2 * (3 * -1.0 + 7 * 3 * 3.0)
     assert found.ratio_at_least is None
-    convex = [
-        shared_job(on, f"j{at}", None, 0, utility={"kind": "power", "scale": 8, "exponent": kappa})
-        for at, kappa in enumerate((1.0, 2.0))
-    ]
-    found = performance(convex, 2)
-    # L = 1: (1/8)^2 * (1 / 2^-1)^1 * 8^2 / 8^1.
-    assert found.ratio_at_least == pytest.approx((1 / 8) ** 2 * 2 * 64 / 8)
-    mixed = performance([linear[0], convex[0]], 2)
+    assert performance(linear, 2, 4).batches == 3
+
+    def convex(scale: float, arrival: int = 0) -> list[Job]:
+        return [
+            shared_job(
+                on,
+                f"j{at}",
+                None,
+                arrival,
+                utility={"kind": "power", "scale": scale, "exponent": kappa},
+            )
+            for at, kappa in enumerate((1.0, 2.0))
+        ]
+
+    found = performance(convex(0.5), 2, 1)
+    # L = 1: (1/8)^2 * (1 / 2^-1)^1 * (1/2)^2 / (1/2)^1.
+    assert found.ratio_at_least == pytest.approx((1 / 8) ** 2 * 2 * 0.25 / 0.5)
+    # The printed bound is false where e exceeds t, and t is the cluster's clock.
+    assert performance(convex(1000.0), 2, 1).ratio_at_least is None
+    assert performance(convex(0.5, arrival=31), 2, 33).ratio_at_least is None
+    mixed = performance([linear[0], convex(0.5)[0]], 2, 1)
     assert mixed.loss_at_most is None
     assert mixed.ratio_at_least is None
+
+
+@pytest.mark.parametrize("slots", [1, 5, 20, 100])
+def test_theorem_1_bounds_the_loss_of_a_job_that_runs_alone(slots: int) -> None:
+    on = shared_cluster(1, horizon=256)
+    stated = shared_job(on, "j", None, chunks=1, epochs=slots, minibatches=1, ps=None)
+    only = replace(stated, utility=Linear(1000.0, -1.0))
+    policy = make_policy("astraea", PolicyContext(on, known_jobs=[only]), {"lambda": "lemma"})
+    proved = guaranteed(policy)
+    assert proved is not None
+    completion = Simulation(on, [only], policy).run([]).jobs["j"].completion
+    assert completion is not None
+    best = only.min_slots_colocated - 1
+    loss = utility_value(only.utility, best) - utility_value(only.utility, completion)
+    limit = proved.guarantee([only])["loss_at_most"]
+    assert isinstance(limit, float)
+    assert loss <= limit
+
+
+@pytest.mark.parametrize(
+    ("theta", "held"),
+    [
+        ("known", True),
+        ({"worker": "2", "ps": "2"}, False),
+        ({"source": "known", "scale": 0.5}, False),
+    ],
+)
+def test_a_theta_that_lemma_3_does_not_allow_breaks_the_premises(theta: Any, *, held: bool) -> None:
+    on = shared_cluster(horizon=64)
+    jobs = [shared_job(on, f"j{at}", None, at) for at in range(3)]
+    context = PolicyContext(on, known_jobs=jobs)
+    proved = guaranteed(make_policy("astraea", context, {"lambda": "lemma", "theta": theta}))
+    assert proved is not None
+    assert proved.guarantee(jobs)["premises_held"] is held
 
 
 def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:

@@ -16,12 +16,13 @@ from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
-from shadowprice.core.utility import Constant, Sigmoid
+from shadowprice.core.utility import Constant, Deadline, Sigmoid, utility_value
 from shadowprice.policies.oasis.policy import pools
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.alone import Alone
 from shadowprice.policies.registry import make_policy
+from shadowprice.results.telling import guarantee_text
 from shadowprice.simulator.driver import Simulation
 from tests.support.pdors_cases import random_pool, random_two_rate_job
 from tests.support.workloads import cluster, job, random_job
@@ -220,3 +221,51 @@ def test_a_wrong_ratio_moves_the_constant_that_absorbs_it() -> None:
     assert low["ln_L"] == pytest.approx(exact["ln_L"] + math.log(2))
     for name, upper in exact["ln_U"].items():
         assert low["ln_U"][name] == pytest.approx(max(upper, low["ln_L"]))
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "covered"),
+    [
+        ("oasis", {"lower": "theory"}, False),
+        ("oasis", {"lower": "clearing"}, False),
+        ("oasis", {"lower": "guaranteed"}, True),
+        ("pdors", {"lower": "theory", "placement": "exact"}, False),
+        ("pdors", {"lower": "guaranteed", "placement": "exact"}, True),
+    ],
+)
+def test_a_ratio_that_a_run_misses_is_not_claimed(
+    policy: str, options: dict[str, Any], *, covered: bool
+) -> None:
+    """Jobs worth 1 fill a server before jobs that are worth 1,000 in their arrival slot only."""
+    on = build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=1,
+        servers=[("a", Role.ANY, {"cpu": 100_000})],
+        dimensions={"cpu": Dimension.COUNT},
+    )
+    demands: dict[str, Any] = {"worker_amounts": {"cpu": 1000}, "ps_amounts": None}
+    small = [
+        job(on, f"small-{at}", epochs=1, chunks=1, utility=Constant(1.0), **demands)
+        for at in range(99)
+    ]
+    urgent = [
+        replace(small[0], name=f"urgent-{at}", utility=Deadline(1000.0, 0)) for at in range(100)
+    ]
+    jobs = [*small, *urgent]
+    made, done = ran(policy, on, jobs, 1, prices="offline", **options)
+    worth = {one.name: utility_value(one.utility, 0) for one in jobs}
+    earned = sum(worth[name] for name, slot in done.items() if slot is not None)
+    told: Any = made.guarantee(jobs)
+    assert told["U_covers_all_jobs"] is covered
+    assert (earned * told["ratio"] >= 100_000.0) is covered
+
+
+def test_a_run_whose_gain_is_not_theorem_2_s_claims_no_ratio() -> None:
+    rng = np.random.default_rng(8)
+    on = random_pool(rng)
+    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    for gain, held in ((1.006, False), ("theorem", True)):
+        policy: Any = make_policy("pdors", PolicyContext(on, jobs, 8), {"gain": gain})
+        told = policy.guarantee(jobs)
+        assert told["gain_is_theorem_2"] is held
+        assert ("G is not" in guarantee_text({"guarantee": told})) is not held

@@ -24,12 +24,13 @@ class Performance(NamedTuple):
     Attributes
     ----------
     batches : int
-        L: batches collected until the last arrival, each twice as long as the one before.
+        L: number of batches, each twice as long as the one before, until all jobs were completed.
     loss_at_most : float or None
         Maximum loss against the offline optimum; None unless all utilities are linear.
     ratio_at_least : float or None
         Minimum ratio of revenue to the optimum; None unless all utilities are convex, (e /
-        d)^kappa.
+        t)^kappa, where t is the completion time on the cluster's clock. The printed bound fails if
+        e exceeds t, so it is also None if some job arrives after slot 0 or has e > 1.
     """
 
     batches: int
@@ -37,12 +38,13 @@ class Performance(NamedTuple):
     ratio_at_least: float | None
 
 
-def performance(jobs: Sequence[Job], rounds: int) -> Performance:
+def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> Performance:
     """Return Theorem 1's bound over all jobs that arrived, for lambda rounds a batch.
 
-    The theorem assumes Lemma 1's lambda.
+    The theorem assumes Lemma 1's lambda. ``completed_by`` is the end of the last slot of the last
+    job: L is the least with tau_L = 2^L - 1 at or after it.
     """
-    batches = (max((job.arrival for job in jobs), default=0) + 1).bit_length()
+    batches = completed_by.bit_length()
     slopes = [job.utility.slope for job in jobs if isinstance(job.utility, Linear)]
     if jobs and len(slopes) == len(jobs):
         # (i); slopes are negative, so the first term reduces the second.
@@ -50,7 +52,8 @@ def performance(jobs: Sequence[Job], rounds: int) -> Performance:
         loss_per_job -= (2 ** (batches + 1) - 1) * (2 * rounds - 1) * min(slopes)
         return Performance(batches, len(jobs) * loss_per_job, None)
     powers = [job.utility for job in jobs if isinstance(job.utility, Power)]
-    if jobs and len(powers) == len(jobs):
+    on_clock = all(job.arrival == 0 for job in jobs)
+    if jobs and len(powers) == len(jobs) and on_clock and max(p.scale for p in powers) <= 1.0:
         low, high = (pick(power.exponent for power in powers) for pick in (min, max))
         min_scale, max_scale = (pick(power.scale for power in powers) for pick in (min, max))
         logarithm = -high * math.log(4 * rounds) - (batches - 2) * (high - low) * math.log(2)

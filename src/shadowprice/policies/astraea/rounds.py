@@ -122,6 +122,7 @@ class RoundPolicy:
         self._ahead: deque[Round] = deque()
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
+        self._completed_by = 0
         self._markets: list[tuple[TenantPool, Market, Round]] = []
         self.capabilities = Capabilities(
             plans_ahead=True,
@@ -190,17 +191,20 @@ class RoundPolicy:
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
         """Return Lemma 3's sigma and Theorem 1's bound over the jobs that arrived.
 
-        The theorem assumes Lemma 1's lambda and batches that double forever. ``premises_held`` is
-        false if lambda is smaller or rounds have reached the maximum length.
+        The theorem assumes Lemma 1's lambda, batches that double forever, and Lemma 3's theta.
+        ``premises_held`` is false if lambda is smaller, rounds have reached the maximum length, or
+        theta isn't the one that Lemma 3 asks of the known jobs.
         """
         worker, ps = self.pools[0].thetas()
-        bound = performance(jobs, self.rounds)
+        bound = performance(jobs, self.rounds, self._completed_by)
         return {
             "sigma": sigma_of(max(worker), max(ps, default=1.0)),
             "batches": bound.batches,
             "loss_at_most": bound.loss_at_most,
             "ratio_at_least": bound.ratio_at_least,
-            "premises_held": self.lemma is not None
+            "premises_held": self.parameters.theta.source == "known"
+            and self.parameters.theta.scale >= 1.0
+            and self.lemma is not None
             and self.rounds >= self.lemma
             and 2**bound.batches <= self.longest,
         }
@@ -296,6 +300,7 @@ class RoundPolicy:
         cost = self._cost_of(job.name, extension.plan)
         charged = cost if self.capabilities.charges else None
         payoff = value - cost
+        self._completed_by = max(self._completed_by, extension.plan.completion + 1)
         yield Commit(job.name, extension.plan, payoff, value, cost, charged=charged, message=SHORT)
 
     def _cost_of(self, name: str, plan: Schedule) -> float:
@@ -444,6 +449,7 @@ class RoundPolicy:
         gang, name = award.gang, award.job.name
         del self._waiting[name]
         self._running[name] = _Running(award, turn.start + gang.start, pool)
+        self._completed_by = max(self._completed_by, turn.start + gang.end)
         used = np.flatnonzero(gang.workers_on + gang.ps_on)
         length = gang.end - gang.start
         plan = Schedule(

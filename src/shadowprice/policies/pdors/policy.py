@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
-from shadowprice.policies.pdors.parameters import PdorsParameters
+from shadowprice.policies.pdors.parameters import THEOREM, PdorsParameters
 from shadowprice.policies.pdors.planner import PdorsPlanner
 from shadowprice.policies.pricing.admission import PricedAdmission, first_constants
 from shadowprice.policies.pricing.alone import Alone
@@ -99,6 +100,14 @@ class Pdors(PricedAdmission):
         logarithm = math.log(6.0 / self._parameters.delta)
         gain = 1.0 + logarithm + math.sqrt(logarithm**2 + 2.0 * logarithm)
         return 6.0 * gain / self._parameters.delta
+
+    def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
+        """Return the ratio of Theorem 3, and whether its premises held, Theorem 2's G included."""
+        assert isinstance(self._parameters, PdorsParameters)
+        proved = super().guarantee(jobs)
+        if self._parameters.placement != "randomised":
+            return proved
+        return {**proved, "gain_is_theorem_2": self._parameters.gain == THEOREM}
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

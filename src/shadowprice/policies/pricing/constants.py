@@ -140,6 +140,9 @@ class PriceConstants:
 
 _AS_PRINTED: Final = Floor()
 
+_ROUNDING: Final = 1e-9
+"""Tolerated error of a difference of logarithms."""
+
 
 @dataclass
 class ConstantsLearner:
@@ -364,6 +367,22 @@ class ConstantsLearner:
         useful = window if job.bag is None else min(window, job.bag.slots)
         ln_worst = _ln_smallest_utility(job, useful)
         return Measure(ln_upper, ln_best, ln_worst, ln_use, slots, window, demand, shares)
+
+    def covers(self, job: Job, constants: PriceConstants) -> bool:
+        """Return whether no utility of a job per share of a resource exceeds U.
+
+        The proofs of OASiS's Theorem 4 and PD-ORS's Theorem 3 assume it. A job can complete in its
+        arrival slot, so the largest utility is that of the shortest duration less one. (23), (24)
+        and (3.13) take the shortest duration itself.
+        """
+        demand = self._demand(job)
+        if demand is None:
+            return True
+        shares = self.pool.shares(demand)
+        asked = shares > 0
+        ln_best = float(job.utility.log_values(np.array([self._shortest(job) - 1]))[0])
+        needed = ln_best - np.log(shares[asked])
+        return bool((needed <= constants.ln_upper[asked] + _ROUNDING).all())
 
     @property
     def _pools(self) -> int:

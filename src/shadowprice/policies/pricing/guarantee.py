@@ -1,9 +1,10 @@
 """The premise and ratio of Theorem 4 of OASiS, and of Theorem 3 of PD-ORS, for a run.
 
-The theorem's ratio is 2 alpha, with alpha = max(1, ln U / L), if D0 <= OPT / 2. D0 is the dual
-value of the prices of empty servers, T * sum of L * capacity. OPT, the offline optimum, isn't
-known. The best job alone and the earnings of all admitted plans bound it from below. The utilities
-of all jobs at their best, as far as their minimum use fits, bound it from above.
+The theorem's ratio is 2 alpha, with alpha = max(1, ln U / L). Its premises: D0 <= OPT / 2, and no
+job's utility per share of a resource exceeds U. D0 is the dual value of the prices of empty
+servers, T * sum of L * capacity. OPT, the offline optimum, isn't known. The best job alone and the
+earnings of all admitted plans bound it from below. The utilities of all jobs at their best, as far
+as their minimum use fits, bound it from above.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ def guarantee(
     Returns
     -------
     dict
-        ``alpha``, ``ratio``, ``D0``, the bounds ``optimum_at_least`` and ``optimum_at_most``, and
-        ``D0_within_half_of_optimum``: true, false, or None if neither bound decides. Infinite
-        numbers are None.
+        ``alpha``, ``ratio``, ``D0``, the bounds ``optimum_at_least`` and ``optimum_at_most``,
+        ``D0_within_half_of_optimum``: true, false, or None if neither bound decides, and
+        ``U_covers_all_jobs``. The ratio is proved only if both are true. Infinite numbers are None.
     """
     alpha = alpha_of(constants)
     first = min((job.arrival for job in jobs), default=0)
@@ -123,6 +124,11 @@ def guarantee(
         "optimum_at_least": lower_bound,
         "optimum_at_most": upper_bound,
         "D0_within_half_of_optimum": premise_held,
+        "U_covers_all_jobs": all(
+            learner.covers(job, pool)
+            for learner, pool in zip(learners, constants, strict=True)
+            for job in jobs
+        ),
     }
 
 
