@@ -136,7 +136,7 @@ def solve(
             ratios, prices, passes, violation = _algorithm_1(
                 problem, relaxed, convexity.most, iterations, tolerance
             )
-        whole = _rounded_up(problem, ratios, method, tolerance)
+        whole = _rounded_up(problem, ratios, method, relaxed, tolerance)
     return _report(
         problem, method, constraint, ratios, whole, prices, passes, violation, convexity.condition
     )
@@ -212,12 +212,15 @@ def _algorithm_1(
 
 
 def _rounded_up(
-    problem: CloningProblem, ratios: Floats, method: Method, tolerance: float
+    problem: CloningProblem, ratios: Floats, method: Method, relaxed: bool, tolerance: float
 ) -> WholeCopies:
     arrays = problem.arrays
-    # Rounding noise must not add a copy.
+    # Rounding noise must not add a copy, unless the deadline needs it.
     noise = 1e-9 if method is Method.CLOSED_FORM else 10.0 * tolerance
-    copies = np.maximum(np.ceil(ratios * (1.0 - noise)), 1.0).astype(np.int64)
+    for factor in (1.0 - noise, 1.0 + noise):
+        copies = np.maximum(np.ceil(ratios * factor), 1.0).astype(np.int64)
+        if arrays.tasks @ _misses(arrays, copies, relaxed) <= problem.budget * (1.0 + 1e-12):
+            break
     used = int(arrays.tasks @ copies)
     if used > problem.machines:
         raise InputError(

@@ -247,6 +247,17 @@ def test_theorem_1_costs_more_for_unequal_means() -> None:
     assert 1.001 < closed.continuous_cost / exact.continuous_cost < 1.1
 
 
+@pytest.mark.parametrize("ratio", [1.999998, 2.0, 2.000002, 2.000018, 2.0001])
+def test_rounded_copies_of_the_subgradient_method_meet_the_deadline(ratio: float) -> None:
+    """The optimum is just above or below an integer, within the method's tolerance."""
+    law = Pareto.of_mean(2.0, 12.0)
+    budget = -20.0 * math.log1p(-((law.minimum / 60.0) ** (2.0 * ratio)))
+    epsilon = -math.expm1(-budget)
+    problem = CloningProblem([TaskGroup(20, law)], 200, 60.0, epsilon)
+    answer = solve(problem, Method.SUBGRADIENT)
+    assert answer.miss_probability <= epsilon * (1.0 + 1e-9)
+
+
 def test_the_gap_of_a_method_without_a_lower_bound_is_unknown() -> None:
     assert solve(mixed()).gap == 0.0
     assert solve(mixed(), method=Method.SUBGRADIENT).gap == math.inf
