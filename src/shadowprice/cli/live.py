@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from shadowprice.cli.console import SafeText, stdout
-from shadowprice.cli.options import HOW
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,10 +67,10 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         "-s",
-        help="A name that `login` kept, or an address; by default $SHADOWPRICE_SERVER, then the "
-        "last login.",
+        help="Live service: a name saved by `login`, or a URL; by default "
+        "$SHADOWPRICE_SERVER, then the last login.",
         metavar="NAME|URL",
-        rich_help_panel=HOW,
+        rich_help_panel="Connection",
         autocompletion=_complete_server,
         show_default=False,
     ),

@@ -24,7 +24,7 @@ from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.wording import escaped, is_text, shown
 from shadowprice.extensions import file_failure
 
-RUNS, LIVE, WORKLOADS, MORE = "Run and compare", "The live service", "Workloads", "More"
+RUNS, LIVE, WORKLOADS, MORE = "Simulation", "Live service", "Workloads", "Other"
 
 
 def _own(name: str, line: str, panel: str = RUNS) -> Part:
@@ -45,45 +45,45 @@ def _group(name: str, line: str, panel: str) -> Part:
 PARTS: Final = {
     "simulate": _own("simulate", "Run a workload under one policy."),
     "compare": _own("compare", "Run a workload under several policies."),
-    "whatif": _own("whatif", "What more servers, or fewer, would have earned."),
-    "explain": _own("explain", "Tell a job's story: why, when, where."),
-    "at": _own("at", "Who runs where in a slot of a run, and what waits."),
-    "jobs": _own("jobs", "List the jobs of a run, chosen and sorted."),
-    "diff": _own("diff", "Which jobs fared differently in two runs, and why."),
-    "report": _own("report", "Write the page of a run again."),
-    "bound": _own("bound", "Prove how much any schedule could earn."),
-    "policies": _own("policies", "What each policy is, its parameters, its paper."),
-    "warm": _own("warm", "Compile what policies need before they are used."),
-    "statement": _own("statement", "What tenants paid: in a run, or live."),
-    "journal": _own("journal", "Show the journal of a run, and check it."),
-    "audit": _own("audit", "Check a run or its claims independently."),
-    "serve": _own("serve", "Take jobs, promise, run them.", LIVE),
-    "login": _own("login", "Which services there are, and tokens for them.", LIVE),
-    "submit": _own("submit", "Submit jobs; tell what is promised.", LIVE),
-    "quote": _in("submit", "quote", "What would become of jobs, if submitted."),
-    "queue": _own("queue", "What runs and waits, as squeue shows it.", LIVE),
-    "status": _in("queue", "status", "Where one job is, or the service."),
-    "cancel": _in("queue", "cancel", "Withdraw jobs."),
-    "revise": _in("queue", "revise", "Change a job's utility, work or deadline."),
-    "logs": _in("follow", "logs", "What a job's processes write."),
-    "prices": _in("nodes", "prices", "What servers cost in slots to come."),
-    "nodes": _own("nodes", "Servers, as sinfo shows them.", LIVE),
-    "drain": _in("nodes", "drain", "Give servers no more work."),
-    "uncordon": _in("nodes", "uncordon", "Let servers take work again."),
-    "until": _own("until", "When nothing runs any more.", LIVE),
-    "observed": _own("observed", "What really ran, beside what would have.", LIVE),
-    "events": _in("follow", "events", "Follow what happens."),
-    "top": _in("follow", "top", "What runs and waits, on one screen."),
-    "budget": _in("accounts", "budget", "What tenants may spend."),
-    "tokens": _in("login", "tokens", "List, hand out and take back tokens."),
-    "backup": _in("serve", "backup", "Copy all that a service keeps."),
-    "profile": _own("profile", "Measure how fast a command trains.", WORKLOADS),
+    "whatif": _own("whatif", "Compute the effect of more or fewer servers."),
+    "explain": _own("explain", "Show a job's history and decisions."),
+    "at": _own("at", "Show running and waiting jobs in a slot of a run."),
+    "jobs": _own("jobs", "List, filter and sort the jobs of a run."),
+    "diff": _own("diff", "Compare the jobs of two runs."),
+    "report": _own("report", "Rebuild the HTML page of a run."),
+    "bound": _own("bound", "Prove an upper bound of any schedule's utility."),
+    "policies": _own("policies", "List policies, their parameters and papers."),
+    "warm": _own("warm", "Compile the kernels of policies in advance."),
+    "statement": _own("statement", "Show the payments of tenants, in a run or live."),
+    "journal": _own("journal", "Show and check the journal of a run."),
+    "audit": _own("audit", "Audit a policy's properties for tenants."),
+    "serve": _own("serve", "Run the service.", LIVE),
+    "login": _own("login", "Save and list services and their tokens.", LIVE),
+    "submit": _own("submit", "Submit jobs and show their promises.", LIVE),
+    "quote": _in("submit", "quote", "Query the promise of jobs without submission."),
+    "queue": _own("queue", "List running and waiting jobs, as squeue does.", LIVE),
+    "status": _in("queue", "status", "Show the status of a job or the service."),
+    "cancel": _in("queue", "cancel", "Cancel jobs."),
+    "revise": _in("queue", "revise", "Revise a job's utility, work or deadline."),
+    "logs": _in("follow", "logs", "Print the output of a job's processes."),
+    "prices": _in("nodes", "prices", "Show prices of servers in the next slots."),
+    "nodes": _own("nodes", "List servers, as sinfo does.", LIVE),
+    "drain": _in("nodes", "drain", "Stop placing work on servers."),
+    "uncordon": _in("nodes", "uncordon", "Return drained servers to service."),
+    "until": _own("until", "Show or set the end of the timespan.", LIVE),
+    "observed": _own("observed", "Compare observed with simulated execution.", LIVE),
+    "events": _in("follow", "events", "Stream events."),
+    "top": _in("follow", "top", "Show the live service on one screen."),
+    "budget": _in("accounts", "budget", "Show and change budgets of tenants."),
+    "tokens": _in("login", "tokens", "List, issue and revoke tokens."),
+    "backup": _in("serve", "backup", "Back up the data of a service."),
+    "profile": _own("profile", "Measure a command's training speed.", WORKLOADS),
     "trace": Part(
-        "shadowprice.cli.commands.trace", "Look at cluster traces, convert them.", WORKLOADS
+        "shadowprice.cli.commands.trace", "Inspect and convert cluster traces.", WORKLOADS
     ),
-    "generate": _in("trace", "generate", "Draw a workload.", WORKLOADS),
+    "generate": _in("trace", "generate", "Generate a workload.", WORKLOADS),
     "cloning": Part(
-        "shadowprice.cli.commands.cloning", "How many copies of each task to run.", MORE
+        "shadowprice.cli.commands.cloning", "Choose the number of copies of each task.", MORE
     ),
     "experiment": _own("experiment", "Regenerate a figure of a paper.", MORE),
 }
@@ -121,16 +121,23 @@ def shadowprice(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
+            "--version",
+            "-V",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
         ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the trace of an error; may stand anywhere.")
+        bool,
+        typer.Option(
+            "--debug", help="Show the traceback of an error; valid anywhere on the command line."
+        ),
     ] = False,
 ) -> None:
-    """Price-based scheduling of machine-learning training jobs on shared clusters.
+    """Schedule machine-learning training jobs on shared clusters by resource prices.
 
-    Who is admitted, when each job finishes, what it earns, and why one was refused.
+    Shows which jobs are admitted, when each completes, its utility, and why a job is refused.
     """
     del version, debug
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LEAST_LOAD = 1e-3
 """Minimum load that a cluster is sized for: a thousand times the servers needed."""
 
-WHAT, HOW, OUTPUT = "What to run", "How to run it", "Results"
+WHAT, HOW, OUTPUT = "Workload", "Execution", "Output"
 
 
 ClusterOption = Annotated[
@@ -32,15 +32,16 @@ ClusterOption = Annotated[
 JobsOption = Annotated[
     Path | None,
     typer.Option(
-        "--jobs", "-j", help="Job file: YAML, or JSON Lines.", rich_help_panel=WHAT, metavar="FILE"
+        "--jobs", "-j", help="Job file (YAML or JSON Lines).", rich_help_panel=WHAT, metavar="FILE"
     ),
 ]
 TraceOption = Annotated[
     str | None,
     typer.Option(
         "--trace",
-        help="Cluster trace in place of a job file, such as philly:PATH?limit=1000 or "
-        "./file.py:NAME:PATH; without --cluster, on a cluster sized to it (--load, --slot).",
+        help="Cluster trace instead of a job file, such as philly:PATH?limit=1000 or "
+        "./file.py:NAME:PATH; without --cluster, the cluster is sized to the trace "
+        "(--load, --slot).",
         rich_help_panel=WHAT,
         metavar="FORMAT:PATH",
         autocompletion=complete_trace,
@@ -50,7 +51,8 @@ IncidentsOption = Annotated[
     Path | None,
     typer.Option(
         "--incidents",
-        help="Servers lost and back, jobs cancelled, by slot (YAML or JSON Lines).",
+        help="Incident file (YAML or JSON Lines): server failures, server recoveries and "
+        "job cancellations by slot.",
         rich_help_panel=WHAT,
         metavar="FILE",
     ),
@@ -59,15 +61,15 @@ UntilOption = Annotated[
     str | None,
     typer.Option(
         "--until",
-        help="Timespan T, such as '300 slots' or 5d: nothing runs in slot T or later; without "
-        "it, until the last job is done.",
+        help="Timespan T, such as '300 slots' or 5d: no job runs in slot T or later; by "
+        "default the run ends with the last job.",
         rich_help_panel=WHAT,
     ),
 ]
 SlotOption = Annotated[
     str,
     typer.Option(
-        "--slot", help="Slot length of the cluster that --trace brings.", rich_help_panel=WHAT
+        "--slot", help="Slot length of the cluster that is sized to --trace.", rich_help_panel=WHAT
     ),
 ]
 LoadOption = Annotated[
@@ -76,8 +78,8 @@ LoadOption = Annotated[
         "--load",
         min=LEAST_LOAD,
         max=bounds.OFFERED_LOAD.most,
-        help="GPU-time asked for over GPU-time there is, of that cluster (core-time, where no job "
-        "uses GPUs).",
+        help="Load of the cluster that is sized to --trace: requested over available "
+        "GPU-time (core-time if no job uses GPUs).",
         rich_help_panel=WHAT,
     ),
 ]
@@ -85,7 +87,7 @@ SkipInvalidOption = Annotated[
     bool,
     typer.Option(
         "--skip-invalid",
-        help="Leave faulty jobs out instead of refusing the file.",
+        help="Skip invalid jobs instead of refusing the file.",
         rich_help_panel=WHAT,
     ),
 ]
@@ -94,7 +96,7 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         "-p",
-        help="Scheduling policy: a name that `shadowprice policies` lists, or ./file.py:NAME.",
+        help="Scheduling policy: a name listed by `shadowprice policies`, or ./file.py:NAME.",
         rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
@@ -104,9 +106,9 @@ PoliciesOption = Annotated[
     typer.Option(
         "--policy",
         "-p",
-        help="Policies with commas between them, or one each time: names that `shadowprice "
-        "policies` lists, or ./file.py:NAME. oasis?preset=paper is a variant with a parameter of "
-        "its own.",
+        help="Comma-separated policies; repeatable: names listed by `shadowprice "
+        "policies`, or ./file.py:NAME. oasis?preset=paper is a variant with its own "
+        "parameter value.",
         rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
@@ -116,7 +118,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         "-s",
-        help="A parameter of the policy; may be given several times.",
+        help="Parameter of the policy; repeatable.",
         autocompletion=complete_setting,
         rich_help_panel=HOW,
         metavar="KEY=VALUE",
@@ -125,7 +127,10 @@ SetOption = Annotated[
 ParamsOption = Annotated[
     Path | None,
     typer.Option(
-        "--params", help="Parameters from a TOML file.", rich_help_panel=HOW, metavar="FILE"
+        "--params",
+        help="TOML file with parameters of the policy.",
+        rich_help_panel=HOW,
+        metavar="FILE",
     ),
 ]
 SeedOption = Annotated[
@@ -142,17 +147,17 @@ OutOption = Annotated[
     Path | None,
     typer.Option(
         "--out",
-        help="Directory to write the results to; an earlier result there is replaced.",
+        help="Output directory; an earlier result there is replaced.",
         rich_help_panel=OUTPUT,
         metavar="DIR",
     ),
 ]
 OutputOption = Annotated[
     Output,
-    typer.Option("--output", "-o", help="What to print on stdout.", rich_help_panel=OUTPUT),
+    typer.Option("--output", "-o", help="Output format on stdout.", rich_help_panel=OUTPUT),
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress, no remarks.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--quiet", "-q", help="Hide progress and notes.", rich_help_panel=OUTPUT)
 ]
 
 

@@ -31,27 +31,27 @@ OTHERS: Final = ("quote", "prices", "queue", "nodes", "events", "top", "tokens",
 
 COMMANDS: Final = (*JOB_COMMANDS, *OTHERS, "crd")
 
-HELP: Final = f"""\
+HELP: Final = """\
 kubectl shadowprice [-n NAMESPACE] [OPTIONS] COMMAND ...
 
-  explain JOB      tell a TrainingJob's story: why, when, where
-  status JOB       where one is
-  logs JOB         what its processes write (-f follows)
-  quote FILE...    what would become of the TrainingJobs of manifests, if applied
-  prices           what servers cost in slots to come
-  queue, nodes     what runs and waits; servers
-  events, top      follow what happens
-  tokens, budget   who may, and what tenants may spend
-  crd              the definition of TrainingJob that this cluster's API server understands
+  explain JOB      show a TrainingJob's history and decisions
+  status JOB       show the status of a TrainingJob
+  logs JOB         print the output of a TrainingJob's processes (-f follows)
+  quote FILE...    query the promises of the TrainingJobs in manifests without applying them
+  prices           show prices of servers in the next slots
+  queue, nodes     list running and waiting jobs; list servers
+  events, top      stream events; show the service on one screen
+  tokens, budget   list, issue and revoke tokens; show and change budgets of tenants
+  crd              print the TrainingJob definition for this cluster's API server
 
 Options
-  -n, --namespace  where the TrainingJobs are; by default the context's
-  --kubeconfig, --context   as of kubectl
-  --service NAMESPACE/NAME  the service; by default {"shadowprice/shadowprice"}
-  --server URL     the service's address, where it need not be forwarded
+  -n, --namespace  namespace of the TrainingJobs; by default the context's
+  --kubeconfig, --context   as in kubectl
+  --service NAMESPACE/NAME  Kubernetes Service of Shadowprice; by default shadowprice/shadowprice
+  --server URL     URL of the service, instead of a forwarded port
 
-The token is $SHADOWPRICE_TOKEN, else that of the secret NAME-token beside the service, for those
-who may read it. Words after the command are those of `shadowprice COMMAND --help`.
+The token is $SHADOWPRICE_TOKEN, else the one in the secret NAME-token next to the service, if you
+can read it. Arguments after the command are those of `shadowprice COMMAND --help`.
 """
 
 OPTIONS: Final = ("-n", "--namespace", "--kubeconfig", "--context", "--service", "--server")

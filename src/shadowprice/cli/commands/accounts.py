@@ -180,38 +180,42 @@ def budget(
     tenant: Annotated[
         str | None,
         typer.Argument(
-            help="The tenant; left out, all are listed.",
+            help="Tenant; lists all tenants if omitted.",
             metavar="[TENANT]",
             autocompletion=complete_tenant,
         ),
     ] = None,
     points: Annotated[
-        float | None, typer.Option("--points", help="Points of a period.", min=0)
+        float | None, typer.Option("--points", help="Points per period.", min=0)
     ] = None,
     period: Annotated[
-        str | None, typer.Option("--period", help="Length of a period, such as 7d.")
+        str | None, typer.Option("--period", help="Length of the period, such as 7d.")
     ] = None,
     carry: Annotated[
         str | None,
-        typer.Option("--carry", help="Most points that are kept into the next period, or all."),
+        typer.Option(
+            "--carry",
+            help="Maximum number of unspent points carried over to the next period, or all.",
+        ),
     ] = None,
     begins: Annotated[
         str | None,
-        typer.Option("--begins", help="A moment at which a period begins, such as 2026-11-23."),
+        typer.Option("--begins", help="Start time of any period, such as 2026-11-23."),
     ] = None,
     grant: Annotated[
-        float | None, typer.Option("--grant", help="Give so many points, once.", min=0)
+        float | None, typer.Option("--grant", help="Points to grant once.", min=0)
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="What the grant is for.")] = "",
+    note: Annotated[str, typer.Option("--note", help="Reason for the grant.")] = "",
     remove: Annotated[
-        bool, typer.Option("--remove", help="Let the tenant spend without limit.")
+        bool,
+        typer.Option("--remove", help="Remove the budget: the tenant can spend without limit."),
     ] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what tenants may spend, and change it (operators).
+    """Show and change the budgets of tenants (operators).
 
-    What is left out of a change stays as it is.
+    A change keeps the values of omitted options.
 
     [bold]Examples[/bold]
 

@@ -22,17 +22,18 @@ MOST_JOBS = 40
 def at(
     run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
     slot: Annotated[
-        str, typer.Argument(help="A slot, or a time from the start such as 2h.", metavar="SLOT")
+        str, typer.Argument(help="Slot number, or time since the start such as 2h.", metavar="SLOT")
     ],
     servers: Annotated[
-        bool, typer.Option("--servers", help="Show every server, not groups of equal ones.")
+        bool,
+        typer.Option("--servers", help="List every server instead of groups of equal servers."),
     ] = False,
     all_: Annotated[
-        bool, typer.Option("--all", help=f"Show every job, not the first {MOST_JOBS}.")
+        bool, typer.Option("--all", help=f"Show every job instead of the first {MOST_JOBS}.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show one slot of a run: servers and how full they are, jobs that run, jobs that wait.
+    """Show one slot of a run: utilization of servers, running jobs and waiting jobs.
 
     [bold]Examples[/bold]
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 audit = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="rich", help="Check a policy's promises to tenants."
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Audit a policy's properties for tenants: truthfulness and sharing incentive.",
 )
 
 
@@ -29,29 +31,29 @@ def truthfulness(
     params: o.ParamsOption = None,
     tenant: Annotated[
         list[str] | None,
-        typer.Option("--tenant", help="Who lies; may be given several times.", show_default="each"),
+        typer.Option("--tenant", help="Tenant that misreports; repeatable.", show_default="each"),
     ] = None,
     trials: Annotated[
         int,
         typer.Option(
-            "--trials", min=1, max=bounds.MISREPORTS.most, help="Misreports tried for each tenant."
+            "--trials", min=1, max=bounds.MISREPORTS.most, help="Misreports to try per tenant."
         ),
     ] = 200,
     delay: Annotated[
         int,
         typer.Option(
-            "--delay", min=0, max=bounds.HORIZON.most, help="Most slots that an arrival is delayed."
+            "--delay", min=0, max=bounds.HORIZON.most, help="Maximum delay of an arrival, in slots."
         ),
     ] = 8,
     seed: o.SeedOption = 0,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Misstate one tenant's jobs in many ways and report the largest gain found.
+    """Misreport the jobs of one tenant at a time and show the largest gain found.
 
-    Values, urgency, numbers of workers, work and arrival times are misstated, one job, all jobs or
-    a mixture at a time; the tenant's revenue is counted with its true utilities. A gain found is a
-    proof that lying can pay; none found is no proof that it cannot.
+    Misreports change values, urgency, worker counts, work and arrival times of one job, all jobs or
+    a mixture. The tenant's revenue is computed with its true utilities. A gain proves that
+    misreporting can pay; the absence of a gain proves nothing.
 
     [bold]Example[/bold]
 
@@ -114,9 +116,9 @@ def sharing(
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compare what each tenant gets in the pool with what it gets alone on its share.
+    """Compare each tenant's utility and revenue in the pool with those of its share alone.
 
-    Alone means `batchsche`: the same batches and gangs on servers of the tenant's own.
+    Alone means `batchsche`: the same batches and gangs on the tenant's own servers.
 
     [bold]Example[/bold]
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.core.cluster import Cluster
 
-LIMITS = "When to stop"
+LIMITS = "Stopping criteria"
 
 GapOption = Annotated[
     str,
     typer.Option(
         "--gap",
-        help="Distance of bound and best schedule at which to stop, such as 1%.",
+        help="Gap between the bound and the best schedule at which the search stops, such as 1%.",
         rich_help_panel=LIMITS,
     ),
 ]
@@ -37,7 +37,7 @@ TimeOption = Annotated[
     str,
     typer.Option(
         "--time",
-        help="Time after which to stop; the bound is valid whenever that is.",
+        help="Time limit of the search, such as 10min; the bound is valid at any limit.",
         rich_help_panel=LIMITS,
     ),
 ]
@@ -47,8 +47,8 @@ ClockOption = Annotated[
     Clock,
     typer.Option(
         "--clock",
-        help="What --time counts: time on the wall, or of the processor, which does not pass while "
-        "others use the machine.",
+        help="Clock of --time: elapsed time, or processor time, which excludes time used "
+        "by other processes.",
         rich_help_panel=LIMITS,
     ),
 ]
@@ -65,7 +65,7 @@ def bound(
         Path | None,
         typer.Option(
             "--prices",
-            help="Write the prices that prove the bound; --set prices=fixed:FILE posts them.",
+            help="File for the prices that prove the bound; --set prices=fixed:FILE posts them.",
             rich_help_panel=o.OUTPUT,
             metavar="FILE",
         ),
@@ -73,11 +73,11 @@ def bound(
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Prove how much any schedule of a workload could earn.
+    """Prove an upper bound of the utility that any schedule of a workload can earn.
 
-    The bound comes from prices and holds for every scheduler, online or not; the best schedule is
-    found by rounding, knowing all jobs. Their distance is what is not known. Ctrl-C ends the search
-    with the bound proved so far.
+    The bound follows from prices and holds for every scheduler, online or offline. The best
+    schedule is found by rounding, with knowledge of all jobs. The optimum lies between the two.
+    Ctrl-C ends the search with the bound proved so far.
 
     [bold]Examples[/bold]
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="How many copies of each task to run, so that a deadline holds at the least machine time.",
+    help="Choose the number of copies of each task that meets a deadline with minimum "
+    "machine time.",
 )
 
 
@@ -48,17 +49,23 @@ class ConstraintName(StrEnum):
 
 FileArgument = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="Machines, deadline, miss_probability and tasks, as YAML."),
+    typer.Argument(
+        metavar="FILE", help="YAML file with machines, deadline, miss_probability and tasks."
+    ),
 ]
 MethodOption = Annotated[
     MethodName,
-    typer.Option(help="exact: the optimum; closed-form: Theorem 1; subgradient: Algorithm 1."),
+    typer.Option(
+        help="Solver. exact: the optimum; closed-form: Theorem 1; subgradient: Algorithm 1."
+    ),
 ]
 ConstraintOption = Annotated[
     ConstraintName,
-    typer.Option(help="exact: (6); relaxed: (7), which may miss slightly more often."),
+    typer.Option(
+        help="Deadline constraint. exact: (6); relaxed: (7), which can miss slightly more often."
+    ),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 
 
 @app.command()
@@ -68,7 +75,7 @@ def solve(
     constraint: ConstraintOption = ConstraintName.EXACT,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Find how many copies of each task to run."""
+    """Compute the number of copies of each task."""
     problem, solution = _solved(file, method, constraint, output)
     if output is Output.JSON:
         print_json(_solution_record(problem, solution))
@@ -80,22 +87,18 @@ def solve(
 def simulate(
     file: FileArgument,
     trials: Annotated[
-        int, typer.Option(min=1, max=bounds.TRIALS.most, help="Runs of the job.")
+        int, typer.Option(min=1, max=bounds.TRIALS.most, help="Simulated runs of the job.")
     ] = 10_000,
-    seed: Annotated[
-        int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")] = 0,
     method: MethodOption = MethodName.EXACT,
     constraint: ConstraintOption = ConstraintName.EXACT,
     copies: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=bounds.COPIES.most, help="So many of every task, instead of solving."
-        ),
+        typer.Option(min=1, max=bounds.COPIES.most, help="Copies of every task; skips the solver."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run the job many times: how often it misses, what it costs, how long it takes."""
+    """Simulate the job many times; report deadline misses, machine time and flowtime."""
     import numpy as np
 
     from shadowprice.cloning.api import simulate as run
@@ -118,42 +121,48 @@ def simulate(
 def waves(
     file: FileArgument,
     rule: Annotated[
-        str, typer.Option(help="Rules to compare, a comma between: none, full, detect, saving.")
+        str, typer.Option(help="Comma-separated rules to compare: none, full, detect, saving.")
     ] = "none,full,detect,saving",
     load: Annotated[
         float,
         typer.Option(
             min=1e-6,
             max=bounds.OFFERED_LOAD.most,
-            help="Work that arrives, one copy a task, over what there is.",
+            help="Offered load as a share of the capacity, with one copy per task.",
         ),
     ] = 0.8,
     jobs: Annotated[
-        int, typer.Option(min=1, max=bounds.ARRIVALS.most, help="Jobs like the file's that arrive.")
+        int,
+        typer.Option(
+            min=1,
+            max=bounds.ARRIVALS.most,
+            help="Number of jobs that arrive, each with the tasks of the file.",
+        ),
     ] = 500,
     spread: Annotated[
         float,
-        typer.Option(min=1.0, max=1000.0, help="Job sizes lie between 1/spread and spread."),
+        typer.Option(
+            min=1.0, max=1000.0, help="Range of relative job sizes: from 1/spread to spread."
+        ),
     ] = 1.0,
     copies: Annotated[
-        int, typer.Option(min=1, max=bounds.COPIES.most, help="Most copies of a task.")
+        int, typer.Option(min=1, max=bounds.COPIES.most, help="Maximum number of copies per task.")
     ] = 2,
     machine_price: Annotated[
         float,
         typer.Option(
-            min=0.0, help="saving: flowtime that a machine second is worth while nothing waits."
+            min=0.0,
+            help="Rule saving: flowtime that a machine second is worth while no task waits.",
         ),
     ] = 0.1,
-    seed: Annotated[
-        int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run many jobs on fewer machines than tasks, under rules for what a free machine takes.
+    """Simulate many jobs on fewer machines than tasks; compare rules for free machines.
 
-    none: the next waiting task. full: every task in --copies copies. detect: a copy of a task
-    that has run 1.5 medians of its job. saving: a copy where the flowtime it saves exceeds the
-    delay it causes to those that wait.
+    none: run the next waiting task. full: run every task in --copies copies. detect: copy a task
+    that has run 1.5 medians of its job. saving: copy a task if the saved flowtime exceeds the delay
+    that the copy causes to waiting tasks.
     """
     from shadowprice.cloning.waves import WaveRule, run
     from shadowprice.cloning.workload import poisson_jobs

@@ -46,8 +46,8 @@ def compare(
             "--seeds",
             min=1,
             max=bounds.SEEDS.most,
-            help="Run from so many seeds, --seed and those after it: means with 95 % intervals, "
-            "and paired tests against the first policy.",
+            help="Number of consecutive seeds to run, starting at --seed; prints means with "
+            "95 % intervals and paired tests against the first policy.",
             rich_help_panel=o.HOW,
         ),
     ] = 1,
@@ -55,35 +55,40 @@ def compare(
         bool,
         typer.Option(
             "--bound",
-            help="Also prove how much any schedule could earn, and tell what part of it each "
-            "policy earns.",
+            help="Also prove an upper bound of the utility of any schedule, and show each "
+            "policy's share of it.",
             rich_help_panel=o.HOW,
         ),
     ] = False,
     bound_time: Annotated[
         str,
-        typer.Option("--bound-time", help="Time for that, at most.", rich_help_panel=o.HOW),
+        typer.Option(
+            "--bound-time", help="Time limit of --bound, such as 1min.", rich_help_panel=o.HOW
+        ),
     ] = "1min",
     advice: Annotated[
         bool,
         typer.Option(
             "--advice",
-            help="Also work out what would have had refused jobs admitted, under each policy, "
-            "those worth most first, and keep it with --out: the pages tell it.",
+            help="Also compute, for each policy, changes that would have got refused jobs "
+            "admitted, in order of job value, and store them with --out; the pages show "
+            "them.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = False,
     advice_time: Annotated[
         str,
         typer.Option(
-            "--advice-time", help="Time for that, at most, a policy.", rich_help_panel=o.OUTPUT
+            "--advice-time",
+            help="Time limit of --advice per policy, such as 1min.",
+            rich_help_panel=o.OUTPUT,
         ),
     ] = "1min",
     on: Annotated[
         str,
         typer.Option(
             "--on",
-            help="Spread the runs over a Ray cluster: ray, HOST:PORT or ray://HOST:PORT.",
+            help="Ray cluster to distribute the runs over: ray, HOST:PORT or ray://HOST:PORT.",
             metavar="RAY",
             rich_help_panel=o.HOW,
         ),
@@ -92,12 +97,12 @@ def compare(
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Run a workload under several policies, all from the same seed.
+    """Run a workload under several policies with the same seed.
 
-    --out DIR keeps compare.html, and each policy's run in DIR/POLICY.
+    --out DIR writes DIR/compare.html, and the run of each policy to DIR/POLICY.
 
-    A parameter that several policies share is set for all of them; oasis.prices=online for one.
-    A policy may stand several times, as variants with other parameters.
+    --set changes a parameter of every policy that has it; oasis.prices=online changes it for one
+    policy. A policy can occur several times, as variants with different parameters.
 
     [bold]Examples[/bold]
 

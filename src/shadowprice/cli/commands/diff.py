@@ -20,15 +20,17 @@ MOST = 20
 
 def diff(
     first: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
-    second: Annotated[Path, typer.Argument(help="Another one.", metavar="RUN")],
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Jobs shown in the table.")] = MOST,
+    second: Annotated[Path, typer.Argument(help="Run directory to compare with.", metavar="RUN")],
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Maximum number of jobs in the table.")
+    ] = MOST,
     output: Annotated[
-        Listing, typer.Option("--output", "-o", help="What to print.")
+        Listing, typer.Option("--output", "-o", help="Output format.")
     ] = Listing.TABLE,
 ) -> None:
-    """Compare two runs of a workload job by job, the largest change of utility first.
+    """Compare two runs of a workload job by job, largest change of utility first.
 
-    A gain is what the second run earned beyond the first.
+    A gain is the utility of the second run minus that of the first.
 
     [bold]Example[/bold]
 

@@ -30,56 +30,63 @@ def experiment(
     name: Annotated[
         str,
         typer.Argument(
-            help="Its name, such as oasis-fig3; `list` shows them all, `all` makes them all.",
+            help="Name of the experiment, such as oasis-fig3; `list` lists all, `all` runs all.",
             autocompletion=complete_experiment,
         ),
     ] = "list",
     quick: Annotated[
-        bool, typer.Option("--quick", help="A smaller version: same shape, about a minute.")
+        bool,
+        typer.Option(
+            "--quick", help="Run a smaller version with the same shape, which takes about a minute."
+        ),
     ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Directory to write to.", show_default="experiments/NAME")
+        Path | None, typer.Option(help="Output directory.", show_default="experiments/NAME")
     ] = None,
     on: Annotated[
         str,
         typer.Option(
             "--on",
-            help="Spread the runs over a Ray cluster: ray, HOST:PORT or ray://HOST:PORT.",
+            help="Ray cluster to distribute the runs over: ray, HOST:PORT or ray://HOST:PORT.",
             metavar="RAY",
         ),
     ] = "",
     executor: Annotated[
         str,
         typer.Option(
-            help="What runs the jobs of experiments whose jobs really run: of `testbed` local, "
-            "kubernetes or ray, of `elastic-training` local or ray.",
+            help="Executor of experiments that run real jobs: local, kubernetes or ray for "
+            "`testbed`, local or ray for `elastic-training`.",
             show_default="local",
         ),
     ] = "",
     address: Annotated[
-        str, typer.Option(help="Where they run, as after `shadowprice serve --address`.")
+        str,
+        typer.Option(
+            help="Cluster that the executor runs jobs on, as in `shadowprice serve --address`."
+        ),
     ] = "",
     executor_set: Annotated[
         list[str] | None,
         typer.Option(
             "--executor-set",
             metavar="KEY=VALUE",
-            help="A setting of the executor; may be given several times.",
+            help="Setting of the executor; repeatable.",
         ),
     ] = None,
     listen: Annotated[
-        str, typer.Option(help="Address of this machine at which jobs reach their service.")
+        str,
+        typer.Option(
+            help="Address and port of the service on this machine that jobs connect to; port 0 "
+            "picks a free port."
+        ),
     ] = "127.0.0.1:0",
 ) -> None:
-    """Measure and draw a figure of a paper: CSV tables, a PNG and a manifest.
+    """Regenerate a figure of a paper as CSV tables, a PNG and a manifest.
 
-    Runs that are done are kept in OUT.runs until all are: after Ctrl-C, the same command goes on.
-    Of `all`, an experiment that needs what is not here is skipped, and one that fails keeps no
-    other from being made; what became of each is told at the end, and the status is 1 if any
-    failed.
+    Completed runs stay in OUT.runs until all runs are complete; after Ctrl-C, the same command
+    resumes. `all` skips experiments whose requirements are missing and continues after a failure.
+    It lists the result of each experiment at the end, and exits with status 1 if any failed.
 
     [bold]Examples[/bold]
 

@@ -28,29 +28,31 @@ MAX_PLACEMENT_SPANS = 12
 def explain(
     run: Annotated[
         Path,
-        typer.Argument(help="Run directory; left out, the live service is asked.", metavar="[RUN]"),
+        typer.Argument(help="Run directory; queries the live service if omitted.", metavar="[RUN]"),
     ],
     job: Annotated[
         str | None,
         typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_job),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Show all of a long story or plan.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show a long history or plan in full.")
+    ] = False,
     advice: Annotated[
         bool | None,
         typer.Option(
             "--advice/--no-advice",
-            help="Work out what would have had a refused job admitted. Without either: if it "
-            "takes seconds only.",
+            help="Compute changes that would have got a refused job admitted. By default only "
+            "if this takes seconds.",
             show_default=False,
         ),
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Tell a job's story: what it asked, what was decided and why, where and when it ran.
+    """Show a job's history: its request, decisions with reasons, slots and servers.
 
-    For a refused job, also the smallest changes of its entry in the job file with which it would
-    have been admitted, each verified by asking the policy, or running, again.
+    For a refused job, also show the smallest changes of its job file entry that would have got it
+    admitted. Each change is verified by querying the policy again, or by running again.
 
     [bold]Examples[/bold]
 

@@ -24,20 +24,24 @@ if TYPE_CHECKING:
 def logs(
     job: JobArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
+        bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")
     ] = False,
     process: Annotated[
-        str, typer.Option("--process", help="Which process, such as worker-1 or ps-0.")
+        str, typer.Option("--process", help="Process of the job, such as worker-1 or ps-0.")
     ] = "worker-0",
     generation: Annotated[
-        int | None, typer.Option("--generation", "-g", min=1, help="By default the newest.")
+        int | None,
+        typer.Option(
+            "--generation", "-g", min=1, help="Generation of the job; by default the latest."
+        ),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--all", help="From the beginning, not only the end of it.")
+        bool,
+        typer.Option("--all", help="Print the output from the beginning instead of the end only."),
     ] = False,
     server: ServerOption = None,
 ) -> None:
-    """Print what a process of a job wrote.
+    """Print the output of a process of a job.
 
     [bold]Examples[/bold]
 
@@ -71,14 +75,19 @@ def _write(text: str) -> None:
 
 def events(
     after: Annotated[
-        int | None, typer.Option("--after", min=0, help="Begin behind this number, not with now.")
+        int | None,
+        typer.Option(
+            "--after", min=0, help="Start after the event with this number instead of now."
+        ),
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Of one job only.")] = None,
-    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Job whose events are printed.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="Number of events after which to stop.")
+    ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Follow what happens in the live service until interrupted; a broken connection is resumed.
+    """Stream the events of the live service until interrupted; reconnect if needed.
 
     [bold]Examples[/bold]
 
@@ -118,15 +127,20 @@ def _word(value: object) -> str:
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", min=0.5, max=3_600, help="Seconds between two looks.")
+        float, typer.Option("--interval", min=0.5, max=3_600, help="Refresh interval in seconds.")
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once; so it is on a pipe.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="Print the screen once; the default if stdout isn't a terminal."
+        ),
+    ] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the live service on one screen: what runs, what is promised, what waits.
+    """Show the live service on one screen: running jobs, promises and waiting jobs.
 
-    Ctrl-C ends it.
+    Ctrl-C exits.
 
     [bold]Example[/bold]
 

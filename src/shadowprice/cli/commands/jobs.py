@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
 
-PANEL_FILTERS, HOW = "Which jobs", "How they are listed"
+PANEL_FILTERS, HOW = "Filters", "Output"
 MOST = 50
 """Default limit of jobs in a table."""
 COLUMN_DROP_ORDER: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
@@ -27,7 +27,7 @@ _WIDEST: Final = 10_000
 def _patterns(flag: str, what: str, column: str) -> Any:
     return typer.Option(
         flag,
-        help=f"{what}; patterns such as 'res*', commas between.",
+        help=f"Comma-separated {what}; patterns such as 'res*' are valid.",
         rich_help_panel=PANEL_FILTERS,
         autocompletion=complete_value(column),
     )
@@ -36,7 +36,7 @@ def _patterns(flag: str, what: str, column: str) -> Any:
 def _range(flag: str, what: str) -> Any:
     return typer.Option(
         flag,
-        help=f"{what}: slots or times, 10..50, 10.. or ..2h.",
+        help=f"{what}, as slots or times: 10..50, 10.. or ..2h.",
         rich_help_panel=PANEL_FILTERS,
         metavar="FROM..TO",
     )
@@ -44,34 +44,38 @@ def _range(flag: str, what: str) -> Any:
 
 def jobs(
     run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
-    job: Annotated[str | None, _patterns("--job", "Names", "job")] = None,
-    tenant: Annotated[str | None, _patterns("--tenant", "Tenants", "tenant")] = None,
-    class_: Annotated[str | None, _patterns("--class", "Classes", "class")] = None,
+    job: Annotated[str | None, _patterns("--job", "job names", "job")] = None,
+    tenant: Annotated[str | None, _patterns("--tenant", "tenants", "tenant")] = None,
+    class_: Annotated[str | None, _patterns("--class", "classes", "class")] = None,
     outcome: Annotated[
         str | None,
         typer.Option(
             "--outcome",
-            help="finished, refused, dropped, cancelled, running, waiting, 'not arrived'; "
-            "commas between.",
+            help="Comma-separated outcomes: finished, refused, dropped, cancelled, running, "
+            "waiting, 'not arrived'.",
             rich_help_panel=PANEL_FILTERS,
             autocompletion=complete_value("outcome"),
         ),
     ] = None,
-    reason: Annotated[str | None, _patterns("--reason", "Codes of refusal", "reason")] = None,
-    arrived: Annotated[str | None, _range("--arrived", "Arrived in")] = None,
-    started: Annotated[str | None, _range("--started", "First ran in")] = None,
-    completed: Annotated[str | None, _range("--completed", "Completed in")] = None,
+    reason: Annotated[
+        str | None, _patterns("--reason", "reason codes of refusals", "reason")
+    ] = None,
+    arrived: Annotated[str | None, _range("--arrived", "Range of the arrival")] = None,
+    started: Annotated[str | None, _range("--started", "Range of the first slot run")] = None,
+    completed: Annotated[str | None, _range("--completed", "Range of the completion")] = None,
     late: Annotated[
         bool | None,
         typer.Option(
-            "--late/--in-time", help="Past their target, or not.", rich_help_panel=PANEL_FILTERS
+            "--late/--in-time",
+            help="Jobs that completed after their target, or by it.",
+            rich_help_panel=PANEL_FILTERS,
         ),
     ] = None,
     columns: Annotated[
         str | None,
         typer.Option(
             "--columns",
-            help="Columns, or all.",
+            help="Comma-separated columns, or all.",
             rich_help_panel=HOW,
             autocompletion=complete_column,
         ),
@@ -80,7 +84,7 @@ def jobs(
         str | None,
         typer.Option(
             "--sort",
-            help="Columns to sort by; -utility has the largest first.",
+            help="Comma-separated columns to sort by; -utility sorts in descending order.",
             rich_help_panel=HOW,
             autocompletion=complete_column,
         ),
@@ -88,14 +92,17 @@ def jobs(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=0, help=f"Jobs at most; a table shows {MOST}.", rich_help_panel=HOW
+            "--limit",
+            min=0,
+            help=f"Maximum number of jobs; {MOST} by default in a table.",
+            rich_help_panel=HOW,
         ),
     ] = None,
     output: Annotated[
-        Listing, typer.Option("--output", "-o", help="What to print.", rich_help_panel=HOW)
+        Listing, typer.Option("--output", "-o", help="Output format.", rich_help_panel=HOW)
     ] = Listing.TABLE,
 ) -> None:
-    """List the jobs of a run: what they asked for, when they ran, what they earned.
+    """List the jobs of a run with their requests, run times and utilities.
 
     [bold]Examples[/bold]
 

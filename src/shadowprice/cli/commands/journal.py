@@ -12,23 +12,23 @@ from shadowprice.cli.console import Output, print_json, stderr, stdout
 
 def journal(
     path: Annotated[
-        Path, typer.Argument(help="A journal, or a run directory that holds one.", metavar="PATH")
+        Path, typer.Argument(help="Journal file, or run directory with a journal.", metavar="PATH")
     ],
     check: Annotated[
         bool,
         typer.Option(
             "--check/--no-check",
-            help="Replay it and compare the state with the digests in it.",
+            help="Replay the journal and compare the state with its digests.",
         ),
     ] = True,
     events: Annotated[
-        int, typer.Option("--events", "-n", min=0, help="Show the last so many events.")
+        int, typer.Option("--events", "-n", min=0, help="Number of latest events to show.")
     ] = 0,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+    output: Annotated[Output, typer.Option("--output", "-o", help="Output format.")] = Output.TABLE,
 ) -> None:
-    """Show what a journal holds, and check it.
+    """Show the content of a journal, and check it.
 
-    The check replays every event with the decisions beside it, without the policy, and compares the
+    The check replays every event with its recorded decisions, without the policy, and compares the
     state with every digest in the journal.
 
     [bold]Examples[/bold]

@@ -21,26 +21,27 @@ if TYPE_CHECKING:
 def login(
     server: Annotated[
         str | None,
-        typer.Argument(help="Address of a service, or a name kept.", metavar="[URL|NAME]"),
+        typer.Argument(help="URL of a service, or name of a saved server.", metavar="[URL|NAME]"),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="What to call it; by default its host.")
+        str | None,
+        typer.Option("--name", "-n", help="Name to save the server under; by default its host."),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
             "--token-file",
-            help="File that holds the token, such as the operator's; otherwise it is asked for, or "
-            "read from a pipe.",
+            help="File with the token, such as the operator's; by default the token is read "
+            "from a prompt or a pipe.",
             metavar="FILE",
         ),
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Forget a server instead.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove a saved server.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Keep a service's address and token, so that commands find it; the last one is the default.
+    """Save the URL and token of a service; the last saved server is the default.
 
-    Without an argument: list what is kept. With a name that is kept: make it the default.
+    Without an argument, list the saved servers. With a saved name, make that server the default.
 
     [bold]Examples[/bold]
 
@@ -125,22 +126,20 @@ def _list(kept: Any, output: Output) -> None:
 
 def tokens(
     tenant: Annotated[
-        str | None, typer.Option("--tenant", "-t", help="Hand out a token to this tenant.")
+        str | None, typer.Option("--tenant", "-t", help="Tenant to issue a token to.")
     ] = None,
-    operator: Annotated[
-        bool, typer.Option("--operator", help="Hand out an operator's token.")
-    ] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="Issue an operator token.")] = False,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="How long it is valid, such as 90d.")
+        str | None, typer.Option("--expires", help="Validity period of the token, such as 90d.")
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="What it is for.")] = "",
+    note: Annotated[str, typer.Option("--note", help="Purpose of the token.")] = "",
     revoke: Annotated[
-        int | None, typer.Option("--revoke", help="Take the token of this number back.", min=1)
+        int | None, typer.Option("--revoke", help="Number of the token to revoke.", min=1)
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the tokens of a service, hand one out, or take one back (operators).
+    """List, issue and revoke tokens of a service (operators).
 
     [bold]Example[/bold]
 

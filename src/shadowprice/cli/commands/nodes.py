@@ -22,7 +22,9 @@ from shadowprice.cli.options import OutputOption
 if TYPE_CHECKING:
     from shadowprice.client import Server
 
-ServersArgument = Annotated[list[str], typer.Argument(help="Names.", metavar="SERVER...")]
+ServersArgument = Annotated[
+    list[str], typer.Argument(help="Names of the servers.", metavar="SERVER...")
+]
 
 
 def _state(server: Server) -> str:
@@ -35,12 +37,12 @@ def _state(server: Server) -> str:
 
 def nodes(
     each: Annotated[
-        bool, typer.Option("--each", "-N", help="A line for each server, with its jobs.")
+        bool, typer.Option("--each", "-N", help="Print one line per server, with its jobs.")
     ] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the servers of the live service, those alike together, as sinfo does.
+    """List the servers of the live service in groups of equal servers, as sinfo does.
 
     [bold]Examples[/bold]
 
@@ -79,11 +81,11 @@ def nodes(
 
 def drain(
     servers: ServersArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Give servers no more work; what runs there moves at the end of its slot (operators).
+    """Stop placing work on servers; running jobs move at the end of their slot (operators).
 
     [bold]Example[/bold]
 
@@ -97,7 +99,7 @@ def uncordon(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let drained servers take work again (operators).
+    """Return drained servers to service (operators).
 
     [bold]Example[/bold]
 
@@ -128,13 +130,13 @@ def _change(names: list[str], away: bool, yes: bool, server: str | None, output:
 
 
 def prices(
-    slots: Annotated[int, typer.Option("--slots", min=1, max=1_000, help="How many.")] = 12,
+    slots: Annotated[int, typer.Option("--slots", min=1, max=1_000, help="Number of slots.")] = 12,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what servers cost in the slots to come, and how much of them is reserved.
+    """Show the prices and reserved shares of servers in the next slots.
 
-    Prices are of all of a server's resource, in the units of the jobs' utilities.
+    A price is for a server's whole capacity of a resource, in the unit of the jobs' utilities.
 
     [bold]Example[/bold]
 

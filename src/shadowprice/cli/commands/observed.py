@@ -19,18 +19,27 @@ if TYPE_CHECKING:
 
 def observed(
     days: Annotated[
-        float, typer.Option("--days", help="Days to look back at.", min=1e-6, max=3_660.0)
+        float,
+        typer.Option(
+            "--days",
+            help="Length of the compared period, in days before now.",
+            min=1e-6,
+            max=3_660.0,
+        ),
     ] = 7.0,
     limit: Annotated[
-        int, typer.Option("--limit", help="Jobs to list, the newest.", min=0, max=10_000)
+        int,
+        typer.Option(
+            "--limit", help="Maximum number of jobs to list, newest first.", min=0, max=10_000
+        ),
     ] = 20,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare what really ran with what a service that only observes would have done.
+    """Compare the observed execution of jobs with the simulated one of the service.
 
-    Only jobs that were submitted to it are compared: nobody said what others are worth. A job that
-    ended counts as done unless it is known to have failed.
+    Only jobs submitted to the observing service are compared, because the utility of other jobs is
+    unknown. An ended job counts as completed unless it is known to have failed.
 
     [bold]Examples[/bold]
 

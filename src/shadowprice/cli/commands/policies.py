@@ -22,13 +22,13 @@ def policies(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One policy, with its parameters: a name, or ./file.py:NAME.",
+            help="Policy whose parameters to show: a name, or ./file.py:NAME.",
             autocompletion=complete_policy,
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the policies, or show one with its parameters.
+    """List the policies, or show a policy with its parameters.
 
     [bold]Examples[/bold]
 

@@ -32,51 +32,70 @@ Tell = Callable[[int, str, float, "StepTime | None"], None]
 
 def profile(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="What every worker runs.")
+        list[str], typer.Argument(metavar="-- COMMAND...", help="Command of every worker.")
     ],
     workers: Annotated[
-        str, typer.Option(help="Numbers of workers, in this order.", rich_help_panel=o.WHAT)
+        str,
+        typer.Option(
+            help="Comma-separated worker counts to measure, in this order.", rich_help_panel=o.WHAT
+        ),
     ] = "1,2,4",
     ps: Annotated[
         str,
-        typer.Option(help="Numbers of parameter servers, each tried.", rich_help_panel=o.WHAT),
+        typer.Option(
+            help="Comma-separated counts of parameter servers to measure.", rich_help_panel=o.WHAT
+        ),
     ] = "0",
     cpu: Annotated[
         int,
-        typer.Option(min=0, max=1024, help="Cores of a worker; 0: all.", rich_help_panel=o.WHAT),
+        typer.Option(
+            min=0, max=1024, help="CPU cores per worker; 0: all cores.", rich_help_panel=o.WHAT
+        ),
     ] = 1,
     gpu: Annotated[
-        int, typer.Option(min=0, max=64, help="GPUs of a worker.", rich_help_panel=o.WHAT)
+        int, typer.Option(min=0, max=64, help="GPUs per worker.", rich_help_panel=o.WHAT)
     ] = 0,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable for it.", rich_help_panel=o.WHAT),
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Environment variable of the command; repeatable.",
+            rich_help_panel=o.WHAT,
+        ),
     ] = None,
     grace: Annotated[
-        str, typer.Option(help="Time it has to save and end.", rich_help_panel=o.WHAT)
+        str,
+        typer.Option(
+            help="Grace period of the command after SIGTERM, such as 30s.", rich_help_panel=o.WHAT
+        ),
     ] = "30s",
     time: Annotated[
-        str, typer.Option(help="Most time for each number of workers.", rich_help_panel=o.HOW)
+        str, typer.Option(help="Time limit per worker count, such as 1min.", rich_help_panel=o.HOW)
     ] = "1min",
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Mini-batches after which it is enough.", rich_help_panel=o.HOW),
+        typer.Option(
+            min=1,
+            help="Number of mini-batches after which a measurement stops.",
+            rich_help_panel=o.HOW,
+        ),
     ] = None,
     precision: Annotated[
         float,
         typer.Option(
             min=1e-4,
             max=0.5,
-            help="Enough, too: so exact (half a 95 % interval, as a share).",
+            help="Precision at which a measurement stops: half of the 95 % interval, as a "
+            "share of the step time.",
             rich_help_panel=o.HOW,
         ),
     ] = 0.02,
     name: Annotated[
-        str, typer.Option(help="The job's name in the file.", rich_help_panel=o.OUTPUT)
+        str, typer.Option(help="Name of the job in the job file.", rich_help_panel=o.OUTPUT)
     ] = "profiled",
     minibatches: Annotated[
         int | None,
-        typer.Option(min=1, help="How many the whole training takes.", rich_help_panel=o.OUTPUT),
+        typer.Option(min=1, help="Mini-batches of the whole training.", rich_help_panel=o.OUTPUT),
     ] = None,
     out: Annotated[
         Path | None,
@@ -84,21 +103,24 @@ def profile(
     ] = None,
     family: Annotated[
         str | None,
-        typer.Option(help="Keep the curve as this family's.", rich_help_panel=o.OUTPUT),
+        typer.Option(help="Family to save the measured curve for.", rich_help_panel=o.OUTPUT),
     ] = None,
     families: Annotated[
-        Path, typer.Option(metavar="FILE", help="Library of families.", rich_help_panel=o.OUTPUT)
+        Path,
+        typer.Option(
+            metavar="FILE", help="YAML file with the curves of families.", rich_help_panel=o.OUTPUT
+        ),
     ] = Path("families.yaml"),
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="How to print.", rich_help_panel=o.OUTPUT)
+        Output, typer.Option("--output", "-o", help="Output format.", rich_help_panel=o.OUTPUT)
     ] = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Measure how fast a command trains with how many workers, and write it as a job file.
+    """Measure a command's training speed by worker count, and write a job file.
 
-    It runs on this machine as the local executor runs jobs, once for each number of workers, until
-    the step time is exact enough or time is up. It has to report its progress
-    (shadowprice.jobs.report), and to end on SIGTERM.
+    The command runs on this machine as under the local executor, once per worker count, until the
+    step time is precise enough or the time limit is reached. It must report its progress
+    (shadowprice.jobs.report) and exit on SIGTERM.
 
     [bold]Example[/bold]
 

@@ -65,19 +65,21 @@ def queue(
         str,
         typer.Option(
             "--state",
-            help="States, commas between, or all.",
+            help="Comma-separated states, or all.",
             metavar="STATES",
             show_default="those open: " + ", ".join(OPEN),
         ),
     ] = ",".join(OPEN),
-    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Whose.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most.")] = 100,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of jobs.")
+    ] = 100,
     server: ServerOption = None,
-    output: Annotated[Listing, typer.Option("--output", "-o", help="What to print.")] = (
+    output: Annotated[Listing, typer.Option("--output", "-o", help="Output format.")] = (
         Listing.TABLE
     ),
 ) -> None:
-    """List the jobs of the live service that wait and run, as squeue does; the newest first.
+    """List waiting and running jobs of the live service, as squeue does; newest first.
 
     [bold]Examples[/bold]
 
@@ -141,7 +143,7 @@ def status(
     job: Annotated[
         str | None,
         typer.Argument(
-            help="Name of the job; left out, the service itself is shown.",
+            help="Name of the job; shows the service if omitted.",
             metavar="[JOB]",
             autocompletion=complete_live_job,
         ),
@@ -149,7 +151,7 @@ def status(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show where one job of the live service is, or how the service itself is.
+    """Show the status of a job of the live service, or of the service.
 
     [bold]Examples[/bold]
 
@@ -194,13 +196,15 @@ def _print_service(address: str, service: ServiceStatus, output: Output) -> None
 def cancel(
     jobs: Annotated[
         list[str],
-        typer.Argument(help="Names.", metavar="JOB...", autocompletion=complete_live_job),
+        typer.Argument(
+            help="Names of the jobs.", metavar="JOB...", autocompletion=complete_live_job
+        ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Withdraw jobs from the live service, as scancel does; what runs of them is stopped.
+    """Cancel jobs of the live service, as scancel does, and stop their processes.
 
     [bold]Example[/bold]
 
@@ -224,16 +228,17 @@ def revise(
         list[str],
         typer.Option(
             "--set",
-            help="KEY=VALUE as in a job file: deadline=6h, epochs=20, utility.value=80.",
+            help="New value of a key of the job file, such as deadline=6h, epochs=20 or "
+            "utility.value=80; repeatable.",
             metavar="KEY=VALUE",
         ),
     ],
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change what the live service knows of a job: its utility, its work or its deadline.
+    """Revise an open job of the live service: its utility, work or deadline.
 
-    The plan is made again where that is needed; what is promised is told.
+    The service replans the job if needed; the command prints the resulting promise.
 
     [bold]Examples[/bold]
 

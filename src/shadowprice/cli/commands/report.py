@@ -13,10 +13,10 @@ from shadowprice.cli.console import stdout
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
     to: Annotated[
-        Path | None, typer.Option("--to", help="File to write.", show_default="RUN/report.html")
+        Path | None, typer.Option("--to", help="Output file.", show_default="RUN/report.html")
     ] = None,
 ) -> None:
-    """Write the page of a run again, from its files alone.
+    """Rebuild the HTML page of a run from its files.
 
     [bold]Example[/bold]
 

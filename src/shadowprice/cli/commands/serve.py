@@ -55,19 +55,20 @@ def serve(
         str,
         typer.Option(
             "--data",
-            help="Directory for all that is kept, or postgresql+psycopg://HOST/DB.",
+            help="Data directory, or postgresql+psycopg://HOST/DB.",
             metavar="DIR|URL",
         ),
     ] = "shadowprice-data",
     listen: Annotated[
-        str, typer.Option("--listen", help="Address and port; port 0 picks one.")
+        str,
+        typer.Option("--listen", help="Address and port to listen on; port 0 picks a free port."),
     ] = "127.0.0.1:8642",
     policy: Annotated[
         str,
         typer.Option(
             "--policy",
             "-p",
-            help="Scheduling policy: a name that `shadowprice policies` lists, or ./file.py:NAME.",
+            help="Scheduling policy: a name listed by `shadowprice policies`, or ./file.py:NAME.",
             autocompletion=complete_policy,
         ),
     ] = "rolling",
@@ -78,7 +79,7 @@ def serve(
         typer.Option(
             "--executor",
             help="Executor that runs jobs: local, ray, kubernetes or ./file.py:NAME; with "
-            "--observe the one that sees other jobs run, or none.",
+            "--observe, the executor that observes jobs, or none.",
             metavar="NAME",
         ),
     ] = "local",
@@ -86,14 +87,14 @@ def serve(
         str,
         typer.Option(
             "--address",
-            help="Where jobs run, if elsewhere: auto, ray://HOST:PORT or a kubeconfig.",
+            help="Cluster that the executor runs jobs on: auto, ray://HOST:PORT or a kubeconfig.",
         ),
     ] = "",
     executor_set: Annotated[
         list[str] | None,
         typer.Option(
             "--executor-set",
-            help="A setting of the executor; may be given several times.",
+            help="Setting of the executor; repeatable.",
             metavar="KEY=VALUE",
         ),
     ] = None,
@@ -101,15 +102,16 @@ def serve(
         bool,
         typer.Option(
             "--observe",
-            help="Command nothing: follow what really runs, and say what would have been decided.",
+            help="Observe the jobs of another scheduler and report what the policy would have "
+            "decided; send no commands.",
         ),
     ] = False,
     allow_user: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-user",
-            help="A user as whom a tenant's jobs may run (`run.user`); * is every tenant. May be "
-            "given several times; every job then has to name one. Needs root.",
+            help="User that jobs of a tenant may run as (`run.user`); tenant * means every "
+            "tenant. Repeatable; every job must then name a user. Requires root.",
             metavar="TENANT:USER",
         ),
     ] = None,
@@ -117,8 +119,8 @@ def serve(
         Path | None,
         typer.Option(
             "--families",
-            help="Measured curves, for jobs that name their family and were not measured "
-            "(`profile --family` writes them).",
+            help="YAML file with measured curves, for unmeasured jobs that name their family "
+            "(`profile --family` writes it).",
             metavar="FILE",
         ),
     ] = None,
@@ -126,8 +128,8 @@ def serve(
         str | None,
         typer.Option(
             "--trainingjobs",
-            help="Let TrainingJob resources of a Kubernetes cluster be jobs: a kubeconfig, "
-            "in-cluster, or none. With --executor kubernetes by default those of its cluster.",
+            help="Kubernetes cluster whose TrainingJob resources become jobs: a kubeconfig, "
+            "in-cluster, or none. With --executor kubernetes, the default is its cluster.",
             metavar="WHERE",
         ),
     ] = None,
@@ -135,7 +137,7 @@ def serve(
         str,
         typer.Option(
             "--lease",
-            help="Elect one of several instances by this Lease of the same cluster.",
+            help="Lease in the same cluster by which one of several instances is elected leader.",
             metavar="NAMESPACE/NAME",
         ),
     ] = "",
@@ -143,39 +145,39 @@ def serve(
         bool,
         typer.Option(
             "--nothing-runs",
-            help="Go on with a restored copy without the executor's records: every machine that "
-            "ran its jobs is surely off.",
+            help="Start from a restored copy without the executor's records. Only safe if "
+            "every machine that ran its jobs is off.",
         ),
     ] = False,
     until: Annotated[
         str | None,
         typer.Option(
             "--until",
-            help="End of the timespan: nothing runs from then on, and no plan reaches past it. "
-            "18:00, 2026-11-23T18:00, 6h, '20 slots', or none to remove it. The same text at the "
-            "next start changes nothing.",
+            help="End of the timespan, after which no job runs or is planned: 18:00, "
+            "2026-11-23T18:00, 6h, '20 slots', or none to remove it. Repeating the same "
+            "text at the next start has no effect.",
             metavar="TIME",
         ),
     ] = None,
     keep: Annotated[
-        str, typer.Option("--keep", help="How long closed jobs are kept, such as 365d.")
+        str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
     ] = "365d",
     token_file: Annotated[
         Path | None,
         typer.Option(
             "--token-file",
-            help="The operator's token; written at the first start. By default in the data "
-            "directory.",
+            help="File with the operator's token, written at the first start; by default in "
+            "the data directory.",
             metavar="FILE",
         ),
     ] = None,
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Take jobs, promise, run them, and go on after any restart.
+    """Run the service: accept jobs, promise completion slots, run jobs, and recover.
 
-    The first start writes the operator's token to DIR/operator.token. Jobs run as this user, unless
-    --allow-user names others: who may submit may run programs here.
+    The first start writes the operator's token to DIR/operator.token. Jobs run as the user of the
+    service unless --allow-user names others: every tenant can run programs on this machine.
 
     [bold]Examples[/bold]
 
@@ -268,17 +270,17 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 
 def backup(
-    data: Annotated[str, typer.Argument(help="Data directory of a service.", metavar="DIR")],
-    target: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE")],
+    data: Annotated[str, typer.Argument(help="Data directory of the service.", metavar="DIR")],
+    target: Annotated[Path, typer.Argument(help="Output file.", metavar="FILE")],
     output: o.OutputOption = Output.TABLE,
 ) -> None:
-    """Copy all that a service keeps into one file, while it runs.
+    """Back up the data of a service, even a running one, to a file.
 
-    It takes the place of an earlier copy, never of a database that a service works with.
+    An earlier backup is replaced; the database of a service is never overwritten.
 
-    To restore, stop the service and put the file into the same directory, in place of
-    shadowprice.db, -wal and -shm. The executor's records stay there: they know what runs, and what
-    the copy never ordered is stopped. Elsewhere the copy is refused, since it would run jobs twice.
+    To restore, stop the service and replace shadowprice.db, -wal and -shm in the same directory by
+    the file. Keep the executor's records: they list running jobs, and jobs that are unknown to the
+    backup are stopped. In another directory the backup is refused because jobs would run twice.
 
     [bold]Example[/bold]
 

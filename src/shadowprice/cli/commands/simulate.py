@@ -38,7 +38,7 @@ def simulate(
         bool,
         typer.Option(
             "--journal",
-            help="Also write every event, journal.jsonl, with --out.",
+            help="Also write every event to journal.jsonl; requires --out.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = False,
@@ -46,21 +46,23 @@ def simulate(
         bool,
         typer.Option(
             "--advice",
-            help="Also work out what would have had refused jobs admitted, those worth most "
-            "first, and keep it with --out: the page tells it.",
+            help="Also compute changes that would have got refused jobs admitted, in order of "
+            "job value, and store them with --out; the page shows them.",
             rich_help_panel=o.OUTPUT,
         ),
     ] = False,
     advice_time: Annotated[
         str,
-        typer.Option("--advice-time", help="Time for that, at most.", rich_help_panel=o.OUTPUT),
+        typer.Option(
+            "--advice-time", help="Time limit of --advice, such as 1min.", rich_help_panel=o.OUTPUT
+        ),
     ] = "1min",
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
     """Run a workload under one policy.
 
-    --out DIR keeps all of it: tables, every decision with its reason, and report.html.
+    --out DIR writes tables, every decision with its reason, and report.html.
 
     [bold]Examples[/bold]
 

@@ -23,8 +23,8 @@ def statement(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="Run directory; or a tenant of the live service, by default your own (to "
-            "operators: all).",
+            help="Run directory, or tenant of the live service; by default the tenant of the "
+            "token (for operators: all tenants).",
             metavar="[RUN|TENANT]",
             autocompletion=complete_tenant,
         ),
@@ -32,31 +32,40 @@ def statement(
     tenant: Annotated[
         str | None,
         typer.Option(
-            "--tenant", help="Of a run: one tenant, with its partners and jobs.", metavar="NAME"
+            "--tenant", help="Run only: tenant to show, with its partners and jobs.", metavar="NAME"
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", help="Live: from when on, such as 7d (back from now) or 2026-11-23."
+            "--since",
+            help="Live service only: start of the period, such as 7d (before now) or 2026-11-23.",
         ),
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Live: before when.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            help="Live service only: end of the period, exclusive; formats as in --since.",
+        ),
+    ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", help="Live: entries shown, at most.", min=1, max=1_000_000)
+        int,
+        typer.Option(
+            "--limit", help="Live service only: maximum number of entries.", min=1, max=1_000_000
+        ),
     ] = 50,
     server: ServerOption = None,
-    output: Annotated[Listing, typer.Option("--output", "-o", help="How to print it.")] = (
+    output: Annotated[Listing, typer.Option("--output", "-o", help="Output format.")] = (
         Listing.TABLE
     ),
 ) -> None:
-    """Show what tenants paid: of a run, or at the live service, entry by entry.
+    """Show the payments of tenants in a run, or their entries at the live service.
 
-    Of a run: what each tenant earned, paid, received, lent and borrowed. Paid and received are
-    utility; lent and borrowed are place-slots. What a tenant's jobs paid to its own unused share is
-    shown apart.
+    Run: utility that each tenant earned, paid and received, and place-slots that it lent and
+    borrowed. Payments of a tenant's jobs to its own unused share are shown separately.
 
-    At the live service: what a tenant holds of its budget, and every grant, debit and refund.
+    Live service: the balance of a tenant's budget, and every grant, debit and refund.
 
     [bold]Examples[/bold]
 

@@ -38,7 +38,11 @@ FilesArgument = Annotated[
 ]
 OnlyOption = Annotated[
     str | None,
-    typer.Option("--only", help="Only these jobs of the files; commas between.", metavar="NAMES"),
+    typer.Option(
+        "--only",
+        help="Comma-separated names of the jobs to select from the files.",
+        metavar="NAMES",
+    ),
 ]
 
 
@@ -79,16 +83,19 @@ def submit(
     files: FilesArgument,
     only: OnlyOption = None,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Stay until all are over; status 1 if one fails.")
+        bool,
+        typer.Option(
+            "--wait", "-w", help="Wait until all jobs end; exit with status 1 if a job fails."
+        ),
     ] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Submit the jobs of files to the live service, and tell what it promises.
+    """Submit the jobs of files to the live service, and show its promises.
 
-    Submitting again does nothing: the same name and content is the same job. A refused job is an
-    answer, not an error.
+    Submission is idempotent: an entry with the same name and content is the same job. A refused job
+    isn't an error.
 
     [bold]Examples[/bold]
 
@@ -214,9 +221,9 @@ def quote(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Ask what would become of jobs if they were submitted now; nothing is reserved.
+    """Query the promise or refusal that jobs would get if submitted now; reserve nothing.
 
-    Each is asked about by itself, as the next one.
+    Each job is quoted separately, as the next submission.
 
     [bold]Example[/bold]
 

@@ -15,28 +15,26 @@ from shadowprice.core import bounds
 
 MOST_OF_A_ROLE = bounds.SERVERS.most // 2
 
-app = typer.Typer(no_args_is_help=True, help="Look at cluster traces, and turn them into jobs.")
+app = typer.Typer(no_args_is_help=True, help="Inspect cluster traces and convert them to jobs.")
 
 SpecArgument = Annotated[
     str,
     typer.Argument(
         metavar="FORMAT:PATH",
         help="Format and path, such as philly:philly.csv.gz, with options: "
-        "philly:PATH?vc=6214e9&limit=1000. `shadowprice trace formats` lists formats and options; "
-        "./file.py:NAME:PATH is read by a function of a file.",
+        "philly:PATH?vc=6214e9&limit=1000. `shadowprice trace formats` lists formats "
+        "and options. ./file.py:NAME:PATH uses the format that a Python file defines.",
         autocompletion=complete_trace,
     ),
 ]
-SlotOption = Annotated[str, typer.Option("--slot", help="Length of a slot.")]
-SeedOption = Annotated[
-    int, typer.Option(min=0, max=bounds.SEED.most, help="Seed of everything drawn.")
-]
+SlotOption = Annotated[str, typer.Option("--slot", help="Slot length, such as 20min.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")]
 SkipOption = Annotated[
-    bool, typer.Option("--skip-invalid", help="Leave out wrong rows, counted, and go on.")
+    bool, typer.Option("--skip-invalid", help="Skip invalid rows, and report their number.")
 ]
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 
 
 @app.command()
@@ -45,7 +43,7 @@ def info(
     output: OutputOption = Output.TABLE,
     skip_invalid: SkipOption = False,
 ) -> None:
-    """Show what is in a trace: jobs, GPUs, run times, burstiness, what was left out and why."""
+    """Show statistics of a trace: jobs, GPUs, run times, burstiness and omitted rows."""
     from shadowprice.traces.locate import read_trace
     from shadowprice.traces.statistics import describe
 
@@ -61,31 +59,31 @@ def info(
 @app.command()
 def convert(
     spec: SpecArgument,
-    out: Annotated[Path, typer.Argument(help="Job file to write: .jsonl or .yaml.")],
+    out: Annotated[Path, typer.Argument(help="Output job file: .jsonl or .yaml.")],
     slot: SlotOption = "20min",
     seed: SeedOption = 0,
     cluster: Annotated[
         Path | None,
-        typer.Option(help="Also write a cluster file sized to the jobs."),
+        typer.Option(help="Output cluster file, sized to the jobs."),
     ] = None,
     load: Annotated[
         float,
         typer.Option(
             min=LEAST_LOAD,
             max=bounds.OFFERED_LOAD.most,
-            help="GPU-time asked for over GPU-time there is, for --cluster (core-time, where no "
-            "job uses GPUs).",
+            help="Load of the --cluster file: requested over available GPU-time (core-time if "
+            "no job uses GPUs).",
         ),
     ] = 1.0,
     horizon: Annotated[
         int,
         typer.Option(
-            min=1, max=bounds.HORIZON.most, help="Slots a planner looks ahead, for --cluster."
+            min=1, max=bounds.HORIZON.most, help="Planning horizon of the --cluster file, in slots."
         ),
     ] = 300,
     skip_invalid: SkipOption = False,
 ) -> None:
-    """Turn a trace into a job file; what the trace lacks is drawn from the seed."""
+    """Convert a trace to a job file; missing data is drawn at random from the seed."""
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.target import check_file, is_marked_yaml
@@ -116,7 +114,7 @@ def convert(
 
 @app.command()
 def formats(output: OutputOption = Output.TABLE) -> None:
-    """List the trace formats: what each is, its options, and the traits it is read with."""
+    """List the trace formats with their files, sources, options and notes."""
     from shadowprice.core.errors import InputError
     from shadowprice.traces.locate import SELECTION_OPTIONS
     from shadowprice.traces.options import SYNTHESIS_OPTIONS
@@ -156,37 +154,39 @@ def formats(output: OutputOption = Output.TABLE) -> None:
 
 
 def generate(
-    out: Annotated[Path, typer.Option(help="Directory for cluster.yaml and jobs.jsonl.")],
+    out: Annotated[Path, typer.Option(help="Output directory for cluster.yaml and jobs.jsonl.")],
     preset: Annotated[
         str,
         typer.Option(
-            help="paper: OASiS's evaluation ranges; chunk: the same, with tau the time of a data "
-            "chunk, for --slot 1h; calibrated: feasible ones; testbed: OASiS's nine servers and "
-            "jobs (--jobs 12 --slots 10); pdors: PD-ORS's, on servers of role any."
+            help="Parameter ranges. paper: OASiS's evaluation; chunk: the same, with tau as "
+            "the time of a data chunk, for --slot 1h; calibrated: feasible ranges; "
+            "testbed: OASiS's nine servers and jobs (--jobs 12 --slots 10); pdors: "
+            "PD-ORS's evaluation, on servers of role any."
         ),
     ] = "paper",
-    jobs: Annotated[int, typer.Option(min=1, max=bounds.JOBS.most, help="How many jobs.")] = 100,
+    jobs: Annotated[int, typer.Option(min=1, max=bounds.JOBS.most, help="Number of jobs.")] = 100,
     slots: Annotated[
-        int, typer.Option(min=1, max=bounds.HORIZON.most, help="Timespan T in slots.")
+        int, typer.Option(min=1, max=bounds.HORIZON.most, help="Timespan T, in slots.")
     ] = 300,
     slot: SlotOption = "20min",
     arrivals: Annotated[
-        str, typer.Option(help="uniform, poisson, or bursty (as the Philly trace is).")
+        str,
+        typer.Option(help="Arrival process: uniform, poisson, or bursty (as in the Philly trace)."),
     ] = "poisson",
     workers: Annotated[
-        int, typer.Option(min=1, max=MOST_OF_A_ROLE, help="Servers for workers, H.")
+        int, typer.Option(min=1, max=MOST_OF_A_ROLE, help="Number of servers for workers, H.")
     ] = 50,
     parameter_servers: Annotated[
         int,
         typer.Option(
             min=1,
             max=MOST_OF_A_ROLE,
-            help="Servers for parameter servers, K; none with pdors.",
+            help="Number of servers for parameter servers, K; none with --preset pdors.",
         ),
     ] = 50,
     seed: SeedOption = 0,
 ) -> None:
-    """Generate a workload and its cluster, from the ranges of a paper's evaluation."""
+    """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import InputError
     from shadowprice.results.target import check_file, is_marked_yaml, made_folder

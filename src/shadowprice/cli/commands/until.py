@@ -24,18 +24,18 @@ def until(
     moment: Annotated[
         str | None,
         typer.Argument(
-            help="18:00, 2026-11-23T18:00, 6h, '20 slots', or none to remove the end; left out, "
-            "the end is shown.",
+            help="End of the timespan: 18:00, 2026-11-23T18:00, 6h, '20 slots', or none to "
+            "remove it; shows the end if omitted.",
             metavar="[TIME]",
         ),
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show, set or remove the end of the timespan: nothing runs from then on (operators).
+    """Show, set or remove the end of the timespan, after which no job runs (operators).
 
-    No plan reaches past it. When it comes, jobs are stopped with their grace and wait until it is
-    moved or removed.
+    Plans stop at the end. At the end, running jobs are stopped with their grace period, and wait
+    until the end is moved or removed.
 
     [bold]Examples[/bold]
 

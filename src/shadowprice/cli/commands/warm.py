@@ -17,17 +17,17 @@ def warm(
     policies: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Policies; all of them by default.",
+            help="Policies; by default all.",
             metavar="[POLICY]...",
             autocompletion=complete_policy,
         ),
     ] = None,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compile the kernels of policies, on several processors, and cache them for later runs.
+    """Compile the kernels of policies in parallel, and cache them for later runs.
 
-    A kernel that is not cached is compiled when a policy first calls it. The cache is in
-    NUMBA_CACHE_DIR, else beside the installed sources, else in the user's cache folder.
+    A kernel that isn't cached is compiled when a policy first calls it. The cache is in
+    NUMBA_CACHE_DIR, else next to the installed sources, else in the user's cache directory.
 
     [bold]Example[/bold]
 

@@ -40,7 +40,7 @@ def whatif(
         typer.Option(
             "--add",
             help="Servers to add, by the name of their entry in the cluster file: gpu:2, or "
-            "gpu:2,net:1 together. May be given several times, each a cluster of its own.",
+            "gpu:2,net:1 together. Repeatable; each occurrence is a separate cluster.",
             rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
@@ -50,7 +50,7 @@ def whatif(
         list[str] | None,
         typer.Option(
             "--remove",
-            help="Servers to take away, in the same way.",
+            help="Servers to remove, in the same format.",
             rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
@@ -61,8 +61,8 @@ def whatif(
         typer.Option(
             "--policy",
             "-p",
-            help="Policies with commas between them, or one each time; `shadowprice policies` "
-            "lists them. oasis?preset=paper is a variant with a parameter of its own.",
+            help="Comma-separated policies; repeatable. `shadowprice policies` lists them. "
+            "oasis?preset=paper is a variant with its own parameter value.",
             rich_help_panel=o.HOW,
             autocompletion=complete_policy,
             show_default="oasis; of a service, its own",
@@ -77,7 +77,7 @@ def whatif(
             "--seeds",
             min=1,
             max=bounds.SEEDS.most,
-            help="Run from so many seeds: means with 95 % intervals.",
+            help="Number of consecutive seeds to run; prints means with 95 % intervals.",
             rich_help_panel=o.HOW,
         ),
     ] = 1,
@@ -85,7 +85,7 @@ def whatif(
         str | None,
         typer.Option(
             "--server",
-            help="Ask a live service: a name that `login` kept, or an address.",
+            help="Live service that runs the simulation: a name saved by `login`, or a URL.",
             rich_help_panel=o.WHAT,
             metavar="NAME|URL",
         ),
@@ -94,7 +94,7 @@ def whatif(
         float | None,
         typer.Option(
             "--days",
-            help="With --server: how many days of what was submitted there.",
+            help="With --server: length of the simulated period, in days before now.",
             rich_help_panel=o.WHAT,
             show_default="7",
         ),
@@ -102,11 +102,11 @@ def whatif(
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Tell what a workload would have earned with more servers, or fewer.
+    """Compute the utility that a workload would have earned with more or fewer servers.
 
-    Without --add and --remove: with one more of every kind of server, which is what each is worth
-    at the margin. With --server, the workload is what was submitted to a live service in the last
-    days, and the service simulates it in the background.
+    Without --add and --remove, add one server of each kind in turn, which shows its marginal value.
+    With --server, the workload is that submitted to a live service in the last days, and the
+    service simulates it in the background.
 
     [bold]Examples[/bold]
 
