@@ -56,7 +56,7 @@ def test_its_prices_are_posted_by_oasis(
     [
         (["--gap", "-1%"], "from 0% to 100%"),
         (["--gap", "nan"], "from 0% to 100%"),
-        (["--gap", "much"], "no number"),
+        (["--gap", "much"], "expected a number"),
         (["--time", "3 slots"], "no length of time"),
         (["--time", "0s"], "no length of time"),
         (["--clock", "sun"], "'wall', 'processor'"),

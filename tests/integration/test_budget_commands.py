@@ -160,9 +160,9 @@ def test_an_operator_sets_budgets(capsys: pytest.CaptureFixture[str]) -> None:
         (["budget", "vision", "--period", "3 slots"], "7d"),
         (["budget", "nobody"], "known:"),
         (["statement", "vision", "--since", "yesterday"], "write 7d"),
-        (["statement", "vision", "--tenant", "vision"], "is of a run"),
+        (["statement", "vision", "--tenant", "vision"], "applies to runs only"),
         (["statement", "no/such/run"], "no/such/run"),
-        (["statement", ".", "--since", "7d"], "is of the live service"),
+        (["statement", ".", "--since", "7d"], "applies to the live service only"),
     ],
 )
 def test_what_is_wrong_is_one_line(

@@ -246,7 +246,7 @@ def test_faults_are_told_by_their_place_in_the_file(
     ("words", "told"),
     [
         (["status", "nope"], "unknown job 'nope'"),
-        (["queue", "--state", "runing"], "--state: 'runing' is no state"),
+        (["queue", "--state", "runing"], "--state: unknown state 'runing'"),
         (["queue", "-s", "nowhere"], "is no server that is known"),
         (["queue", "-s", "127.0.0.1:1"], "is the service running?"),
         (["events", "-s", "127.0.0.1:1"], "is the service running?"),
@@ -254,7 +254,7 @@ def test_faults_are_told_by_their_place_in_the_file(
         (["drain", "g-9"], "unknown server 'g-9'"),
         (["tokens", "--operator", "--tenant", "a"], "exclude each other"),
         (["login", "ftp://x"], "is no address of a service"),
-        (["login", "x", "--remove"], "is not kept"),
+        (["login", "x", "--remove"], "unknown server"),
         (["submit", "absent.yaml"], "absent.yaml"),
     ],
 )

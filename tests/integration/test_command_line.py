@@ -555,4 +555,4 @@ def test_advice_needs_the_files_as_they_were(call: Call) -> None:
     assert refused.status == 2
     assert "j.yaml: has changed since the run; run it again" in refused.err
     Path("j.yaml").unlink()
-    assert "is not there any more" in call("explain", "run", "third", "--advice").err
+    assert "file not found" in call("explain", "run", "third", "--advice").err

@@ -129,8 +129,14 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
         (("at", "run", "99"), "slot 99 is not in this run; it has slots 0 to"),
         (("at", "run", "noon"), "SLOT: 'noon' is no slot; write a number from 0 on, or a time"),
         (("at", "run", "--", "-1"), "SLOT: '-1' is no slot; write a number from 0 on, or a time"),
-        (("at", "run", "-1"), "'-1' is no option, and no number here is below 0; see shadowprice"),
-        (("jobs", "run", "-3.5"), "'-3' is no option, and no number here is below 0"),
+        (
+            ("at", "run", "-1"),
+            "'-1' is not a known option, and negative numbers are not valid here; see shadowprice",
+        ),
+        (
+            ("jobs", "run", "-3.5"),
+            "'-3' is not a known option, and negative numbers are not valid here",
+        ),
         (("at", "run", "1..2"), "'1..2' is no slot"),
         (("at", "nowhere", "1"), "is no run directory"),
         (("jobs", "run", "--sort", "value,tennant"), "did you mean 'tenant'"),

@@ -154,10 +154,10 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
 
 def test_wrong_calls_are_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
-        (["profile", "--", "no-such-program"], "there is no program 'no-such-program'"),
+        (["profile", "--", "no-such-program"], "unknown program 'no-such-program'"),
         (_words("--workers", "1,1"), "names one twice"),
         (_words("--workers", "0"), "out of range"),
-        (_words("--ps", "two"), "--ps: 'two' is no list"),
+        (_words("--ps", "two"), "--ps: expected a list of integers, got 'two'"),
         (_words("--time", "soon"), "--time"),
         (_words("--env", "RANK=1"), "--env: 'RANK' is set by what runs the job"),
         (_words("--env", "A"), "write NAME=VALUE"),

@@ -174,7 +174,7 @@ def test_an_api_server_that_is_not_there_leaves_nothing(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("memory",), "--executor-set: 'memory' is no KEY=VALUE"),
+        (("memory",), "--executor-set: expected KEY=VALUE, got 'memory'"),
         (("memry=off",), "--executor-set 'memry': unknown setting; did you mean 'memory'?"),
         (("memory=much",), "--executor-set memory: 'much' is no such; one of: auto, cgroup"),
         (("memory=off", "memory=auto"), "--executor-set: 'memory' is set twice"),
@@ -321,10 +321,10 @@ def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: 
 
 def test_a_backup_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
-    assert "is no data directory of a service" in capsys.readouterr().err
+    assert "not a data directory of a service" in capsys.readouterr().err
     (tmp_path / "shadowprice.db").touch()
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
-    assert "is no database of a service, or damaged" in capsys.readouterr().err
+    assert "not a database of a service, or damaged" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["shadowprice.db"]
 
 

@@ -139,8 +139,8 @@ def test_the_command_asks_the_service(
         (["--add", "h:1"], "unknown kind of server 'h'"),
         (["--add", "g"], "names no servers"),
         (["--jobs", "j.yaml"], "the service has its own workload"),
-        (["--seeds", "3"], "what happened there happened once"),
-        (["--set", "prices=given"], "is for no policy"),
+        (["--seeds", "3"], "whose workload has no seed"),
+        (["--set", "prices=given"], "requires --policy"),
         (["-p", "nobody"], "nobody"),
     ],
 )

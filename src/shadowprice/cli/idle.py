@@ -35,7 +35,7 @@ class Rule:
 
 def _without(name: str, flag: str) -> tuple[Callable[[OptionValues], bool], str, str]:
     """Return condition, message and hint for an option that depends on another option."""
-    return (lambda given: not given[name]), f"does nothing without {flag}", f"add {flag}"
+    return (lambda given: not given[name]), f"has no effect without {flag}", f"add {flag}"
 
 
 def _is_run(what: object) -> bool:
@@ -45,11 +45,11 @@ def _is_run(what: object) -> bool:
 _SIZED = Rule(
     ("slot", "load"),
     lambda given: given.get("trace") is None or given.get("cluster") is not None,
-    "is of the cluster that --trace brings, which a cluster file takes the place of",
-    "leave it out, or change the cluster file",
+    "applies only to the cluster that is sized to --trace, not to a cluster file",
+    "remove it, or change the cluster file",
 )
 _ADVICE = Rule(("advice_time",), *_without("advice", "--advice"))
-_GRANT = "is of a token that is handed out"
+_GRANT = "applies only to issuing a token"
 
 RULES: Final[Mapping[str, Sequence[Rule]]] = {
     "simulate": (_SIZED, _ADVICE),
@@ -62,14 +62,14 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
         Rule(
             ("workers", "parameter_servers"),
             lambda given: given["preset"] == "testbed",
-            "does nothing with --preset testbed, which has the servers of its paper",
+            "has no effect with --preset testbed, which uses the servers of its paper",
             "leave it out",
         ),
         Rule(
             ("parameter_servers",),
             lambda given: given["preset"] == "pdors",
-            "does nothing with --preset pdors, whose servers carry both",
-            "leave it out; --workers says how many",
+            "has no effect with --preset pdors, whose servers run workers and parameter servers",
+            "remove it; --workers sets the number of servers",
         ),
     ),
     "trace convert": (Rule(("load", "horizon"), *_without("cluster", "--cluster")),),
@@ -77,26 +77,28 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
         Rule(
             ("advice",),
             lambda given: given["job"] is None,
-            "is of a run, and the live service is asked",
-            "leave it out, or name a run and a job",
+            "applies to runs only, not to the live service",
+            "remove it, or name a run and a job",
         ),
         Rule(
             ("server",),
             lambda given: given["job"] is not None,
-            "is of the live service, and a run is named",
-            "leave it out, or name the job alone",
+            "applies to the live service only, not to a run",
+            "remove it, or name only the job",
         ),
     ),
     "statement": (
         Rule(
             ("limit",),
             lambda given: _is_run(given["what"]),
-            "is of the live service, and a run is named",
+            "applies to the live service only, not to a run",
             "leave it out",
         ),
     ),
     "budget": (
-        Rule(("note",), lambda given: given["grant"] is None, "is of a grant", "add --grant"),
+        Rule(
+            ("note",), lambda given: given["grant"] is None, "applies to grants only", "add --grant"
+        ),
     ),
     "tokens": (
         Rule(
@@ -108,21 +110,21 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
         Rule(
             ("tenant", "operator", "expires", "note"),
             lambda given: given["revoke"] is not None,
-            f"{_GRANT}, and --revoke takes one back",
-            "call twice",
+            "not valid with --revoke",
+            "run the command twice",
         ),
     ),
     "login": (
         Rule(
             ("name", "token_file"),
             lambda given: given["server"] is None or given["remove"],
-            "is of a server that is kept",
+            "applies only to saving a server",
             "name its address",
         ),
         Rule(
             ("remove",),
             lambda given: given["server"] is None,
-            "names no server",
+            "requires the name of a server",
             "write shadowprice login NAME --remove",
         ),
     ),

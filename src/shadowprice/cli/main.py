@@ -232,7 +232,7 @@ def _flush() -> None:
 
 def _report(error: Exception) -> int:
     if isinstance(error, InputError) and len(error.faults) > 1:
-        _say(f"error: {len(error.faults)} faults, nothing was run")
+        _say(f"error: found {len(error.faults)} problems in the input; nothing was run")
         limit = int(bounds.FAULTS.most)
         for fault in error.faults[:limit]:
             _say(f"  {fault}")
@@ -245,7 +245,9 @@ def _report(error: Exception) -> int:
         message = " ".join(error.format_message().split()).rstrip(".")
         option = getattr(error, "option_name", None) or ""
         if option[:1] == "-" and option[1:2].isdecimal():  # a negative number as an argument
-            message = f"{shown(option)} is no option, and no number here is below 0"
+            message = (
+                f"{shown(option)} is not a known option, and negative numbers are not valid here"
+            )
         if message:  # a group without a command has already printed its help
             _say(f"error: {message}{'' if message.endswith('?') else ';'} see {path} --help")
         return 2
@@ -259,7 +261,7 @@ def _report(error: Exception) -> int:
         _say(f"error: {_named(error)}")
         return 1
     if isinstance(error, UnicodeEncodeError) and not is_text(error.object):
-        _say(f"error: {shown(error.object)} holds bytes that are no text; write it as UTF-8")
+        _say(f"error: {shown(error.object)} contains bytes that are not valid text; use UTF-8")
         return 2
     if isinstance(error, MemoryError):
         _say("error: this needs more memory than there is; run a smaller workload, or a part of it")

@@ -109,10 +109,10 @@ def read_words(words: Sequence[str]) -> Asked:
     while remaining and remaining[0].startswith("-"):
         option, equals, value = remaining.pop(0).partition("=")
         if option not in OPTIONS:
-            raise InputError(Fault(option, "is no option here", "see kubectl shadowprice --help"))
+            raise InputError(Fault(option, "unknown option", "see kubectl shadowprice --help"))
         if not equals:
             if not remaining:
-                raise InputError(Fault(option, "says nothing", f"write {option}=..."))
+                raise InputError(Fault(option, "requires a value", f"write {option}=..."))
             value = remaining.pop(0)
         match option:
             case "-n" | "--namespace":
@@ -129,7 +129,9 @@ def read_words(words: Sequence[str]) -> Asked:
         hint = f"did you mean {close!r}?" if close else f"one of: {', '.join(COMMANDS)}"
         raise InputError(Fault("kubectl shadowprice", f"no command {shown(name)}", hint))
     if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", request.service):
-        raise InputError(Fault("--service", f"{shown(request.service)} is none", "NAMESPACE/NAME"))
+        raise InputError(
+            Fault("--service", f"expected NAMESPACE/NAME, got {shown(request.service)}")
+        )
     request.words = remaining
     return request
 

@@ -33,7 +33,7 @@ def test_paths_that_are_no_text_are_used_as_any_other(
 def test_a_word_that_must_be_text_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("httpx")
     assert main(["status", ODD]) == 2
-    assert r"'half\udcff' holds bytes that are no text" in capsys.readouterr().err
+    assert r"'half\udcff' contains bytes that are not valid text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
     ("words", "told"),
     [
         (["explian", "a"], "did you mean 'explain'"),
-        (["--unknown=1", "explain"], "--unknown: is no option here"),
-        (["-n"], "-n: says nothing"),
+        (["--unknown=1", "explain"], "--unknown: unknown option"),
+        (["-n"], "-n: requires a value"),
         (["-n", "a"], "no command"),
         (["--service", "only", "prices"], "NAMESPACE/NAME"),
         (["serve"], "no command"),

@@ -56,7 +56,7 @@ def moment_of(text: str | None, option: str) -> datetime | None:
             return parse_moment(text)
         except InputError as error:
             hint = "write 7d, or 2026-11-23T00:00:00Z"
-            raise InputError(Fault(option, "is no moment", hint)) from error
+            raise InputError(Fault(option, "expected a time or a duration", hint)) from error
     if duration.slots:
         raise InputError(Fault(option, "is in slots", "write 7d, or 2026-11-23T00:00:00Z"))
     try:
@@ -263,7 +263,7 @@ def _carry(text: str | None) -> float | str | None:
     try:
         return float(text)
     except ValueError as error:
-        message = f"{text!r} is no number of points"
+        message = f"expected a number of points, got {text!r}"
         raise InputError(Fault("--carry", message, "write 100, or all")) from error
 
 

@@ -68,7 +68,9 @@ def compute_advice(folder: Path, story: Story) -> Counsel:
 
     info = story.info
     if info.get("settings") is None or "options" not in info:
-        raise InputError(Fault(str(folder), "does not say how it was made", "run it again"))
+        raise InputError(
+            Fault(str(folder), "doesn't record its settings and options", "run it again")
+        )
     scenario = _scenario(folder, info)
     name = story.job["job"]
     position = next(index for index, job in enumerate(scenario.jobs) if job.name == name)
@@ -93,7 +95,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
     files = {kind: entry for kind, entry in inputs.items() if kind not in {"trace", FORMAT}}
     paths = {kind: _found(folder, entry["name"]) for kind, entry in files.items()}
     if "jobs" not in paths and trace is None:
-        raise InputError(Fault(str(folder), "names no job file", "advice needs one to change"))
+        raise InputError(Fault(str(folder), "has no job file", "advice needs a job file to change"))
     source = Source(
         cluster=paths.get("cluster"),
         jobs=paths.get("jobs"),
@@ -116,5 +118,5 @@ def _found(folder: Path, name: str) -> Path:
     candidates = [Path(name), *(parent / name for parent in folder.resolve().parents)]
     match = next((path for path in candidates if path.exists()), None)
     if match is None:
-        raise InputError(Fault(name, "is not there any more", "go to where the run was made"))
+        raise InputError(Fault(name, "file not found", "use the directory where the run was made"))
     return match

@@ -128,7 +128,9 @@ def _distance(text: str) -> float:
     try:
         value = float(digits) / (100 if text.strip().endswith("%") else 1)
     except ValueError as error:
-        raise InputError(Fault("--gap", f"{text!r} is no number", "write 1% or 0.01")) from error
+        raise InputError(
+            Fault("--gap", f"expected a number, got {text!r}", "write 1% or 0.01")
+        ) from error
     if not 0 <= value < 1:
         raise InputError(Fault("--gap", f"{text!r} is not from 0% to 100%", "write 1%"))
     return value

@@ -205,7 +205,7 @@ def _rules(text: str) -> list[Rule]:
         if name not in choices:
             close = closest(name, choices)
             hint = f"did you mean {close!r}?" if close else f"write one of {', '.join(choices)}"
-            raise InputError(Fault("--rule", f"no rule is called {name!r}", hint))
+            raise InputError(Fault("--rule", f"unknown rule {name!r}", hint))
         rules.append(Rule(name))
     return rules
 

@@ -57,7 +57,7 @@ def login(
         return
     if remove:
         if server not in saved.known:
-            raise InputError(Fault(server, "is not kept", "see shadowprice login"))
+            raise InputError(Fault(server, "unknown server", "see shadowprice login"))
         del saved.known[server]
         saved.chosen = next(iter(saved.known), None) if saved.chosen == server else saved.chosen
         saved.save()

@@ -209,7 +209,7 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
     hint = f"write numbers from {least} to {MOST_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InputError(Fault(option, f"{shown(text)} is no list of numbers", hint))
+        raise InputError(Fault(option, f"expected a list of integers, got {shown(text)}", hint))
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers) or not all(
         least <= number <= MOST_PROCESSES for number in numbers
@@ -245,7 +245,7 @@ def _check_command(words: tuple[str, ...]) -> None:
         raise InputError([Fault("COMMAND", fault.message, fault.mend) for fault in faults])
     if shutil.which(words[0]) is None:
         hint = "write what a shell would find, such as: -- python train.py"
-        raise InputError(Fault("COMMAND", f"there is no program {shown(words[0])}", hint))
+        raise InputError(Fault("COMMAND", f"unknown program {shown(words[0])}", hint))
 
 
 def _counted(who: tuple[int, int]) -> str:

@@ -93,7 +93,7 @@ def queue(
     for name in states:
         if name not in STATES:
             raise InputError(
-                Fault("--state", f"{name!r} is no state", f"one of: {', '.join(STATES)}")
+                Fault("--state", f"unknown state {name!r}", f"one of: {', '.join(STATES)}")
             )
     with connected(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant), limit + 1))
@@ -268,7 +268,9 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         try:
             value = yaml.safe_load(text)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise InputError(Fault(f"--set {key}", f"{text!r} is no value")) from error
+            raise InputError(
+                Fault(f"--set {key}", f"expected a YAML value, got {text!r}")
+            ) from error
         head, dot, inner = key.partition(".")
         if not dot:
             changes[key] = value

@@ -251,8 +251,8 @@ def _followed(
     if trainingjobs == "none":
         return None
     if observe:
-        hint = "leave it out, or leave --observe out"
-        raise InputError(Fault("--trainingjobs", "what only observes takes no jobs", hint))
+        hint = "remove one of them"
+        raise InputError(Fault("--trainingjobs", "not valid with --observe", hint))
     return trainingjobs
 
 
@@ -262,7 +262,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InputError(Fault("--executor-set", f"{shown(text)} is no KEY=VALUE"))
+            raise InputError(Fault("--executor-set", f"expected KEY=VALUE, got {shown(text)}"))
         if name in pairs:
             raise InputError(Fault("--executor-set", f"{shown(name)} is set twice", "set it once"))
         pairs[name] = value
@@ -295,9 +295,9 @@ def backup(
         raise InputError(Fault(data, "is a database of its own", hint))
     source = Path(data) / FILE
     if not source.is_file():
-        raise InputError(Fault(data, "is no data directory of a service", f"there is no {FILE}"))
+        raise InputError(Fault(data, "not a data directory of a service", f"it lacks {FILE}"))
     if not is_store(source):
-        message = "is no database of a service, or damaged"
+        message = "not a database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE}"))
     check_copy(target)  # first: a file at the target may be replaced, a database's log must not
     check_file(target, lambda _: is_store(target))

@@ -78,12 +78,12 @@ def statement(
 
     if what is None or not _is_run(what):
         if tenant is not None:
-            raise InputError(Fault("--tenant", "is of a run", "name the tenant alone"))
+            raise InputError(Fault("--tenant", "applies to runs only", "name only the tenant"))
         print_statement(what, server, output, since=since, until=until, limit=limit)
         return
     for option, value in (("--since", since), ("--until", until), ("--server", server)):
         if value is not None:
-            raise InputError(Fault(option, "is of the live service", f"{what} is a run"))
+            raise InputError(Fault(option, "applies to the live service only", f"{what} is a run"))
     _of_run(Path(what), tenant, output)
 
 

@@ -178,7 +178,9 @@ def reject_workload_with_server(workload: Workload, seeds: int) -> None:
             hint = "leave it out, or leave out --server and --days"
             raise InputError(Fault(option, "the service has its own workload", hint))
     if seeds != 1:
-        raise InputError(Fault("--seeds", "what happened there happened once", "leave it out"))
+        raise InputError(
+            Fault("--seeds", "not valid with --server, whose workload has no seed", "remove it")
+        )
 
 
 def _of_service(
@@ -187,7 +189,7 @@ def _of_service(
     """Return the policies to simulate; None stands for the service's own policy."""
     if not policy:
         if params is not None or set_:
-            raise InputError(Fault("--set", "is for no policy", "name it: --policy rolling"))
+            raise InputError(Fault("--set", "requires --policy", "add --policy rolling"))
         return (None,)
     return o.policy_choices(policy, params, set_)
 
