@@ -67,8 +67,12 @@ def _of_rounds(told: Mapping[str, Any]) -> str:
     elif told["ratio_at_least"] is not None:
         text += f"; at least {told['ratio_at_least']:.3g} of the offline optimum (Theorem 1)"
     else:
-        return f"{text}; Theorem 1 is for linear or convex utilities"
-    return text if told["premises_held"] else f"{text}, had lambda been Lemma 1's"
+        return f"{text}; Theorem 1 proves nothing for these utilities and arrivals"
+    if told["premises_held"]:
+        return text
+    return (
+        f"{text}; not proved here, because lambda, theta or long rounds differ from the theorem's"
+    )
 
 
 def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:

@@ -89,8 +89,9 @@ class RoundPolicy:
     -----
     A round is decided when it starts, and a gang never moves. A gang that loses a server returns to
     its batch and keeps its progress. A gang that takes longer than stated keeps its units, even
-    into the next round, and pays the price of its last slot for each further slot. So understating
-    work doesn't pay. A gang that was to use these units returns to its batch.
+    into the next round, and pays the price of its last slot for each further slot. So borrowed
+    units cost as much if work is understated. Units of the tenant's own share are free. A gang that
+    was to use these units returns to its batch.
     """
 
     def __init__(
