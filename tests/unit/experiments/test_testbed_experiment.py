@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -292,33 +295,60 @@ def test_live_in_virtual_time_earns_what_the_simulator_says(
         assert live > 0.0
 
 
-def test_a_paced_worker_saves_on_sigterm_and_goes_on_from_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell", [("/bin/sh",), ("busybox", "sh")], ids=["sh", "busybox"])
+@pytest.mark.parametrize("reports", ["file", "http"])
+def test_a_paced_worker_saves_on_sigterm_and_goes_on_from_there(
+    tmp_path: Path, shell: tuple[str, ...], reports: str
+) -> None:
+    if shutil.which(shell[0]) is None or (shell[0] == "/bin/sh" and shutil.which("wget") is None):
+        pytest.skip(f"needs {shell[0]} and wget")
+    posted: list[dict[str, Any]] = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Authorization"] == "Bearer secret":
+                posted.append(json.loads(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # inherited name
+            """Print nothing."""
+
     progress = tmp_path / "progress.json"
 
     def worker(generation: int, work: int, pace: int) -> subprocess.Popen[bytes]:
         env = {
             "PATH": os.environ["PATH"],
             "SHADOWPRICE_CHECKPOINT_DIR": str(tmp_path),
-            "SHADOWPRICE_PROGRESS_FILE": str(progress),
+            "SHADOWPRICE_PROGRESS_URL": f"http://127.0.0.1:{server.server_port}/progress",
+            "SHADOWPRICE_PROGRESS_TOKEN": "secret",
             "SHADOWPRICE_ROLE": "worker",
             "SHADOWPRICE_RANK": "0",
             "SHADOWPRICE_WORKERS": "2",
             "SHADOWPRICE_GENERATION": str(generation),
         }
-        words = ["/bin/sh", "-c", paced.SCRIPT, "paced", str(work), str(pace)]
+        if reports == "file":
+            env["SHADOWPRICE_PROGRESS_FILE"] = str(progress)
+        words = [*shell, "-c", paced.SCRIPT, "paced", str(work), str(pace)]
         return subprocess.Popen(words, env=env)
 
     def reported() -> dict[str, Any]:
+        if reports == "http":
+            return posted[-1] if posted else {}
         return json.loads(progress.read_text()) if progress.exists() else {}
 
-    with worker(1, 1_000_000, 10) as first:
-        wait_until(lambda: reported().get("minibatches", 0) > 0)
-        first.terminate()
-        assert first.wait(WAIT_LIMIT_SECONDS) == 143
-    saved = int((tmp_path / "step").read_text())
-    assert 0 < saved == reported()["minibatches"]
-    with worker(2, saved + 1, 10) as second:
-        assert second.wait(WAIT_LIMIT_SECONDS) == 0
+    with HTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with worker(1, 1_000_000, 10) as first:
+            wait_until(lambda: reported().get("minibatches", 0) > 0)
+            first.terminate()
+            assert first.wait(WAIT_LIMIT_SECONDS) == 143
+        saved = int((tmp_path / "step").read_text())
+        assert 0 < saved == reported()["minibatches"]
+        with worker(2, saved + 1, 10) as second:
+            assert second.wait(WAIT_LIMIT_SECONDS) == 0
+        server.shutdown()
     assert reported() == {
         "generation": 2,
         "minibatches": saved + 1,
