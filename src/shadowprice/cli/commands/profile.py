@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shadowprice.inputs.families import Families
-    from shadowprice.training.measure.findings import Findings
-    from shadowprice.training.measure.pace import StepTime
+    from shadowprice.profiling.findings import Findings
+    from shadowprice.profiling.pace import StepTime
 
 MOST_PROCESSES = 1_000
 """Maximum number of workers, or of parameter servers, on one machine."""
@@ -128,9 +128,9 @@ def profile(
     """
     from shadowprice.core.amounts import parse_span
     from shadowprice.executors.local.machine import real_devices
+    from shadowprice.profiling.findings import HEAD, Findings, families_file, job_file
+    from shadowprice.profiling.running import Command, Limits, measure_all
     from shadowprice.results.target import check_file
-    from shadowprice.training.measure.findings import HEAD, Findings, families_file, job_file
-    from shadowprice.training.measure.running import Command, Limits, measure_all
 
     if not sys.platform.startswith("linux"):
         raise InputError("profile needs Linux, as the local executor does")
@@ -249,7 +249,7 @@ def _check_command(words: tuple[str, ...]) -> None:
 
 
 def _counted(who: tuple[int, int]) -> str:
-    from shadowprice.training.measure.findings import counted
+    from shadowprice.profiling.findings import counted
 
     return counted(*who)
 
@@ -270,7 +270,7 @@ def _write(path: Path, content: str) -> None:
 @contextmanager
 def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Tell]:
     """Show the measurements: bars on a terminal, one line for each change elsewhere."""
-    from shadowprice.training.measure.findings import rounded
+    from shadowprice.profiling.findings import rounded
 
     def told(what: str, step: StepTime | None) -> str:
         if step is None:
@@ -319,7 +319,7 @@ def _table(findings: Findings) -> Table:
     from rich.table import Table
 
     from shadowprice.core.amounts import Dimension, format_amount, format_seconds
-    from shadowprice.training.measure.findings import rounded
+    from shadowprice.profiling.findings import rounded
 
     table = Table(header_style="bold", box=None, pad_edge=False)
     headings = ["workers", *(["servers"] if findings.served else [])]

@@ -26,11 +26,11 @@ from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.live import HERE, Lived, Where, live_once
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.profiling.findings import Findings, rounded
+from shadowprice.profiling.running import Command, Limits, measure_all
 from shadowprice.results.files import Run
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
-from shadowprice.training.measure.findings import Findings, rounded
-from shadowprice.training.measure.running import Command, Limits, measure_all
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

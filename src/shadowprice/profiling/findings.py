@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
-from shadowprice.training.measure.fit import LinearFit, SerialFit, fit_linear, fit_serial
-from shadowprice.training.measure.running import Command, Point
+from shadowprice.profiling.fit import LinearFit, SerialFit, fit_linear, fit_serial
+from shadowprice.profiling.running import Command, Point
 
 HEAD: Final = "# Measured by shadowprice profile"
 """First words of the files written here."""

@@ -30,9 +30,9 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.entry import Entry
 from shadowprice.executors.generations.store import Store
 from shadowprice.executors.local.executor import LocalExecutor
-from shadowprice.training.measure import memory
-from shadowprice.training.measure.fit import Speed
-from shadowprice.training.measure.pace import BackwardsError, Pace, StepTime
+from shadowprice.profiling import memory
+from shadowprice.profiling.fit import Speed
+from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
 
 HERE: Final = "this machine"
 _LOOK: Final = 0.05

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.training.measure.fit import Speed, fit_linear, fit_serial
-from shadowprice.training.measure.memory import by_role
-from shadowprice.training.measure.pace import BackwardsError, Pace
-from shadowprice.training.servers.measuring import Running
+from shadowprice.profiling.fit import Speed, fit_linear, fit_serial
+from shadowprice.profiling.memory import by_role
+from shadowprice.profiling.pace import BackwardsError, Pace
 
 
 def _paced(steps: list[float], every: int = 1) -> Pace:
@@ -148,17 +147,7 @@ def test_speeds_that_fall_have_no_shared_part() -> None:
     assert math.isfinite(fit.quality.largest)
 
 
-def test_a_running_mean_survives_what_is_no_number() -> None:
-    mean = Running()
-    for value in (1.0, 3.0, math.inf):
-        mean.add(value)
-    assert mean.value == math.inf
-    for value in (math.nan, 4.0, 6.0):
-        mean.add(value)
-    assert mean.value == 5.0
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells it")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_is_what_a_process_may_map_not_only_what_it_touched() -> None:
     code = """
 import mmap, sys
