@@ -3,12 +3,14 @@
 ``submissions`` sends jobs straight into the truth, for their processor time. ``single`` submits
 100 jobs a second one by one, each journalled, decided and answered, while 100 viewers follow the
 event stream. ``batches`` submits batches of 100, accepted as pending, and tells when all are
-decided. ``week`` lets a week of 1 s slots pass on clocks that are set by hand, and tells how memory
-grows. The service is a process of its own (``serve --observe``: what runs jobs is not measured),
-the load another; requests are sent at their times, however late earlier answers are, and a latency
-counts from then. What a long history costs is measured by ``benchmarks.bench_history``.
+decided. ``scrapes`` measures a scrape of the metrics and a query of prices with 10,000 open jobs.
+``decisions`` probes a service that decides 600 jobs over a horizon of 20,000 slots. ``week`` lets a
+week of 1 s slots pass on clocks that are set by hand, and tells how memory grows. The service is a
+process of its own (``serve --observe``: what runs jobs is not measured), the load another; requests
+are sent at their times, however late earlier answers are, and a latency counts from then. What a
+long history costs is measured by ``benchmarks.bench_history``.
 
-Run: ``python -m benchmarks.bench_service [single|batches|submissions|week ...]
+Run: ``python -m benchmarks.bench_service [single|batches|submissions|scrapes|decisions|week ...]
 [--seconds 60] [--policy rolling]``.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -36,9 +39,11 @@ import yaml
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.metrics import Metrics
 from shadowprice.service.service import rehearse
 from shadowprice.service.store import Store, history
 from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.prices import prices
 from shadowprice.service.truth.slots import Edge
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.truth import Truth
@@ -73,9 +78,9 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, policy: str) -> Iterator[Server]:
+def serving(folder: Path, policy: str, cluster: str = CLUSTER) -> Iterator[Server]:
     """Run a service that only observes."""
-    (folder / "cluster.yaml").write_text(CLUSTER)
+    (folder / "cluster.yaml").write_text(cluster)
     words = [sys.executable, "-c", START, "serve", "-c", str(folder / "cluster.yaml"), "--data"]
     words += [
         str(folder / "data"),
@@ -295,6 +300,73 @@ def submissions(folder: Path, policy: str, jobs: int = 3_000) -> None:
         store.close()
 
 
+def scrapes(folder: Path, policy: str, jobs: int = 10_000) -> None:
+    """Measure processor time and growing memory of scrapes and of price queries."""
+    cluster = resolve_cluster(yaml.safe_load(CLUSTER))
+    rehearse(cluster, PolicyChoice(policy, {}))
+    store = Store(str(folder / "scrapes"))
+    store.open()
+    clock = HandClock()
+    truth = Truth(store, cluster, PolicyChoice(policy, {}), SteadyClock(clock), virtual=True)
+    for first in range(0, jobs, 500):
+        records = [job(f"s-{number}", 20_000) for number in range(first, first + 500)]
+        found = read_submissions(records, cluster, tenant=None, runs=False)
+        clock.at += SECOND
+        truth.commit([Submit(found, at_once=True)])
+    outcome, metrics = truth.outcome(), Metrics()
+    for view in outcome.views.values():
+        metrics.count_job(None, view)
+
+    def scrape() -> None:
+        metrics.scrape((), outcome.prices)
+
+    def query() -> None:
+        prices(truth.engine, truth.calendar, policy, 24)
+
+    gc.collect()
+    for label, call in (("scrape", scrape), ("24 slots of prices", query)):
+        call()
+        before, cpu = memory(), time.process_time()
+        for _ in range(100):
+            call()
+        spent = (time.process_time() - cpu) / 100
+        print(
+            f"{label}: {1e3 * spent:.2f} ms of CPU, {memory() - before:.1f} MiB after 100, "
+            f"{len(outcome.views)} jobs open"
+        )
+    store.close()
+
+
+def memory() -> float:
+    """Return the memory of this process in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def decisions(folder: Path, policy: str) -> None:
+    """Send a probe every 10 ms while 600 pending jobs are decided over 20,000 slots."""
+    text = CLUSTER.replace("horizon: 120", "horizon: 20_000")
+
+    async def probe(server: Server) -> list[float]:
+        connection, times = Connection(server), []
+        jobs = [job(f"d-{number}", 2_000) for number in range(600)]
+        body = json.dumps({"jobs": jobs}).encode()
+        await connection.ask("POST", "/v1/jobs", body)
+        pending = 1
+        while pending:
+            for _ in range(50):
+                began = time.perf_counter()
+                await connection.ask("GET", "/healthz")
+                times.append(time.perf_counter() - began)
+                await asyncio.sleep(0.01)
+            pending = json.loads((await connection.ask("GET", "/v1/service"))[1])["pending"]
+        connection.close()
+        return times
+
+    with serving(folder, policy, text) as server:
+        print(told("probes while 600 jobs are decided, 20,000 slots", asyncio.run(probe(server))))
+
+
 def week(folder: Path, policy: str, days: float) -> None:
     """Let a week of 1 s slots pass on clocks that are set by hand, a job every ten seconds."""
     servers = [{"name": "gpu", "count": 8, "capacity": {"gpu": 8, "cpu": 64}}]
@@ -334,7 +406,7 @@ def week(folder: Path, policy: str, days: float) -> None:
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    known = ["single", "batches", "submissions", "week"]
+    known = ["single", "batches", "submissions", "scrapes", "decisions", "week"]
     parser.add_argument(
         "what", nargs="*", choices=[*known, []], metavar="WHAT", help=", ".join(known)
     )
@@ -347,6 +419,10 @@ def main() -> None:
             folder = Path(name)
             if what == "submissions":
                 submissions(folder, asked.policy)
+            elif what == "scrapes":
+                scrapes(folder, asked.policy)
+            elif what == "decisions":
+                decisions(folder, asked.policy)
             elif what == "week":
                 week(folder, asked.policy, asked.days)
             else:

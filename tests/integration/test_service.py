@@ -4,6 +4,7 @@ import asyncio
 import gc
 import http.client
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -463,6 +465,25 @@ def test_metrics_are_told(live: RunningService) -> None:
         assert f"shadowprice_{name}" in text
 
 
+def test_metrics_count_open_jobs_by_state_and_tenant(tmp_path: Path) -> None:
+    def counted() -> list[str]:
+        lines = live.client.get("/metrics").text.splitlines()
+        return [
+            line for line in lines if line.startswith(("shadowprice_jobs{", "shadowprice_pend"))
+        ]
+
+    with run_service(tmp_path, policy="rolling") as live:
+        for name, tenant in (("a", "red"), ("b", "red"), ("c", "blue")):
+            answer = live.client.post("/v1/jobs", json=job(name, tenant=tenant))
+            assert answer.status_code == 200, answer.text
+        assert live.client.delete("/v1/jobs/c").status_code == 200
+        before = counted()
+    assert len(before) == 2
+    assert all('tenant="red"' in line and line.endswith(" 2.0") for line in before)
+    with run_service(tmp_path, policy="rolling") as live:
+        assert counted() == before
+
+
 def test_no_price_is_told_of_servers_that_are_gone(live: RunningService) -> None:
     def priced() -> bool:
         return 'server_class="other' in live.client.get("/metrics").text
@@ -629,3 +650,17 @@ def test_what_a_program_has_set_aside_stays_so_around_a_service(tmp_path: Path) 
     with run_service(tmp_path) as live:
         assert live.client.get("/v1/jobs").status_code == 200
     assert gc.get_freeze_count() > 100_000  # all that was imported
+
+
+def test_metrics_are_scraped_while_the_policy_decides(tmp_path: Path) -> None:
+    with run_service(tmp_path, policy="rolling") as live:
+        driver, decided = live.service.driver, threading.Event()
+        assert driver is not None
+        deciding = driver._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
+        try:
+            answer = live.client.get("/metrics")
+            assert live.client.get("/healthz").status_code == 200
+            assert not deciding.done()
+        finally:
+            decided.set()
+    assert 'shadowprice_shadow_price{resource="gpu",server_class="g"}' in answer.text

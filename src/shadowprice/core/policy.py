@@ -247,6 +247,9 @@ class PricedPolicy(Policy, Protocol):
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of each server's resources in ``view.slot``.
 
+        It must not change the policy: drivers call it between any two events, for the slots of a
+        query in any order.
+
         Returns
         -------
         ndarray of float64, shape (servers, resources)

@@ -16,6 +16,13 @@ from shadowprice.service.truth.views import JobView, State
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW: Final = (0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)
 
+_WAITING: Final = {
+    State.PENDING: "undecided",
+    State.STANDBY: "standby",
+    State.ADMITTED: "planned",
+}
+"""Reason for which jobs of a state wait."""
+
 
 class Metrics:
     """The metrics of one service, in a registry of its own."""
@@ -23,6 +30,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._moved: dict[str, None] = {}
+        self._open_jobs: Tally[tuple[State, str]] = Tally()
         name = "shadowprice"
         registry = self.registry
         self.jobs = Gauge(f"{name}_jobs", "Open jobs.", ("state", "tenant"), registry=registry)
@@ -161,9 +169,15 @@ class Metrics:
     def _displaced(self, job: str | None) -> bool:
         return job is not None and self._moved.pop(job, 0) is None
 
+    def count_job(self, before: JobView | None, after: JobView | None) -> None:
+        """Count the change of a job, so that a scrape doesn't read every job; None if not open."""
+        if before is not None:
+            self._open_jobs[before.state, before.tenant or ""] -= 1
+        if after is not None:
+            self._open_jobs[after.state, after.tenant or ""] += 1
+
     def scrape(
         self,
-        views: Iterable[JobView],
         accounts: Iterable[Account],
         prices: Mapping[tuple[str, str], float],
     ) -> bytes:
@@ -179,20 +193,11 @@ class Metrics:
         for account in accounts:
             self.points_held.labels(account.tenant).set(in_points(account.balance))
             self.points_spent.labels(account.tenant).set(in_points(account.spent))
-        states: Tally[tuple[str, str]] = Tally()
-        waiting: Tally[tuple[str, str]] = Tally()
-        for view in views:
-            tenant = view.tenant or ""
-            states[view.state.value, tenant] += 1
-            if view.state in {State.PENDING, State.STANDBY}:
-                reason = "undecided" if view.state is State.PENDING else "standby"
-                waiting[tenant, reason] += 1
-            elif view.state is State.ADMITTED:
-                waiting[tenant, "planned"] += 1
         self.jobs.clear()
         self.pending.clear()
-        for (state, tenant), count in states.items():
-            self.jobs.labels(state, tenant).set(count)
-        for (tenant, reason), count in waiting.items():
-            self.pending.labels(tenant, reason).set(count)
+        self._open_jobs = +self._open_jobs  # without tenants that have no jobs any more
+        for (state, tenant), count in self._open_jobs.items():
+            self.jobs.labels(state.value, tenant).set(count)
+            if state in _WAITING:
+                self.pending.labels(tenant, _WAITING[state]).set(count)
         return generate_latest(self.registry)

@@ -35,6 +35,8 @@ class Published:
         Accounts of the tenants with a budget.
     specs : dict of str to mapping
         Specifications of open jobs, with their revisions.
+    prices : mapping of (str, str) to float
+        Prices of the coming slot when the running one began, by kind of server and resource.
     """
 
     jobs: dict[str, JobView]
@@ -45,3 +47,4 @@ class Published:
     sequence: int
     accounts: Mapping[str, Account] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -77,7 +77,10 @@ class Writer:
             first.sequence,
             first.accounts,
             first.specs,
+            first.prices,
         )
+        for view in first.views.values():
+            self.metrics.count_job(None, view)
         self.hub.last = truth.next_told - 1
 
     # ---------------------------------------------------------------- requests
@@ -194,6 +197,7 @@ class Writer:
         published = self.published
         published.specs |= outcome.specs
         for name, view in outcome.views.items():
+            self.metrics.count_job(published.jobs.get(name), view if view.state.open else None)
             if view.state.open:
                 published.jobs[name] = view
             else:
@@ -209,6 +213,7 @@ class Writer:
         published.servers = outcome.servers
         published.sequence = outcome.sequence
         published.accounts = outcome.accounts
+        published.prices = outcome.prices
         self.metrics.sequence.set(outcome.sequence)
         self.metrics.took(outcome.told, outcome.views)
         for event in outcome.told:
@@ -261,6 +266,8 @@ class Writer:
         self.health_error = None
         self._truth.damaged = False
         outcome = self._truth.outcome()
+        for view in self.published.jobs.values():
+            self.metrics.count_job(view, None)
         self.published.jobs.clear()
         self.published.specs.clear()
         self._publish(outcome)

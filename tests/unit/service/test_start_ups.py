@@ -105,4 +105,4 @@ def test_a_command_that_was_issued_late_is_no_long_start_up(tmp_path: Path) -> N
 def test_the_metric_of_a_warning_is_there_from_the_first_look() -> None:
     metrics = Metrics()
     metrics.warnings.labels("slot-too-short").set(False)
-    assert 'shadowprice_warning{code="slot-too-short"} 0.0' in metrics.scrape((), (), {}).decode()
+    assert 'shadowprice_warning{code="slot-too-short"} 0.0' in metrics.scrape((), {}).decode()

@@ -27,6 +27,7 @@ from shadowprice.service.truth import slots
 from shadowprice.service.truth.operations import Cancel, LoseServer, Revise, Submit
 from shadowprice.service.truth.outcome import Outcome
 from shadowprice.service.truth.reading import list_events, list_jobs
+from shadowprice.service.truth.prices import prices, prices_by_kind
 from shadowprice.service.truth.recovery import recover
 from shadowprice.service.truth.reports import TakeProgress, TakeReports
 from shadowprice.service.truth.restarts import Restarts
@@ -825,3 +826,17 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
     assert bench.truth.views["new"].to_resource().speed.source == "stated"
     with pytest.raises(ShadowpriceError, match="the curve of `family` is missing"):
         bench.submit("none", family="resnet50", minibatch_time=None)
+
+
+def test_prices_are_published_once_a_slot_and_for_changed_servers(bench: Bench) -> None:
+    bench.submit("a")
+    first = bench.truth.outcome().prices
+    bench.submit("b")
+    assert bench.truth.outcome().prices is first
+    bench.slot()
+    begun = bench.truth.outcome().prices
+    assert begun is not first
+    assert begun == prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "oasis", 1))
+    assert max(begun.values()) > 0.0
+    bench.do(LoseServer(CLUSTER.names[0]))
+    assert bench.truth.outcome().prices is not begun

@@ -12,6 +12,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
+from shadowprice.kernels.prices.exponential import exponential_prices
 from shadowprice.kernels.slots.groups import Groups, SlotGroups
 from shadowprice.policies.pricing.constants import Pool, PriceConstants
 
@@ -98,35 +99,22 @@ class PriceBoard:
         groups = self._groups.groups
         return groups._replace(row_of=groups.row_of[:slots])
 
-    def server_prices(self, ledger: LedgerView, slot: int) -> Floats:
-        """Return the price of a share of 1 on each of the pool's servers.
-
-        Parameters
-        ----------
-        ledger : LedgerView
-            The ledger.
-        slot : int
-            Slot of the window, starting at 0.
-
-        Returns
-        -------
-        ndarray of float64, shape (pool servers, resources)
-        """
-        row = self._row(ledger, slot)
-        groups = self._groups.groups
-        return np.asarray(groups.price[row][:, groups.group_of[row]].T, dtype=np.float64)
-
     def server_totals(self, ledger: LedgerView) -> Floats:
-        """Return the price of all of each of the pool's servers' resources in the first slot.
+        """Return the price of all of each server's resources in the ledger's first slot.
+
+        Changes nothing: the groups don't follow the ledger, whose window may be a later one.
 
         Returns
         -------
         ndarray of float64, shape (pool servers, resources)
         """
-        prices = self.server_prices(ledger, 0)
-        whole = np.where(self._out[:, None], 0.0, self._whole)
+        constants = self.constants
+        used = ledger.used[0][self.servers]
+        prices = exponential_prices(used, self._capacity, _lower(constants), constants.ln_upper)
+        out = (ledger.capacity[self.servers] == 0).all(axis=1)
+        whole = np.where(out[:, None], 0.0, self._whole)
         # A resource that a server lacks costs nothing, although its price is infinite.
-        return np.where(whole > 0, prices, 0.0) * whole
+        return np.asarray(np.where(whole > 0, prices, 0.0) * whole, dtype=np.float64)
 
     def scarcest(self, job: Job, *, ps: bool, ledger: LedgerView, slots: int) -> tuple[int, float]:
         """Return the resource that limits a job most, and how much of the job it allows.

@@ -77,6 +77,12 @@ class Demand:
         """Return the shadow prices of all demand, by pool and resource, shape (columns,)."""
         return self._price(slot, self._everybody)
 
+    def posted(self, slot: int) -> Floats:
+        """Return the result of `price` and change nothing; for readers between two decisions."""
+        if self._parameters.prices == "given":
+            return self.price(slot)
+        return self._everybody.posted(slot, self._parameters.scarcity)
+
     def costs(self, slot: int, jobs: Jobs, rows: Integers | None = None) -> Floats:
         """Return the cost of a worker and of a parameter server of rows (None: all) in a slot.
 

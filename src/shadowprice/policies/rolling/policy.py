@@ -166,7 +166,7 @@ class Rolling(Reactive[RollingParameters]):
 
     def slot_prices(self, view: View) -> NDArray[np.float64]:
         """Return the price of all of each server's resources in the next slot."""
-        return self._pools.of_servers(self._demand.price(view.slot))
+        return self._pools.of_servers(self._demand.posted(view.slot))
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return the decision on a job if it arrived now; changes no state."""

@@ -141,7 +141,7 @@ class PriceLearner:
         self._at = np.zeros(_FIRST)
         self._value = np.zeros(_FIRST)
         self._use = np.zeros((_FIRST, pools.columns))
-        self._known: tuple[int, int, int] | None = None
+        self._known: tuple[int, int] | None = None
         self._prices: dict[float, Floats] = {}
 
     @property
@@ -193,21 +193,32 @@ class PriceLearner:
         self._count += 1
 
     def prices(self, slot: int, scarcity: float) -> Floats:
-        """Return the shadow prices of a part of the cluster, given by ``scarcity``.
+        """Return the shadow prices of a part of the cluster, given by ``scarcity``, and cache them.
 
         Returns
         -------
         ndarray of float64, shape (columns,)
             Utility for a slot of the pool's whole capacity of a resource.
         """
-        # Solve again when the slot changes or the sample has grown by a twentieth.
-        cached = self._known
-        if cached is None or cached[0] != slot or self._count - cached[1] > max(1, cached[1] // 20):
-            self._known = (slot, self._count, 0)
+        if not self._is_cached(slot):
+            self._known = (slot, self._count)
             self._prices.clear()
         if scarcity not in self._prices:
             self._prices[scarcity] = self._solve(slot, scarcity)
         return self._prices[scarcity]
+
+    def posted(self, slot: int, scarcity: float) -> Floats:
+        """Return the result of `prices` without caching it, so that no later decision changes."""
+        if self._is_cached(slot) and scarcity in self._prices:
+            return self._prices[scarcity]
+        return self._solve(slot, scarcity)
+
+    def _is_cached(self, slot: int) -> bool:
+        """Return whether the cache is of this slot and the sample grew by at most a twentieth."""
+        if self._known is None:
+            return False
+        cached_slot, count = self._known
+        return cached_slot == slot and self._count - count <= max(1, count // 20)
 
     def watched(self, slot: int) -> float:
         """Return for how many slots demand was observed; old slots count less."""

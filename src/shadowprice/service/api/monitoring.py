@@ -63,7 +63,9 @@ async def prices(
     async with cache.lock:  # concurrent requests share one computation
         sequence = driver.published.sequence
         if cache.prices is None or cache.sequence != sequence or cache.slots < slots:
-            cache.prices = await driver.ask(lambda truth: prices_of(truth, slots))
+            cache.prices = await driver.ask(
+                lambda truth: prices_of(truth.engine, truth.calendar, truth.choice.name, slots)
+            )
             cache.sequence, cache.slots = sequence, slots
         cached = cache.prices
     return cached.model_copy(update={"slots": cached.slots[:slots]})

@@ -25,10 +25,9 @@ from shadowprice.service.api.requests import (
 )
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.settings import NOTHING
-from shadowprice.service.truth.prices import kinds_of, prices
+from shadowprice.service.truth.prices import kinds_of
 from shadowprice.service.truth.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.truth.timespan import ChangeTimespan
-from shadowprice.service.truth.truth import Truth
 
 router = api_router("", "operations")
 
@@ -70,26 +69,16 @@ async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
     """Return metrics in Prometheus' text format."""
     del caller
     driver = service.writing
-    prices_now = await driver.ask(_current_prices)
     servers = driver.published.servers
     service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
     service.metrics.timespan_ended.set(servers.has_ended(driver.clock.now()))
     service.metrics.start_up.set(servers.start_ups.median or 0.0)
     service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     text = service.metrics.scrape(
-        driver.published.jobs.values(), driver.published.accounts.values(), prices_now
+        driver.published.accounts.values(),
+        driver.published.prices,
     )
     return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-
-def _current_prices(truth: Truth) -> dict[tuple[str, str], float]:
-    [slot] = prices(truth, 1).slots
-    return {
-        (kind, resource): share["price"]
-        for kind, resources in slot.kinds.items()
-        for resource, share in resources.items()
-        if "price" in share
-    }
 
 
 class TimespanChange(StrictSpec):

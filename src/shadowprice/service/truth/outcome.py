@@ -142,6 +142,8 @@ class Outcome:
         Number of the last engine event.
     accounts : mapping of str to Account
         Accounts of the tenants with a budget.
+    prices : mapping of (str, str) to float
+        Prices of the coming slot when the running one began, by kind of server and resource.
     """
 
     answers: list[Any] = field(default_factory=list)
@@ -153,3 +155,4 @@ class Outcome:
     servers: Servers | None = None
     sequence: int = 0
     accounts: Mapping[str, Account] = field(default_factory=dict)
+    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -63,7 +63,7 @@ class Sampler:
         truth, started = self._truth, time.monotonic()
         self._slot = truth.engine.slot_running
         now = truth.clock.now()
-        result = prices(truth, 1)
+        result = prices(truth.engine, truth.calendar, truth.choice.name, 1)
         if result.slots:
             [row] = result.slots
             hour, minute = now // HOUR, now // MINUTE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,10 +13,8 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.policy import priced
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.memory import twin
 from shadowprice.rest.monitoring import Prices, PriceSlot, ResourcePrice, ServerKind
-from shadowprice.service.clock import to_datetime
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.clock import Calendar, to_datetime
 
 MOST: Final = 1_000
 """Maximum number of slots in one query."""
@@ -80,18 +79,16 @@ class _LaterView:
         return getattr(self._view, name)
 
 
-def prices(truth: Truth, slots: int) -> Prices:
+def prices(engine: Engine, calendar: Calendar, policy_name: str, slots: int) -> Prices:
     """Return prices and reserved shares by slot, kind and resource; call it between batches.
 
-    A price is that of a whole server's amount of the resource. A copy of the policy computes it, so
-    that the query doesn't change the policy's state. The result has fewer slots than ``slots`` if
-    the policy doesn't plan that far ahead.
+    A price is that of a whole server's amount of the resource. The result has fewer slots than
+    ``slots`` if the policy doesn't plan that far ahead.
     """
-    engine = truth.engine
     cluster, ledger = engine.cluster, engine.ledger
     kinds = kinds_of(cluster)
     posts = engine.capabilities.prices
-    policy = priced(twin(engine.policy, engine.dump_policy_state(), engine.view)) if posts else None
+    policy = priced(engine.policy)
     found_slots: list[PriceSlot] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)
@@ -116,11 +113,11 @@ def prices(truth: Truth, slots: int) -> Prices:
                     share["price"] = float(posted[members, column].mean())
                 entry[resource] = share
             by_kind[name] = entry
-        start = to_datetime(truth.calendar.begins(slot))
+        start = to_datetime(calendar.begins(slot))
         found_slots.append(PriceSlot(slot=slot, begins=start, kinds=by_kind))
     return Prices(
         priced=posts,
-        policy=truth.choice.name,
+        policy=policy_name,
         kinds=[
             ServerKind(
                 name=name,
@@ -133,4 +130,15 @@ def prices(truth: Truth, slots: int) -> Prices:
     )
 
 
-__all__ = ["Kinds", "kinds_of", "prices"]
+def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
+    """Return the prices of the first slot by kind of server and resource."""
+    kinds = prices.slots[0].kinds if prices.slots else {}
+    return {
+        (kind, resource): share["price"]
+        for kind, resources in kinds.items()
+        for resource, share in resources.items()
+        if "price" in share
+    }
+
+
+__all__ = ["Kinds", "kinds_of", "prices", "prices_by_kind"]

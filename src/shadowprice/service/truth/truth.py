@@ -30,6 +30,7 @@ from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.margins import Margins
 from shadowprice.service.truth.operations import Submit, submit_together, waiting_together
 from shadowprice.service.truth.outcome import Operation, Outcome, Servers
+from shadowprice.service.truth.prices import prices, prices_by_kind
 from shadowprice.service.truth.recovery import Recovered, mark_of, put_policy, recover
 from shadowprice.service.truth.restarts import Restarts
 from shadowprice.service.truth.speeds import Speeds
@@ -121,6 +122,8 @@ class Truth:
         self._snapshot_at = self._memory_at = self.clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
         self._memory_is_large = False
+        self._posted_at: tuple[object, ...] | None = None
+        self._posted: Mapping[tuple[str, str], float] = {}
         self.recovery_seconds = time.monotonic() - started
         self.recovered_events = recovered.replayed
 
@@ -160,7 +163,23 @@ class Truth:
             self.start_ups,
         )
         outcome.accounts = self.accounts.shown()
+        outcome.prices = self._prices()
         return outcome
+
+    def _prices(self) -> Mapping[tuple[str, str], float]:
+        """Return the prices of the coming slot; computed once a slot, so that reads are free."""
+        engine = self.engine
+        moment = (engine.slot, engine.slot_running, engine.ledger.capacity_version)
+        if moment != self._posted_at:
+            self._posted_at = moment
+            try:
+                found = prices(engine, self.calendar, self.choice.name, 1)
+            except Exception:  # a policy from outside the package must not stop the service
+                log.exception("failed to compute the prices of slot %d", engine.slot)
+                self._posted = {}
+            else:
+                self._posted = prices_by_kind(found)
+        return self._posted
 
     # ---------------------------------------------------------------- committing
 

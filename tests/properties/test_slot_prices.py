@@ -1,0 +1,78 @@
+"""Reading posted prices changes neither the policy nor any later decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadowprice.core.events import DriverEvent
+from shadowprice.core.policy import Policy, PolicyContext, priced
+from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.observer import Observer
+from shadowprice.service.clock import SECOND, Calendar
+from shadowprice.service.truth.prices import prices
+from shadowprice.simulator.driver import Simulation
+from tests.support.policy_cases import build_policy, build_world, policy_names
+from tests.support.recorded_decisions import CommandHasher
+
+CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("astraea", {}),
+    ("batchsche", {}),
+    ("oasis", {"prices": "online"}),
+    ("oasis", {"prices": "online", "lower": "clearing"}),
+    ("oasis", {"prices": "offline"}),
+    ("pdors", {"prices": "online"}),
+    ("rolling", {}),
+    ("rolling", {"standby": "false"}),
+)
+CALENDAR = Calendar(0, 60 * SECOND)
+
+
+class PriceReader(Observer):
+    """Reads the prices of several slots before every event, and in every slot that runs."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.read = 0
+
+    def coming(self, engine: Engine, event: DriverEvent) -> None:
+        self._read(engine)
+
+    def slot_running(self, engine: Engine, slot: int) -> None:
+        self._read(engine)
+
+    def _read(self, engine: Engine) -> None:
+        before = engine.dump_policy_state(), engine.state_digest()
+        for slots in self.rng.integers(1, 6, 2).tolist():
+            found = prices(engine, CALENDAR, "policy", slots)
+            self.read += len(found.slots)
+            assert (engine.dump_policy_state(), engine.state_digest()) == before
+
+
+def test_every_policy_that_posts_prices_is_tested() -> None:
+    posting = set()
+    for name in policy_names():
+        on, jobs, _ = build_world(name, 0)
+        if priced(build_policy(name, on, jobs, 0)) is not None:
+            posting.add(name)
+    assert posting == {name for name, _ in CASES}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_reading_prices_changes_nothing(name: str, settings: Mapping[str, Any], seed: int) -> None:
+    on, jobs, incidents = build_world(name, seed)
+
+    def decisions(*observers: Observer) -> str:
+        hasher = CommandHasher()
+        policy: Policy = make_policy(name, PolicyContext(on, jobs, None, seed), settings)
+        Simulation(on, jobs, policy, incidents=incidents, seed=seed).run([hasher, *observers])
+        return hasher.hash.hexdigest()
+
+    reader = PriceReader(seed)
+    assert decisions(reader) == decisions()
+    assert reader.read
