@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.core import bounds
+from shadowprice.core.collection import few_collections
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.inputs.given import entries, plain_values, whole_number
 from shadowprice.policies.choice import PolicyChoice, check_choices
@@ -289,6 +290,7 @@ class WhatIf:
         )
 
 
+@few_collections()
 def simulate(
     cluster: PathLike | Mapping[str, Any] | None = None,
     jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
@@ -353,6 +355,7 @@ def simulate(
     return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
+@few_collections()
 def compare(
     cluster: PathLike | Mapping[str, Any] | None = None,
     jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
@@ -414,6 +417,7 @@ def compare(
     return Comparison({run.policy: Result(run) for run in runs}, trials)
 
 
+@few_collections()
 def whatif(
     cluster: PathLike | Mapping[str, Any] | None = None,
     jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,

@@ -20,6 +20,7 @@ from shadowprice import __version__
 from shadowprice.cli.lazy import LazyGroup, Part
 from shadowprice.cli.stopping import INTERRUPTED, TERMINATED, terminable
 from shadowprice.core import bounds
+from shadowprice.core.collection import THRESHOLDS
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.wording import escaped, is_text, shown
 from shadowprice.extensions import file_failure
@@ -193,9 +194,7 @@ def run() -> NoReturn:
         elif isinstance(stream, io.TextIOWrapper):
             # Escape characters that the terminal's encoding lacks instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
-    # Imported objects live until the end. With the default threshold of 700 objects, the garbage
-    # collector scans them repeatedly, which takes a tenth of a small run.
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*THRESHOLDS)
     if not sys.warnoptions:  # warnings of libraries address programmers, not users
         warnings.simplefilter("ignore")
     status = main()

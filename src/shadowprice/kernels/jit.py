@@ -33,6 +33,9 @@ def kernel(function: Function) -> Function:
     ``NUMBA_DISABLE_JIT=1`` interprets the same code. The cache is in ``NUMBA_CACHE_DIR``, else
     beside the sources, else in the user's cache folder. If none of them is writable, every process
     compiles again.
+
+    It releases the GIL while it runs, so that other threads answer requests. No other thread may
+    write its arrays meanwhile, nor read those that it writes.
     """
     return _compiled(function, inline="never")
 
@@ -49,7 +52,7 @@ def inlined(function: Function) -> Function:
 
 def _compiled(function: Function, inline: str) -> Function:
     # Fast-math stays off: a comparison of prices must not depend on how a sum is reordered.
-    options: dict[str, Any] = {"error_model": "numpy", "inline": inline}
+    options: dict[str, Any] = {"error_model": "numpy", "inline": inline, "nogil": True}
     _name_by_callees(function)
     try:
         compiled = numba.njit(cache=True, **options)(function)

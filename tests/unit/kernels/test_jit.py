@@ -1,12 +1,16 @@
 """Compiling kernels: caching, inlining, constants, and the notice."""
 
+import importlib
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import shadowprice.kernels as kernels_package
+from shadowprice.kernels.jit import kernels
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CALLER = """
@@ -143,3 +147,12 @@ def test_without_a_compiler_a_kernel_is_the_function() -> None:
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
         timeout=WAIT_LIMIT_SECONDS,
     )
+
+
+@compiled
+def test_every_kernel_releases_the_gil() -> None:
+    for module in pkgutil.walk_packages(kernels_package.__path__, "shadowprice.kernels."):
+        importlib.import_module(module.name)
+    assert len(kernels) > 50
+    for name, function in kernels.items():
+        assert function.targetoptions["nogil"], name
