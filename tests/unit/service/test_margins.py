@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,19 +77,47 @@ def test_promises_are_kept_though_delays_come_in_bursts(seed: int) -> None:
 def test_the_narrowest_group_with_enough_jobs_decides() -> None:
     margins = Margins()
     for _ in range(2):
-        margins.follow(finished(5, tenant="b"))
+        margins.follow(finished(5))
     assert margins.margin("a", None, 9, 0).jobs == 0
-    margins.follow(finished(5, tenant="b"))
-    assert margins.margin("a", None, 9, 0).slots == 5
-    for _ in range(19):
+    margins.follow(finished(5))
+    assert margins.margin("a", "resnet", 9, 0).slots == 5
+    for _ in range(200):
         margins.follow(finished(1))
     found = margins.margin("a", "resnet", 9, 0)
-    assert (found.slots, found.jobs) == (1, 19)
+    assert (found.slots, found.jobs) == (1, 200)
     for _ in range(19):
         margins.follow(finished(3, family="resnet"))
     found = margins.margin("a", "resnet", 19, 0)
     assert (found.slots, found.jobs) == (6, 19)
-    assert margins.margin(None, None, 9, 0).jobs == 3 + 2 * 19
+
+
+def test_a_tenant_without_jobs_has_the_median_margin_of_the_others() -> None:
+    margins = Margins()
+    for tenant, late in (("b", 1), ("c", 2)):
+        for _ in range(3):
+            margins.follow(finished(late, tenant=tenant))
+    assert margins.margin("a", None, 9, 0).jobs == 0  # two tenants have no majority
+    for _ in range(3):
+        margins.follow(finished(0, tenant="d"))
+    found = margins.margin("a", None, 9, 0)
+    assert (found.slots, found.jobs) == (1, 9)
+    assert margins.margin(None, None, 9, 0) == found
+    assert margins.margin("b", None, 9, 0).jobs == 3
+
+
+def test_a_tenant_whose_jobs_end_late_moves_no_promise_of_others() -> None:
+    margins = Margins()
+    for tenant in ("a", "b", "c"):
+        for _ in range(3):
+            margins.follow(finished(0, tenant=tenant))
+    for _ in range(100):
+        margins.follow(finished(1_000, tenant="late"))
+    assert margins.margin("late", None, 9, 0).slots == 1_000
+    for tenant in ("a", "b", "c", "new", None):
+        assert margins.margin(tenant, None, 9, 0).slots == 0
+    open_late = replace(finished(1_000, tenant="late"), name="open", state=State.RUNNING)
+    margins.follow(open_late)
+    assert margins.margin("new", None, 9, 0).slots == 0
 
 
 def test_old_jobs_and_surplus_groups_are_forgotten() -> None:

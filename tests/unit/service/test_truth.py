@@ -50,6 +50,7 @@ class Bench:
         self.store.open()
         self.choice = PolicyChoice(policy) if isinstance(policy, str) else policy
         self.virtual = virtual
+        self.tenant: str | None = None
         self.read()
 
     def read(self) -> None:
@@ -75,7 +76,7 @@ class Bench:
             "run": {"command": ["train"], "retries": 1},
             **changes,
         }
-        found = read_submissions([record], CLUSTER, tenant=None, runs=True)
+        found = read_submissions([record], CLUSTER, tenant=self.tenant, runs=True)
         self.do(Submit(found, at_once=True))
 
     def asked(self, name: str, **changes: Any) -> Submit:
@@ -94,6 +95,14 @@ class Bench:
         at = self.clock.wall() / SECOND
         self.do(TakeReports([Started(order.id, name, order.generation, at)]))
 
+    def again(self, name: str) -> None:
+        """Lose a job's generation, and start the next one in the next slot."""
+        generation = self.truth.orders[name].generation
+        at = self.clock.wall() / SECOND
+        self.do(TakeReports([Ended(0, name, generation, at, Ending.LOST, None, "the node died")]))
+        self.slot()
+        assert self.truth.orders[name].generation == generation + 1
+
     def report(self, name: str, minibatches: float) -> None:
         generation = self.truth.orders[name].generation
         told = Progressed(name, generation, int(minibatches * MICRO), {"loss": 0.5}, 0.0)
@@ -111,37 +120,78 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found.store.close()
 
 
-def test_jobs_of_which_nothing_is_known_are_expected_to_lose_what_others_lost(
-    tmp_path: Path,
-) -> None:
+def restarted(bench: Bench, name: str, cost: float, *, after: float = SLOT) -> None:
+    """Let a new job lose its first generation, and report a restart cost some seconds later."""
+    bench.submit(name)
+    bench.slot()
+    bench.again(name)
+    metrics = {"change_checkpoint": 0.0, "change_start": cost - 1.0, "change_first_step": 1.0}
+    order = bench.truth.orders[name]
+    at = bench.truth.calendar.begins(order.slot) / SECOND + after
+    report = Progressed(name, order.generation, MICRO, metrics, at)
+    bench.do(TakeProgress({name: report}, [report]))
+    bench.do(Cancel(name))
+
+
+def test_a_new_job_has_the_median_restart_cost_of_its_tenant(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "rolling")
     bench.submit("stated", restart="30s")
     assert bench.truth.engine.jobs["stated"].job.restart == Fraction(1, 2)
-    for at, seconds in enumerate((3.0, 6.0, 60.0)):
-        bench.submit(f"first-{at}")
-        assert bench.truth.engine.jobs[f"first-{at}"].job.restart == 0
-        bench.slot()
-        metrics = {**CHANGE, "change_checkpoint": 0.0, "change_start": seconds - 1.0}
-        metrics["change_first_step"] = 1.0
-        generation = bench.truth.orders[f"first-{at}"].generation
-        told = Progressed(f"first-{at}", generation, MICRO, metrics, 0.0)
-        bench.do(TakeProgress({told.job: told}, [told]))
+    for index, seconds in enumerate((3.0, 6.0, 60.0)):
+        restarted(bench, f"first-{index}", seconds)
     bench.submit("next")
-    assert bench.truth.engine.jobs["next"].job.restart == Fraction(6, 60)  # the median
+    assert bench.truth.engine.jobs["next"].job.restart == Fraction(6, 60)
     assert bench.truth.views["next"].state.open
     bench.submit("states-it", restart="0s")
     assert bench.truth.engine.jobs["states-it"].job.restart == 0
-    # Asked again it is the same job; what was measured outlives the process.
+    # A repeated submission is the same job. Measurements outlive the process.
     before = bench.truth.engine.state_digest()
     bench.submit("next")
     bench.read()
     assert bench.truth.engine.state_digest() == before
-    assert bench.truth.restarts.expected(None, float(SLOT)) == Fraction(6, 60)
-    assert bench.truth.restarts.expected(Fraction(1, 60), float(SLOT)) == Fraction(1, 60)
+    restarts = bench.truth.restarts
+    assert restarts.expected(None, None, float(SLOT)) == Fraction(6, 60)
+    assert restarts.expected(None, Fraction(1, 60), float(SLOT)) == Fraction(1, 60)
     bench.store.close()
 
 
-def test_new_jobs_are_expected_to_start_as_much_later_than_they_say_as_others_did(
+def test_huge_restart_costs_of_a_tenant_leave_other_tenants_promises(tmp_path: Path) -> None:
+    promises = []
+    for attacks in (False, True):
+        bench = Bench(tmp_path / f"data-{attacks}")
+        for index in range(4):
+            bench.tenant = "attacker"
+            restarted(bench, f"attack-{index}", 1e6 if attacks else 2.0)
+        bench.read()
+        bench.tenant = "honest"
+        bench.submit("honest")
+        assert bench.truth.engine.jobs["honest"].job.restart == 0
+        promises.append(bench.truth.views["honest"].promise)
+        bench.store.close()
+    assert promises[0] is not None
+    assert promises[0] == promises[1]
+
+
+def test_a_restart_costs_at_most_what_the_service_observed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+    for index in range(3):
+        restarted(bench, f"first-{index}", 1e6, after=12.0)
+    assert bench.truth.restarts.record() == {
+        "": {"seconds": [pytest.approx(12.0)] * 3, "factors": []}
+    }
+    bench.store.close()
+
+
+def test_a_first_generation_is_no_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+    bench.submit("first")
+    bench.slot()
+    change(bench, "first", 1.0, change_first_step=4.0)
+    assert bench.truth.restarts.record() == {}
+    bench.store.close()
+
+
+def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path / "data", "rolling")
@@ -176,7 +226,7 @@ def test_new_jobs_are_expected_to_start_as_much_later_than_they_say_as_others_di
     begins("c", 32.0, 2.0, restart="15s")
     # 12 of 6 seconds, 18 of 6, 30 of 15: twice as long in the median. Of those that say nothing,
     # it tells nothing.
-    assert bench.truth.restarts.record()["factors"] == pytest.approx([2.0, 3.0, 2.0])
+    assert bench.truth.restarts.record()[""]["factors"] == pytest.approx([2.0, 3.0, 2.0])
     assert expected(restart="6s") == 12 / 60
     assert expected(restart="50s") == 1
     assert expected(restart="0s") == 0
@@ -185,7 +235,7 @@ def test_new_jobs_are_expected_to_start_as_much_later_than_they_say_as_others_di
         begins(name, 3.0, 1.0, restart="20s")
     assert expected(restart="6s") == 6 / 60
     bench.read()
-    assert len(bench.truth.restarts.record()["factors"]) == 8
+    assert len(bench.truth.restarts.record()[""]["factors"]) == 8
     bench.store.close()
 
 
@@ -406,16 +456,18 @@ CHANGE = {"change_checkpoint": 2.0, "change_away": 50.0, "change_start": 9.0}
 
 
 def change(bench: Bench, name: str, minibatches: float, **seconds: float) -> None:
-    """Let a job report what the change cost with which its generation began."""
-    generation = bench.truth.orders[name].generation
+    """Let a job report the cost of its restart, a slot after its generation was commanded."""
+    order = bench.truth.orders[name]
+    at = bench.truth.calendar.ends(order.slot) / SECOND
     metrics = {**CHANGE, **seconds}
-    told = Progressed(name, generation, int(minibatches * MICRO), metrics, 0.0)
+    told = Progressed(name, order.generation, int(minibatches * MICRO), metrics, at)
     bench.do(TakeProgress({name: told}, []))
 
 
 def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: Bench) -> None:
     bench.submit("moved", restart="3s")
     bench.slot()
+    bench.again("moved")
     bench.started("moved")
     assert bench.truth.engine.jobs["moved"].job.restart == Fraction(3, 60)
     change(bench, "moved", 10.0)  # not fully known yet; as fast as stated
@@ -439,6 +491,7 @@ def test_the_next_plan_counts_what_a_change_cost(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "rolling")
     bench.submit("moved", restart="3s")
     bench.slot()
+    bench.again("moved")
     bench.started("moved")
 
     def counted() -> float:
@@ -459,26 +512,29 @@ def test_the_cost_of_a_change_is_the_median_of_the_newest_and_at_most_a_slot(
     bench.submit("a")
     job, restarts = bench.truth.engine.jobs["a"].job, Restarts()
     assert restarts.revised(job, 60.0) is None
-    for generation, first in enumerate([0.0, 0.0, 500.0, 7.0, 7.0, 7.0], 1):
-        metrics = {**CHANGE, "change_first_step": first}
-        restarts.note("a", generation, metrics, resized=False)
+
+    def note(name: str, generation: int, first_step: float, *, resized: bool) -> None:
+        metrics = {**CHANGE, "change_first_step": first_step}
+        restarts.note(name, None, generation, metrics, resized=resized, observed=lambda: 1e3)
+
+    for generation, first in enumerate([0.0, 0.0, 500.0, 7.0, 7.0, 7.0], 2):
+        note("a", generation, first, resized=False)
     revised = restarts.revised(job, 60.0)
     assert revised is not None
     assert revised.restart == Fraction(18, 60)
     assert restarts.revised(revised, 60.0) is None
-    restarts.note("a", 4, {**CHANGE, "change_first_step": 1e300}, resized=True)  # an old one
+    note("a", 4, 1e300, resized=True)  # an earlier generation
     assert restarts.revised(revised, 60.0) is None
-    for generation in range(7, 12):
-        metrics = {**CHANGE, "change_first_step": 1e300}
-        restarts.note("a", generation, metrics, resized=True)
+    for generation in range(8, 13):
+        note("a", generation, 1e300, resized=True)
     revised = restarts.revised(job, 60.0)
     assert revised is not None
     assert revised.restart == 1
-    restarts.note("b", 1, {**CHANGE, "change_first_step": 0.0}, resized=True)
+    note("b", 2, 0.0, resized=True)
     moved = restarts.revised(replace(job, name="b"), 100.0)
     assert moved is not None
     assert moved.restart == Fraction(61, 100)
-    restarts.note("c", 1, {**CHANGE, "change_first_step": -1.0}, resized=True)
+    note("c", 2, -1.0, resized=True)
     assert restarts.revised(replace(job, name="c"), 60.0) is None
 
 

@@ -13,6 +13,9 @@ Delays come in bursts. So open jobs count as soon as their plans slip, and the q
 broken promise raises it, and each kept promise lowers it a little, never below 95 % (Gibbs and
 Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021).
 
+A tenant's own jobs determine its margin. A tenant with too few of them takes the median of the
+other tenants' margins, so that no single tenant can move the promises of others far.
+
 Plans and prices do not change.
 """
 
@@ -23,6 +26,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median_low
 from typing import Final
 
 from sqlalchemy import Connection, select
@@ -46,7 +50,10 @@ ENOUGH: Final = 19
 """Minimum finished jobs of a group. With fewer, ceil(0.95 (n + 1)) exceeds n."""
 
 FEWEST: Final = 3
-"""Minimum number of finished jobs for a margin of all jobs together."""
+"""Minimum finished jobs of a tenant without `ENOUGH`: then the longest delay counts."""
+
+MIN_VOTES: Final = 3
+"""Minimum number of tenants for a median: with fewer, a single tenant would determine it."""
 
 STEP: Final = 0.05
 """Step of the quantile per promise: gamma of Gibbs and Candes."""
@@ -83,9 +90,18 @@ class _Delays:
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
     slipped: dict[str, float] = field(default_factory=dict)
     given_up: float = 1.0 - KEPT_SHARE
+    _quantile: float | None = None
+
+    def slip(self, name: str, delay: float | None) -> None:
+        """Record the present delay of an open job; None if its plan doesn't slip."""
+        self._quantile = None
+        self.slipped.pop(name, None)
+        if delay is not None:
+            self.slipped[name] = delay
 
     def note(self, delay: float, *, is_broken: bool | None) -> None:
         """Record a delay, and whether the promise was broken; None if it had no learnt margin."""
+        self._quantile = None
         self.newest.append(delay)
         if is_broken is not None:
             moved = self.given_up + STEP * (1.0 - KEPT_SHARE - is_broken)
@@ -93,9 +109,11 @@ class _Delays:
 
     def quantile(self) -> float:
         """Return the delay that promises allow for, as a share of the planned time."""
-        delays = sorted([*self.newest, *islice(reversed(self.slipped.values()), NEWEST)])
-        rank = min(len(delays), math.ceil((1.0 - self.given_up) * (len(delays) + 1)))
-        return delays[rank - 1]
+        if self._quantile is None:
+            delays = sorted([*self.newest, *islice(reversed(self.slipped.values()), NEWEST)])
+            rank = min(len(delays), math.ceil((1.0 - self.given_up) * (len(delays) + 1)))
+            self._quantile = delays[rank - 1]
+        return self._quantile
 
 
 class Margins:
@@ -114,9 +132,7 @@ class Margins:
         for group in _groups(view.tenant, view.family):
             delays = self._groups.get(group)
             if delays is not None:
-                delays.slipped.pop(view.name, None)
-                if late and view.state.open:
-                    delays.slipped[view.name] = delay
+                delays.slip(view.name, delay if late and view.state.open else None)
         if view.state is not State.FINISHED:
             return
         assert view.completion is not None
@@ -136,19 +152,41 @@ class Margins:
     ) -> Margin:
         """Return the margin of a job that is planned to complete in slot ``planned``.
 
-        It comes from the narrowest group with enough finished jobs: the job's tenant and family,
-        its tenant, or all jobs. The promise stays before ``until``, the first slot in which nothing
-        may run.
+        It comes from the narrowest group with enough finished jobs: the job's tenant and family, or
+        its tenant. Without one, it comes from the other tenants. The promise stays before
+        ``until``, the first slot in which nothing may run.
         """
-        for group in _groups(tenant, family):
+        share, jobs = self._own(tenant, family) or self._of_others(tenant)
+        slots = math.ceil(share * _slots(planned, arrival) - 1e-9)
+        if until is not None:
+            slots = min(slots, max(0, until - 1 - planned))
+        return Margin(slots, jobs)
+
+    def _own(self, tenant: str | None, family: str | None) -> tuple[float, int] | None:
+        """Return a tenant's margin as a share, and the number of its jobs; None if too few."""
+        for group, fewest in (
+            *((group, ENOUGH) for group in _groups(tenant, family)),
+            ((tenant,), FEWEST),
+        ):
             delays = self._groups.get(group)
-            if delays is None or len(delays.newest) < (ENOUGH if group else FEWEST):
-                continue
-            slots = math.ceil(delays.quantile() * _slots(planned, arrival) - 1e-9)
-            if until is not None:
-                slots = min(slots, max(0, until - 1 - planned))
-            return Margin(slots, len(delays.newest))
-        return Margin()
+            if delays is not None and len(delays.newest) >= fewest:
+                return delays.quantile(), len(delays.newest)
+        return None
+
+    def _of_others(self, tenant: str | None) -> tuple[float, int]:
+        """Return the median of the other tenants' margins as shares, and the number of jobs."""
+        voting = [
+            delays
+            for group, delays in self._groups.items()
+            if len(group) == 1 and group != (tenant,) and len(delays.newest) >= FEWEST
+        ]
+        if len(voting) < MIN_VOTES:
+            return 0.0, 0
+        # The lower of two middle values: half of the voters must ask for a margin.
+        return (
+            median_low(delays.quantile() for delays in voting),
+            sum(len(delays.newest) for delays in voting),
+        )
 
 
 def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margins:
@@ -171,6 +209,6 @@ def _slots(planned: int, arrival: int) -> int:
 
 
 def _groups(tenant: str | None, family: str | None) -> list[_Group]:
-    """Return the groups of a job, narrowest first; the empty group is that of all jobs."""
+    """Return the groups of a job, narrowest first: its tenant and family, and its tenant."""
     groups: list[_Group] = [] if family is None else [(tenant, family)]
-    return [*groups, (tenant,), ()]
+    return [*groups, (tenant,)]

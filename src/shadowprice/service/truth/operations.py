@@ -162,7 +162,7 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
         job = replace(job, resumable=_is_resumable(batch, spec))
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
-    share = batch.truth.restarts.expected(stated, float(cluster.slot_seconds))
+    share = batch.truth.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
 
 

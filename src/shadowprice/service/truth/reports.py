@@ -40,7 +40,13 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.missing import missing
-from shadowprice.service.truth.start_ups import note_process, note_work, stated_seconds
+from shadowprice.service.truth.restarts import is_restart
+from shadowprice.service.truth.start_ups import (
+    note_process,
+    note_work,
+    ordered_at,
+    stated_seconds,
+)
 from shadowprice.service.truth.views import changes_of
 
 log = logging.getLogger("shadowprice.service")
@@ -335,7 +341,10 @@ class TakeProgress:
             record = batch.engine.jobs[report.job]
             if report.checkpoints and record.job.resumable is None:
                 _set_resumable(batch, record, resumable=True)
-        noted = [_note_change(batch, report, lost) for report, lost in running]
+        noted = [
+            _note_change(batch, _first_with_cost(report, first_reports), lost)
+            for report, lost in running
+        ]
         if any(noted):
             batch.put("restarts", json.dumps(restarts.record()))
         for point in self.points:
@@ -435,16 +444,64 @@ def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
     ``lost`` is the cost of a first start in seconds; None if the report measures none.
     """
     name, restarts = report.job, batch.truth.restarts
+    tenant = batch.truth.views[name].tenant
     is_new = restarts.note(
         name,
+        tenant,
         report.generation,
         report.metrics,
         resized=isinstance(batch.truth.orders.get(name), Resize),
+        observed=partial(_observed_seconds, batch, report),
         stated=partial(_stated, batch, name),
     )
     if lost is not None:
-        restarts.started(lost, _stated(batch, name))
+        restarts.started(tenant, lost, _stated(batch, name))
     return is_new or lost is not None
+
+
+def _first_with_cost(
+    report: Progressed, first_reports: Mapping[tuple[str, int], Progressed]
+) -> Progressed:
+    """Return a generation's first report if it has a restart cost, else its newest one."""
+    first = first_reports.get((report.job, report.generation), report)
+    return first if is_restart(first.metrics) else report
+
+
+def _observed_seconds(batch: Batch, report: Progressed) -> float:
+    """Return the seconds that the service itself observed of a restart, up to a report.
+
+    They last from the command of the generation to the report. A paused job was stopped earlier, by
+    a command of its own; that stop counts from the command to the end of the processes.
+    """
+    order = batch.truth.orders.get(report.job)
+    if order is None:
+        return 0.0
+    ordered = ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
+    seconds = report.at - ordered / SECOND
+    if isinstance(order, Start):
+        seconds += _stop_seconds(batch, report.job, report.generation - 1)
+    return seconds
+
+
+def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
+    """Return the seconds from a generation's stop command to its end; 0 if it wasn't stopped."""
+    commands, generations = tables.commands, tables.generations
+    row = batch.connection.execute(
+        select(commands.c.at, generations.c.ended)
+        .join(
+            generations,
+            (generations.c.job == commands.c.job)
+            & (generations.c.generation == commands.c.generation),
+        )
+        .where(
+            (commands.c.job == job)
+            & (commands.c.generation == generation)
+            & (commands.c.kind == "stop")
+        )
+    ).first()
+    if row is None or row.ended is None:
+        return 0.0
+    return max(0.0, float((row.ended - row.at) / SECOND))
 
 
 def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:

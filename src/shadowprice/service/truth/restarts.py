@@ -3,9 +3,12 @@
 A job reports how long it took to save, to start and to do its first step (`jobs.changes`). The
 measured cost replaces the cost that the job file or the cluster file states.
 
-A new job has no measurements, so its cost is estimated from earlier jobs. A stated cost is
-multiplied by the median ratio of their measured to their stated costs, but never reduced. Without a
-stated cost, the estimate is the median of their measured costs.
+A new job has no measurements, so its cost is estimated from earlier jobs of its tenant. A stated
+cost is multiplied by the median ratio of their measured to their stated costs, but never reduced.
+Without a stated cost, the estimate is the median of their measured costs.
+
+A job reports its own costs, and may report anything. So they count for its tenant only, and at most
+as the time that the service itself observed.
 
 A first start isn't a restart, so the job doesn't report it. The service derives its cost from the
 first report. That cost only counts in the ratios: the time in which other jobs load their data for
@@ -41,8 +44,11 @@ FINEST: Final = 100
 """Costs are multiples of 1 / FINEST of a slot, and must differ by more than that as well."""
 
 
-OTHERS: Final = 20
-"""Number of newest measurements of all jobs that determine the estimate for new jobs."""
+NEWEST: Final = 20
+"""Number of a tenant's newest measurements that determine the estimate for its new jobs."""
+
+MAX_TENANTS: Final = 1_000
+"""Maximum number of tenants with measurements; the one measured longest ago is dropped first."""
 
 ENOUGH: Final = 3
 """Minimum number of measurements for an estimate."""
@@ -54,6 +60,14 @@ class _Measured:
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
+@dataclass(slots=True)
+class _TenantCosts:
+    """Newest costs of a tenant's jobs in seconds, and ratios of measured to stated costs."""
+
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    factors: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+
+
 class Restarts:
     """Measured costs of restarts and first starts.
 
@@ -61,63 +75,88 @@ class Restarts:
     is the result of `record`, and empty at the first start of the service.
     """
 
-    def __init__(self, stored: Mapping[str, Iterable[float]] = MappingProxyType({})) -> None:
+    def __init__(
+        self, stored: Mapping[str, Mapping[str, Iterable[float]]] = MappingProxyType({})
+    ) -> None:
         self._measured: dict[str, _Measured] = {}
-        self._others = deque(stored.get("seconds", ()), maxlen=OTHERS)
-        self._factors = deque(stored.get("factors", ()), maxlen=OTHERS)
+        self._tenants: dict[str, _TenantCosts] = {}
+        for tenant, costs in stored.items():
+            known = self._tenants[tenant] = _TenantCosts()
+            known.seconds.extend(costs["seconds"])
+            known.factors.extend(costs["factors"])
 
-    def record(self) -> dict[str, list[float]]:
-        """Return the newest costs in seconds, and ratios of measured to stated costs, to store."""
-        return {"seconds": list(self._others), "factors": list(self._factors)}
+    def record(self) -> dict[str, dict[str, list[float]]]:
+        """Return costs in seconds and ratios of measured to stated costs by tenant, to store.
 
-    def expected(self, stated: Fraction | None, slot_seconds: float) -> Fraction:
+        The key of jobs without a tenant is empty.
+        """
+        return {
+            tenant: {"seconds": list(costs.seconds), "factors": list(costs.factors)}
+            for tenant, costs in self._tenants.items()
+        }
+
+    def expected(
+        self, tenant: str | None, stated: Fraction | None, slot_seconds: float
+    ) -> Fraction:
         """Estimate the restart cost of a job without measurements, as a share of a slot.
 
         ``stated`` is the share that the job file or the cluster file states, or None.
         """
+        costs = self._tenants.get(tenant or "", _TenantCosts())
         if stated is None:
-            has_enough = len(self._others) >= ENOUGH
-            return _share(median(self._others), slot_seconds) if has_enough else Fraction(0)
-        if len(self._factors) < ENOUGH:
+            has_enough = len(costs.seconds) >= ENOUGH
+            return _share(median(costs.seconds), slot_seconds) if has_enough else Fraction(0)
+        if len(costs.factors) < ENOUGH:
             return stated
-        factor = median(self._factors)
+        factor = median(costs.factors)
         # Never below the stated cost, which may include worse cases than were measured.
         if factor <= 1.0 + OFF:
             return stated
         return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
 
-    def started(self, seconds: float, stated: float) -> None:
+    def started(self, tenant: str | None, seconds: float, stated: float) -> None:
         """Record the measured and the stated cost of a first start, in seconds; 0 if not stated."""
         if stated:
-            self._factors.append(seconds / stated)
+            self._costs_of(tenant).factors.append(seconds / stated)
 
     def note(
         self,
         name: str,
+        tenant: str | None,
         generation: int,
         metrics: Mapping[str, float],
         *,
         resized: bool,
+        observed: Callable[[], float],
         stated: Callable[[], float] = lambda: 0.0,
     ) -> bool:
         """Record the restart cost that a generation reports; return whether it is new.
 
-        The cost of each generation is recorded once. ``resized`` means that the job was resized
-        without a pause, so that the time between the generations counts. ``stated`` returns the
-        stated cost in seconds, or 0. It is called only for a new measurement.
+        The cost of each generation but the first is recorded once. ``resized`` means that the job
+        was resized without a pause, so that the time between the generations counts. ``observed``
+        returns the maximum cost that the service's own observations allow, and ``stated`` the
+        stated cost, or 0; both in seconds. They are called only for a new measurement.
         """
-        if not all(metrics.get(part, -1.0) >= 0.0 for part in PARTS):
+        if generation < 2 or not is_restart(metrics):
             return False
         measured = self._measured.setdefault(name, _Measured())
         if generation <= measured.generation:
             return False
         measured.generation = generation
         away = max(0.0, metrics.get(AWAY, 0.0)) if resized else 0.0
-        seconds = sum(metrics[part] for part in PARTS) + away
+        seconds = min(sum(metrics[part] for part in PARTS) + away, max(0.0, observed()))
         measured.seconds.append(seconds)
-        self._others.append(seconds)
-        self.started(seconds, stated())
+        self._costs_of(tenant).seconds.append(seconds)
+        self.started(tenant, seconds, stated())
         return True
+
+    def _costs_of(self, tenant: str | None) -> _TenantCosts:
+        """Return the costs of a tenant that is being measured, and make it the newest."""
+        costs = self._tenants.pop(tenant or "", None) or _TenantCosts()
+        self._tenants[tenant or ""] = costs
+        while len(self._tenants) > MAX_TENANTS:
+            del self._tenants[next(iter(self._tenants))]
+        return costs
 
     def revised(self, job: Job, slot_seconds: float) -> Job | None:
         """Return the job with its measured restart cost; None if its cost is about the same."""
@@ -133,6 +172,11 @@ class Restarts:
     def forget(self, name: str) -> None:
         """Remove the measurements of a job."""
         self._measured.pop(name, None)
+
+
+def is_restart(metrics: Mapping[str, float]) -> bool:
+    """Return whether the metrics of a report include all parts of a restart."""
+    return all(metrics.get(part, -1.0) >= 0.0 for part in PARTS)
 
 
 def _share(seconds: float, slot_seconds: float) -> Fraction:

@@ -111,17 +111,18 @@ def note_process(batch: Batch, report: Started) -> None:
         return
     start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
     if report.at * SECOND > end:  # a service that was down issues the command late
-        ordered = _ordered_at(batch, report)
+        ordered = ordered_at(batch, report.job, report.generation)
         start = ordered if ordered > end else start
     seconds = max(0.0, report.at - start / SECOND)
     _record(batch, StartUp(report.job, report.generation, seconds, seconds))
 
 
-def _ordered_at(batch: Batch, report: Started) -> int:
+def ordered_at(batch: Batch, job: str, generation: int) -> int:
+    """Return when a generation was commanded, in nanoseconds since 1970; 0 if that isn't stored."""
     generations = tables.generations
     ordered = batch.connection.execute(
         select(generations.c.ordered).where(
-            generations.c.job == report.job, generations.c.generation == report.generation
+            generations.c.job == job, generations.c.generation == generation
         )
     ).scalar()
     return 0 if ordered is None else int(ordered)
