@@ -47,6 +47,14 @@ TRACES: Mapping[str, str] = {
     "p0,6000,12288,1,460,V100M16|T4,LS,Succeeded,9500000,9600000,9500010\n",
     "tiresias": "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
     "0,1,0,606,vgg19,164,30\n1,8,30,133,vgg11,147,23\n",
+    "csv": "Job ID,User,Account,Submit,Start,End,Run Time (min),GPUs,State,Memory_GB\n"
+    "1,ann,vision,2024-03-05 06:00:00,2024-03-05 06:10:00,2024-03-05 07:10:00,,2,COMPLETED,4\n"
+    "2,bob,nlp,2024-03-05 06:30:00,,,30,gres/gpu:a100=4,FAILED,\n",
+    "sacct": "JobID|User|Account|State|Submit|Eligible|Start|End|Elapsed|Timelimit|AllocTRES\n"
+    "9000|ann|vision|COMPLETED|2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T06:10:00|"
+    "2024-03-05T07:10:00|01:00:00|1-00:00:00|cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1\n"
+    "9001_2|bob|nlp|TIMEOUT|2024-03-05T06:00:00|2024-03-05T08:00:00|2024-03-05T09:10:00|"
+    "2024-03-05T10:10:00|01:00:00|01:00:00|cpu=8,gres/gpu=1,mem=64000M\n",
     "pai_job": "j1,i1,u,Terminated,1000,9000\nj2,i2,u,Failed,2000,9000\n",
     "pai_task": "j1,worker,2,Terminated,1000,9000,600,29,100,V100\n"
     "j2,worker,1,Failed,2500,9000,600,29,50,T4\n",
@@ -57,6 +65,7 @@ OPTIONS = (
     "", "", "", "?limit=1", "?limit=0", "?limit=1e9", "?from=2d", "?stretch=nan", "?vc=x",
     "?training=allreduce&elasticity=2", "?elasticity=64", "?insensitive=inf", "?x=1", "?&&=",
     "?since=0", "?since=nan", "?processors=cpus", "?duplicates=drop", "?to=1", "?limit=1&limit=2",
+    "?map=submit=x", "?map=", "?timezone=Nowhere", "?dates=ydm", "?arrival=submit", "?tenant=qos",
 )  # fmt: skip
 
 
@@ -75,7 +84,7 @@ def trace_text(name: str, rng: random.Random) -> Content:
     if name.endswith("-log"):
         text = json.dumps(mutated(_LOG, rng, rng.choice((0, 1, 1, 2, 4))), default=str)
     else:
-        blank = {"swf": " ", "gavel": "\t"}.get(name, ",")
+        blank = {"swf": " ", "gavel": "\t", "sacct": "|"}.get(name, ",")
         rows = [line.split(blank) for line in TRACES[name].splitlines()]
         for _ in range(rng.randrange(4)):
             row = rng.choice(rows)

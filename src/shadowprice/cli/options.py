@@ -47,6 +47,15 @@ TraceOption = Annotated[
         autocompletion=complete_trace,
     ),
 ]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        metavar="MEANING=COLUMN,...",
+        help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+        rich_help_panel=WHAT,
+    ),
+]
 IncidentsOption = Annotated[
     Path | None,
     typer.Option(

@@ -29,6 +29,7 @@ class Workload:
     cluster: o.ClusterOption = None
     jobs: o.JobsOption = None
     trace: o.TraceOption = None
+    columns: o.ColumnsOption = None
     incidents: o.IncidentsOption = None
     until: o.UntilOption = None
     slot: o.SlotOption = "20min"
@@ -43,9 +44,16 @@ class Workload:
         InputError
             If an option is missing or given twice.
         """
+        from shadowprice.core.errors import Fault, InputError
         from shadowprice.simulator.source import Source
+        from shadowprice.traces.locate import with_columns
 
         named = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = named.pop("columns")
+        if self.trace is not None:
+            named["trace"] = with_columns(self.trace, columns)
+        elif columns is not None:
+            raise InputError(Fault("--map", "maps columns of a trace", "add --trace csv:FILE"))
         return Source(**named, params=params)
 
     def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:

@@ -27,6 +27,7 @@ from shadowprice.simulator.scenario import Scenario
 
 if TYPE_CHECKING:
     from shadowprice.simulator.traced import Traced
+    from shadowprice.traces.records import Trace
 
 Document = Mapping[str, Any]
 
@@ -113,6 +114,10 @@ class Source:
             entry=entry,
         )
         return scenario, remarks
+
+    def log(self) -> Trace | None:
+        """Return the trace as it was read, None if the jobs come from a file."""
+        return None if self.trace is None else self._traced().trace
 
     def kinds(self, seed: int = 0) -> list[str]:
         """Return the names of the cluster's server entries, in order."""

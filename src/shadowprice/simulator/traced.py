@@ -15,23 +15,23 @@ from shadowprice.traces.workload import Workload
 class Traced:
     """A trace, read once for all seeds.
 
-    ``path`` is its file, ``format`` its format, ``start`` the time of its first submission (None if
-    unknown), and ``remarks`` the rows left out or repaired, with reasons.
+    ``trace`` holds its rows, ``path`` is its file, ``format`` its format, ``start`` the time of its
+    first submission (None if unknown), and ``remarks`` the rows left out or repaired, with reasons.
     """
 
     def __init__(self, spec: str, *, skip_invalid: bool) -> None:
         parsed = parse_spec(spec, OPTION_NAMES)
         self._options = SynthesisOptions.from_text(dict(parsed.synthesis))
-        self._trace = read_trace(parsed, skip_invalid=skip_invalid)
+        self.trace = read_trace(parsed, skip_invalid=skip_invalid)
         self.path, self.format = parsed.path, parsed.format
-        self.start = self._trace.start
+        self.start = self.trace.start
         self.remarks = [
-            f"{note.count:,} x {note.reason} ({note.action})" for note in self._trace.notes
+            f"{note.count:,} x {note.reason} ({note.action})" for note in self.trace.notes
         ]
 
     def workload(self, slot_seconds: Fraction, seed: int) -> Workload:
         """Return its jobs; the seed draws what the trace lacks."""
-        return synthesize(self._trace, slot_seconds, self._options, seed=seed)
+        return synthesize(self.trace, slot_seconds, self._options, seed=seed)
 
     @staticmethod
     def sized(workload: Workload, load: float) -> Mapping[str, Any]:

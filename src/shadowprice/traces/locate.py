@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import polars as pl
 
@@ -92,6 +92,13 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
         options={key: value for key, value in pairs.items() if key in trace_format.options},
         synthesis={key: pairs[key] for key in synthesis_options if key in pairs},
     )
+
+
+def with_columns(spec: str, mapping: str | None) -> str:
+    """Return a trace location with the mapping of columns that ``--map`` gives, if any."""
+    if mapping is None:
+        return spec
+    return f"{spec}{'&' if '?' in spec else '?'}map={quote(mapping)}"
 
 
 def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:

@@ -21,6 +21,8 @@ SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
         "submit": pl.Float64(),  # seconds since the first kept job's submission
         "duration": pl.Float64(),  # seconds of running, without queueing; null: unknown
         "queue": pl.Float64(),  # seconds it waited in the traced cluster; null: unknown
+        "lost": pl.Float64(),  # seconds that earlier attempts ran; null: none or unknown
+        "time_limit": pl.Float64(),  # seconds that it was allowed to run; null: none or unknown
         "gpus": pl.Float64(),  # GPUs in all, fractions of one allowed; 0: a CPU job
         "workers": pl.Int64(),  # worker tasks, if the trace has them; else null
         "ps": pl.Int64(),  # parameter-server tasks, if the trace has them; else null
@@ -43,6 +45,8 @@ LARGEST: Final[Mapping[str, Bound]] = MappingProxyType(
         "submit": bounds.SECONDS,
         "duration": bounds.SECONDS,
         "queue": bounds.SECONDS,
+        "lost": bounds.SECONDS,
+        "time_limit": bounds.SECONDS,
         "deadline": bounds.SECONDS,
         "gpus": bounds.GPUS,
         "cpus": bounds.GPUS,
@@ -60,15 +64,17 @@ REQUIRED: Final = ("job", "submit", "gpus")
 ON_THE_CLOCK: Final = frozenset({"submit", "deadline"})
 """Columns that are points in time; the others are durations and amounts."""
 
+Action = Literal["read", "dropped", "mended", "kept"]
+
 STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Rows that an importer dropped, repaired or kept although they are unusual."""
+    """Rows that an importer read in an assumed way, dropped, repaired, or kept though unusual."""
 
-    action: Literal["dropped", "mended", "kept"]
-    """Whether the rows were dropped, repaired (``mended``) or kept unchanged."""
+    action: Action
+    """Whether the rows were read, dropped, repaired (``mended``) or kept unchanged."""
     reason: str
     """Reason, which names the trait of the format."""
     count: int
@@ -79,11 +85,9 @@ class Note:
 class Tally:
     """Counts of rows dropped and repaired, by reason, in order of first occurrence."""
 
-    _counts: dict[tuple[Literal["dropped", "mended", "kept"], str], int] = field(
-        default_factory=dict
-    )
+    _counts: dict[tuple[Action, str], int] = field(default_factory=dict)
 
-    def add(self, action: Literal["dropped", "mended", "kept"], reason: str, count: int) -> None:
+    def add(self, action: Action, reason: str, count: int) -> None:
         """Count rows; a count of 0 adds no note."""
         if count:
             key = (action, reason)

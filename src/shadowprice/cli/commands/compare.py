@@ -168,6 +168,7 @@ def compare(
         if more_seeds and stopped is None:
             trials = trials_of([*((run.policy, seed, run.info) for run in runs), *more])
         record = None if trials is None else trials.record()
+        runs = _beside_log(runs, scenario, source)
         if pending is not None:
             with told_anyway(lambda: _print(runs, trials, output)):
                 keep_comparison(runs, pending.path, record)
@@ -179,6 +180,15 @@ def compare(
         elif not quiet:
             stderr().print("add --out DIR to keep the runs and a page", soft_wrap=True)
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+
+
+def _beside_log(runs: list[Run], scenario: Scenario, source: Source) -> list[Run]:
+    """Return the runs, and after them what happened in the log if it says so."""
+    from shadowprice.simulator.as_it_was import as_it_was
+
+    log = source.log()
+    recorded = None if log is None or not runs else as_it_was(log, scenario.jobs, runs[0])
+    return runs if recorded is None else [*runs, recorded]
 
 
 def _advised(

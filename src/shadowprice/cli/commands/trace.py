@@ -34,6 +34,14 @@ SkipOption = Annotated[
 ]
 
 
+MapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        metavar="MEANING=COLUMN,...",
+        help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+    ),
+]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 
 
@@ -41,13 +49,15 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output for
 def info(
     spec: SpecArgument,
     output: OutputOption = Output.TABLE,
+    columns: MapOption = None,
     skip_invalid: SkipOption = False,
 ) -> None:
     """Show statistics of a trace: jobs, GPUs, run times, burstiness and omitted rows."""
-    from shadowprice.traces.locate import read_trace
+    from shadowprice.traces.locate import read_trace, with_columns
     from shadowprice.traces.statistics import describe
 
-    statistics = describe(read_trace(spec, skip_invalid=skip_invalid))
+    trace = read_trace(with_columns(spec, columns), skip_invalid=skip_invalid)
+    statistics = describe(trace)
     if output is Output.JSON:
         record = asdict(statistics)
         record["start"] = statistics.start.isoformat() if statistics.start else None
@@ -81,6 +91,7 @@ def convert(
             min=1, max=bounds.HORIZON.most, help="Planning horizon of the --cluster file, in slots."
         ),
     ] = 300,
+    columns: MapOption = None,
     skip_invalid: SkipOption = False,
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
@@ -89,7 +100,7 @@ def convert(
     from shadowprice.results.target import check_file, is_marked_yaml
     from shadowprice.results.telling import counted
     from shadowprice.traces.generator import cluster_for
-    from shadowprice.traces.locate import parse_spec, read_trace
+    from shadowprice.traces.locate import parse_spec, read_trace, with_columns
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
     from shadowprice.traces.workload import check_job_file
 
@@ -98,7 +109,7 @@ def convert(
         if cluster.absolute() == out.absolute():
             raise InputError(Fault("--cluster", f"{cluster} is the job file", "give another name"))
         check_file(cluster, is_marked_yaml)
-    parsed = parse_spec(spec, OPTION_NAMES)
+    parsed = parse_spec(with_columns(spec, columns), OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
     trace = read_trace(parsed, skip_invalid=skip_invalid)
     workload = synthesize(trace, parse_span(slot, "--slot", "20min"), options, seed=seed)

@@ -1,0 +1,149 @@
+"""What happened in the log itself, in the same tables and measures as a run under a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, cast
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shadowprice.core.job import Job
+from shadowprice.core.utility import utility_value
+from shadowprice.results.files import Fields, Run
+from shadowprice.results.metrics import summarise
+from shadowprice.traces.records import Trace
+
+LABEL: Final = "as it was"
+"""Name of the log among the policies of a comparison."""
+
+MOST_SLOTS: Final = 10**6
+"""Longest log, in slots, for which the table of slots is built."""
+
+GPU: Final = "gpu"
+"""The resource whose use the log shows."""
+
+Floats = NDArray[np.float64]
+
+
+def _no_decisions(_plans: bool) -> Iterator[Fields]:
+    """Return the decisions of a log: none are known."""
+    return iter(())
+
+
+def as_it_was(trace: Trace, jobs: Sequence[Job], run: Run) -> Run | None:
+    """Return the log as a run, or None if it doesn't say how long every job waited.
+
+    A job completes in the slot in which it ended in the log, whatever its final state, and earns
+    its utility there. It holds its GPUs from its last start to its end. Completion times, waits and
+    utilisation have the definitions of every other run. ``run`` is one of the same jobs; the log
+    is measured on its cluster.
+    """
+    slot_seconds = float(run.info["cluster"]["slot_seconds"])
+    log = trace.jobs.filter(pl.col("job").is_in(run.jobs["job"].to_list()))
+    timed = log.select("job", "submit", "duration", "queue", "gpus", pl.col("lost").fill_null(0.0))
+    timed = run.jobs.select("job").join(timed, on="job", how="left", maintain_order="left")
+    if timed.null_count().select(pl.sum_horizontal(pl.all())).item() or not len(timed):
+        return None
+    end = (timed["submit"] + timed["queue"] + timed["lost"] + timed["duration"]).to_numpy()
+    start = end - timed["duration"].to_numpy()
+    submitted = timed["submit"].to_numpy() / slot_seconds
+    # A job that ends with its slot completes in it.
+    last = np.ceil(end / slot_seconds - 1e-9).astype(np.int64) - 1
+    arrivals = np.array([job.arrival for job in jobs], dtype=np.int64)
+    completion = np.maximum(last, arrivals)
+    if completion.max(initial=0) - arrivals.min(initial=0) > MOST_SLOTS:
+        return None
+    utility = [
+        utility_value(job.utility, int(slot) - job.arrival)
+        for job, slot in zip(jobs, completion, strict=True)
+    ]
+    spans = np.maximum(1, np.ceil(timed["duration"].to_numpy() / slot_seconds)).astype(np.int64)
+    table = run.jobs.with_columns(
+        outcome=pl.lit("finished"),
+        reason=pl.lit(None, dtype=pl.String()),
+        message=pl.lit(None, dtype=pl.String()),
+        start=pl.Series(np.floor(start / slot_seconds).astype(np.int64)),
+        completion=pl.Series(completion),
+        jct=pl.Series(completion + 1 - submitted),
+        utility=pl.Series(utility, dtype=pl.Float64()),
+        late=pl.Series(completion - arrivals, dtype=pl.Float64()) - pl.col("target"),
+        progress=pl.col("required"),
+        worker_slots=pl.Series(spans),
+        ps_slots=pl.lit(0, dtype=pl.Int64()),
+        admitted=pl.lit(None, dtype=pl.Int64()),
+        plans=pl.lit(0, dtype=pl.Int32()),
+        resizes=pl.lit(0, dtype=pl.Int32()),
+        resize_seconds=pl.lit(0.0),
+    ).select(run.jobs.columns)
+    slots = _slots(run, table, start / slot_seconds, end / slot_seconds, timed["gpus"].to_numpy())
+    summary = summarise(table, slots)
+    # The log may say nothing of other resources: neither 0 % nor what the jobs were given here.
+    utilisation = cast(dict[str, float | None], summary["utilisation"])
+    summary["utilisation"] = {
+        name: utilisation[name] if name == GPU else None for name in utilisation
+    }
+    info = {
+        **run.info,
+        "policy": LABEL,
+        "parameters": {},
+        "partial": False,
+        "timing": {},
+        "summary": summary,
+    }
+    info.pop("guarantee", None)
+    return replace(
+        run,
+        info=info,
+        jobs=table,
+        slots=slots,
+        allocations=run.allocations.clear(),
+        heat=run.heat.clear(),
+        decisions=_no_decisions,
+        payments=None,
+        advice={},
+    )
+
+
+def _slots(run: Run, jobs: pl.DataFrame, start: Floats, end: Floats, gpus: Floats) -> pl.DataFrame:
+    """Return the table of slots: GPUs in use on average, and jobs that run and wait at its end."""
+    first = int(jobs["arrival"].min())  # type: ignore[arg-type]  # integers
+    last = int(jobs["completion"].max())  # type: ignore[arg-type]  # integers
+    edges = np.arange(first, last + 2, dtype=np.float64)
+    used = np.diff(_until(edges, end, gpus) - _until(edges, start, gpus)) * -1.0
+    ones = np.ones(len(start))
+    running = np.diff(_until(edges, end, ones) - _until(edges, start, ones)) * -1.0
+    ends = edges[1:]
+    arrived = np.searchsorted(np.sort(jobs["submitted"].to_numpy()), ends, side="right")
+    begun = np.searchsorted(np.sort(start), ends, side="right")
+    utility = np.zeros(len(ends))
+    np.add.at(utility, jobs["completion"].to_numpy() - first, jobs["utility"].to_numpy())
+    known = {
+        "slot": np.arange(first, last + 1),
+        "running": np.ceil(running - 1e-9).astype(np.int64),
+        "waiting": np.maximum(0, arrived - begun),
+        "utility": utility,
+        "used_gpu": used,
+    }
+    columns = []
+    for name, kind in run.slots.schema.items():
+        if name in known:
+            columns.append(pl.Series(name, known[name]).cast(kind))
+        elif name.startswith("total_"):
+            columns.append(pl.Series(name, [run.slots[name].max()] * len(ends), dtype=kind))
+        elif name.startswith("used_"):
+            columns.append(pl.Series(name, [None] * len(ends), dtype=kind))
+        else:
+            columns.append(pl.Series(name, [None] * len(ends), dtype=kind).fill_null(0))
+    return pl.DataFrame(columns)
+
+
+def _until(edges: Floats, moments: Floats, weights: Floats) -> Floats:
+    """Return, for each edge, the weighted time from each earlier moment to the edge, summed."""
+    order = np.argsort(moments)
+    sums = np.concatenate(([0.0], np.cumsum(weights[order])))
+    products = np.concatenate(([0.0], np.cumsum((weights * moments)[order])))
+    count = np.searchsorted(moments[order], edges, side="right")
+    return np.asarray(edges * sums[count] - products[count], dtype=np.float64)

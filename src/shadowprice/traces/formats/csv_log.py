@@ -1,0 +1,323 @@
+"""A cluster's own job log as a table, with a mapping of its columns."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, cast
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import closest, shown
+from shadowprice.traces.job_log import check_times
+from shadowprice.traces.log_values import (
+    Tres,
+    bytes_of,
+    each,
+    gpus_of,
+    is_nothing,
+    read_times,
+    seconds_of,
+    state_of,
+    time_zone,
+)
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import Table, column_names, read_head, read_table
+
+_COLUMNS: Final[Mapping[str, str]] = {
+    "job": "jobid id jobnumber uuid jobname name job",
+    "submit": "submit submittime submitted submittedtime submittedat submission submissiontime "
+    "created createdat createtime creationtime enqueued queuedat arrival arrivaltime arrived qtime",
+    "start": "start starttime started startedat startdate begin begintime began scheduledtime",
+    "end": "end endtime ended endedat enddate finish finishtime finished finishedat completed "
+    "completedat completiontime stop stoptime stoppedat",
+    "duration": "duration runtime elapsed elapsedtime elapsedraw wallclock wallclocktime "
+    "runseconds executiontime usedwalltime",
+    "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
+    "reqwalltime maxruntime walltime",
+    "gpus": "gpus gpu numgpus numgpu ngpus gpunum gpucount requestedgpus reqgpus gpusrequested "
+    "allocgpus gpusallocated alloctres reqtres tres allocgres reqgres gres",
+    "gpus_per_node": "gpuspernode gpupernode",
+    "nodes": "nodes numnodes nnodes nodecount allocnodes reqnodes",
+    "gpu_type": "gputype gpumodel gpuname accelerator acceleratortype",
+    "cpus": "cpus cpu cores numcpus ncpus cpunum cpucount alloccpus reqcpus numcores ncores",
+    "memory": "memory mem reqmem reqmemory requestedmemory allocmemory",
+    "tenant": "tenant account group groupname project projectname team vc virtualcluster "
+    "department organization organisation namespace queue partition",
+    "user": "user username userid owner submitter submittedby",
+    "status": "status state jobstate finalstate result outcome exitstatus exitcode",
+    "model": "model modelname architecture network",
+}
+"""Headers by meaning, in lower case without separators and units; the best first."""
+
+_SECONDS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("ms", "millis", "milliseconds"), 1e-3),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+_BYTES: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("b", "bytes"), 1.0),
+    **{f"{letter}b": 1000.0**power for power, letter in enumerate("kmgt", start=1)},
+    **{f"{letter}ib": 1024.0**power for power, letter in enumerate("kmgt", start=1)},
+}
+_SEPARATORS: Final = (",", ";", "\t", "|")
+_EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
+
+
+@trace_format(
+    "csv",
+    title="Your own log: a table with one job a row and a header, columns guessed or mapped",
+    citation="Your own cluster",
+    licence="that of the log",
+    files="*.csv[.gz], with commas, semicolons, tabs or bars between columns",
+    gotchas=(
+        (
+            "a job needs a submission (or start), and a run time or a start and an end; guessed "
+            "columns are listed, and --map submit=COLUMN,gpus=COLUMN,... replaces them"
+        ),
+        (
+            "times may be ISO 8601, seconds or milliseconds since 1970 or since the first job, or "
+            "3/4/2024 5:06 PM; local ones need timezone=Europe/Berlin, UTC is assumed"
+        ),
+        "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header",
+        "GPUs may be counts or TRES strings (gres/gpu:a100=2), or gpus_per_node times nodes",
+        "time limits are kept apart from run times",
+        "jobs that never started, and those still running at the end of the log, are left out",
+    ),
+    options={
+        "map": "columns by meaning, submit=COLUMN,...; an empty one isn't used. Meanings: "
+        + ", ".join(_COLUMNS),
+        "timezone": "zone of times without an offset (default UTC)",
+        "dates": "dmy or mdy: whether 3/4/2024 is in April or in March, if the log doesn't show it",
+    },
+)
+def read_csv_log(path: Path, reading: Reading) -> Trace:
+    """Read a table of jobs."""
+    head = read_head(path)
+    first = head.splitlines()[0]
+    separator = max(_SEPARATORS, key=first.count)
+    header = column_names(head, separator)
+    names = _mapping(path, header, reading.options.get("map", ""))
+    zone = time_zone(reading.options.get("timezone", "UTC"))
+    order = reading.options.get("dates", "")
+    if order not in {"", "dmy", "mdy"}:
+        raise InputError(f"dates={shown(order)}: write dates=dmy or dates=mdy")
+    table = read_table(path, dict.fromkeys(header, pl.String()), reading, separator=separator)
+    for meaning, column in names.items():
+        used = int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
+        reading.tally.add("read", f"{meaning}: column {shown(column)}", used)
+    log = _Log(table, names)
+    absolute = log.times(zone, cast(Literal["", "dmy", "mdy"], order))
+    log.durations()
+    log.resources()
+    log.states(reading)
+    check_times(table, names)
+    own = names.get("job")
+    job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
+    jobs = table.jobs(
+        job=job,
+        submit="_submit",
+        duration="_duration",
+        queue="_queue",
+        time_limit="_time_limit",
+        gpus="_gpus",
+        gpu_type="_gpu_type",
+        cpus="_cpus",
+        memory="_memory",
+        tenant=log.text("tenant", "user"),
+        user=log.text("user"),
+        status="_status",
+        model=log.text("model"),
+    )
+    return build_trace("csv", jobs, path, reading.tally, absolute=absolute)
+
+
+def _mapping(path: Path, header: Sequence[str], mapping: str) -> dict[str, str]:
+    """Return the column of each meaning: as mapped, else as its header suggests."""
+    location = f"{path}: line 1"
+    by_key: dict[str, str] = {}
+    for name in reversed(header):
+        by_key[_key(name)] = name
+        by_key[_key(name).removeprefix("job") or _key(name)] = name
+    names: dict[str, str] = {}
+    for meaning, words in _COLUMNS.items():
+        found = next((by_key[word] for word in words.split() if word in by_key), None)
+        if found is not None and found not in names.values():
+            names[meaning] = found
+    for meaning, column in _pairs(mapping).items():
+        if column and column not in header:
+            close = closest(column, header)
+            hint = f"did you mean {shown(close)}?" if close else f"it has {_listed(header)}"
+            raise InputError(Fault(location, f"the header has no column {shown(column)}", hint))
+        names = {other: name for other, name in names.items() if name != column}
+        names.pop(meaning, None)
+        if column:
+            names[meaning] = column
+    lacking = []
+    if not {"submit", "start"} & names.keys():
+        lacking.append("the submission")
+    if "duration" not in names and not {"start", "end"} <= names.keys():
+        lacking.append("the run time")
+    if not {"gpus", "gpus_per_node", "cpus"} & names.keys():
+        lacking.append("GPUs")
+    if lacking:
+        message = f"no column looks like {' or '.join(lacking)}"
+        hint = f"its columns are {_listed(header)}; name them: {_EXAMPLE}"
+        raise InputError(Fault(location, message, hint))
+    return names
+
+
+def _pairs(mapping: str) -> dict[str, str]:
+    """Parse ``submit=COLUMN,...``; a column with a comma is quoted with its name."""
+    pairs: dict[str, str] = {}
+    for part in next(csv.reader([mapping], skipinitialspace=True), []):
+        meaning, equals, column = part.partition("=")
+        meaning = meaning.strip()
+        if not equals:
+            raise InputError(Fault("map", f"expected MEANING=COLUMN, got {shown(part)}", _EXAMPLE))
+        if meaning not in _COLUMNS:
+            close = closest(meaning, list(_COLUMNS))
+            hint = f"did you mean {close!r}? " if close else ""
+            message = f"unknown meaning {shown(meaning)}"
+            raise InputError(Fault("map", message, f"{hint}known: {', '.join(_COLUMNS)}"))
+        if meaning in pairs:
+            raise InputError(Fault("map", f"{meaning} is given twice", _EXAMPLE))
+        pairs[meaning] = column.strip()
+    return pairs
+
+
+def _listed(header: Sequence[str]) -> str:
+    more = f" and {len(header) - 30} more" if len(header) > 30 else ""
+    return ", ".join(shown(name) for name in header[:30]) + more
+
+
+def _words(name: str) -> list[str]:
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+    return re.findall(r"[a-z0-9]+", parted)
+
+
+def _key(name: str) -> str:
+    """Return a header in lower case, without separators and unit."""
+    words = _words(name)
+    if len(words) > 1 and (words[-1] in _SECONDS or words[-1] in _BYTES):
+        words = words[:-1]
+    return "".join(words)
+
+
+def _unit(name: str, units: Mapping[str, float]) -> float:
+    """Return the unit that a header ends with, such as ``runtime_min``, else 1."""
+    words = _words(name)
+    return units.get(words[-1], 1.0) if len(words) > 1 else 1.0
+
+
+class _Log:
+    """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
+
+    def __init__(self, table: Table, names: Mapping[str, str]) -> None:
+        self._table = table
+        self._names = names
+
+    def text(self, *meanings: str) -> pl.Expr:
+        """Return the text of the first of some meanings that a row has."""
+        columns = [self._names[meaning] for meaning in meanings if meaning in self._names]
+        present = [pl.when(~is_nothing(pl.col(column))).then(pl.col(column)) for column in columns]
+        return pl.coalesce([*present, pl.lit(None, dtype=pl.String())])
+
+    def times(self, zone: str, order: Literal["", "dmy", "mdy"]) -> bool:
+        """Add submit, start and end; return whether they count from 1970."""
+        absolute = False
+        earlier: pl.Series | None = None
+        hint = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
+        for meaning in ("submit", "start", "end"):
+            texts = self._texts(meaning)
+            if texts.null_count() == len(texts):
+                self._add(meaning, [None] * len(texts), pl.Float64())
+                continue
+            location = f"{self._table.path}: column {shown(self._names[meaning])}"
+            times = read_times(texts, zone, order, location)
+            absolute |= times.absolute
+            seconds = times.seconds if earlier is None else times.not_before(earlier)
+            self._add(meaning, seconds, pl.Float64())
+            self._check(meaning, "is not a time", hint)
+            earlier = self._table.frame[f"_{meaning}"]
+        return absolute
+
+    def durations(self) -> None:
+        """Add duration and time_limit, in seconds; limits such as UNLIMITED are unknown."""
+        for meaning in ("duration", "time_limit"):
+            unit = _unit(self._names.get(meaning, ""), _SECONDS)
+            self._read(meaning, partial(seconds_of, unit=unit), pl.Float64())
+        self._check("duration", "is not a duration", "write seconds, h:mm:ss, or 2h30m")
+
+    def resources(self) -> None:
+        """Add gpus, gpu_type, cpus and memory, in all."""
+        per_node = "gpus" not in self._names and "gpus_per_node" in self._names
+        source = "gpus_per_node" if per_node else "gpus"
+        texts = self._texts(source)
+        found = {text: gpus_of(text) for text in texts.drop_nulls().unique()}
+        tres = [Tres(gpus=0.0) if text is None else found[text] for text in texts]
+        self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
+        self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
+        self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
+        self._add("tres_memory", [held and held.memory for held in tres], pl.Int64())
+        self._read("nodes", _amount, pl.Float64())
+        self._read("cpus", _amount, pl.Float64())
+        unit = _unit(self._names.get("memory", ""), _BYTES)
+        self._read("memory", partial(bytes_of, unit=unit), pl.Int64())
+        nodes = pl.col("_nodes").fill_null(1.0) if per_node else 1.0
+        self._table.frame = self._table.frame.with_columns(
+            _gpus=pl.col("_gpus") * nodes,
+            _gpu_type=pl.coalesce(self.text("gpu_type"), "_gpu_type"),
+            _cpus=pl.coalesce("_cpus", "_tres_cpus"),
+            _memory=pl.coalesce("_memory", "_tres_memory"),
+        )
+        if source in self._names:
+            name = self._names[source]
+            valid = pl.col("_gpus") >= 0
+            message = "is no number of GPUs"
+            self._table.check(valid, name, message, "write 2, gpu:2 or gres/gpu:a100=2")
+        self._check("nodes", "is not a number", "write a number")
+        self._check("cpus", "is not a number", "write a number")
+        self._check("memory", "is no amount of memory", "write 64G, or a number of bytes")
+
+    def states(self, reading: Reading) -> None:
+        """Add status; states that aren't known are counted."""
+        self._read("status", state_of, pl.String())
+        column = self._names.get("status")
+        if column is not None:
+            unknown = pl.col("_status").is_null() & ~is_nothing(pl.col(column))
+            count = int(self._table.frame.select(unknown.sum()).item())
+            reading.tally.add("kept", "state is none that is known", count)
+
+    def _texts(self, meaning: str) -> pl.Series:
+        return self._table.frame.with_columns(self.text(meaning).alias("_text"))["_text"]
+
+    def _add(self, meaning: str, values: Sequence[object] | pl.Series, kind: pl.DataType) -> None:
+        column = pl.Series(f"_{meaning}", values, dtype=kind)
+        self._table.frame = self._table.frame.with_columns(column)
+
+    def _read(self, meaning: str, read: Callable[[str], object | None], kind: pl.DataType) -> None:
+        """Add what a function reads from each text of a column; null if it can't."""
+        self._add(meaning, each(self._texts(meaning), read, kind), kind)
+
+    def _check(self, meaning: str, message: str, hint: str) -> None:
+        """Refuse rows whose text couldn't be read."""
+        column = self._names.get(meaning)
+        if column is not None:
+            read = pl.col(f"_{meaning}").is_not_null() | is_nothing(pl.col(column))
+            self._table.check(read, column, message, hint)
+
+
+def _amount(text: str) -> float | None:
+    try:
+        amount = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return amount if amount >= 0 else None

@@ -1,0 +1,327 @@
+"""Slurm's accounting: ``sacct --parsable2`` or ``--parsable``, and ``sacct --json``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
+from shadowprice.traces.job_log import check_times
+from shadowprice.traces.log_values import (
+    Tres,
+    bytes_of,
+    each,
+    is_nothing,
+    read_times,
+    seconds_of,
+    state_of,
+    time_zone,
+    tres_of,
+)
+from shadowprice.traces.records import Trace, build_trace
+from shadowprice.traces.registry import Reading, trace_format
+from shadowprice.traces.text import Table, column_names, read_bytes, read_head, read_table
+
+_FIELDS: Final = (
+    *("JobID", "JobIDRaw", "JobName", "User", "Account", "Group", "Partition", "QOS", "State"),
+    *("Submit", "Eligible", "Start", "End", "Elapsed", "ElapsedRaw", "Timelimit", "TimelimitRaw"),
+    *("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES", "AllocCPUS", "NCPUS", "ReqCPUS", "ReqMem"),
+    *("NNodes", "AllocNodes"),
+)
+_NEEDED: Final = ("JobID", "Submit", "Start", "End", "State")
+_TENANTS: Final = {"account": "Account", "user": "User", "group": "Group"} | {
+    "partition": "Partition",
+    "qos": "QOS",
+}
+_ARRAY: Final = re.compile(r"\[([^\]]*)\]")
+_DUMP: Final = (
+    "sacct --allusers --duplicates --parsable2 --starttime=2024-01-01 --format="
+    "JobID,User,Account,Partition,QOS,State,Submit,Eligible,Start,End,Elapsed,Timelimit,"
+    "AllocTRES,ReqTRES"
+)
+
+
+@trace_format(
+    "sacct",
+    title="Slurm's accounting: sacct --parsable2, or sacct --json",
+    citation="Your own cluster; SchedMD, sacct(1)",
+    licence="that of the log",
+    files="the output of " + _DUMP,
+    gotchas=(
+        "steps (9000.batch, 9000.0) are parts of their jobs: left out",
+        "a job arrives when it becomes eligible, after its dependencies; arrival=submit: at once",
+        (
+            "attempts of a requeued job (--duplicates) are one job: the last attempt's run time; "
+            "the earlier ones are its lost time"
+        ),
+        "elements of an array are jobs; pending ones (9000_[2-5%2]) never started: left out",
+        "GPUs are those allocated, or requested if none is known; types as in gres/gpu:a100=2",
+        "the time limit is kept apart from the run time; TIMEOUT, OUT_OF_MEMORY and the like fail",
+        "times are local to the cluster: add timezone=Europe/Berlin; --json has seconds since 1970",
+    ),
+    options={
+        "arrival": "eligible (default) or submit: when a job arrives",
+        "tenant": "account (default), user, group, partition or qos: who a job belongs to",
+        "timezone": "zone of the cluster's clock (default UTC)",
+    },
+)
+def read_sacct(path: Path, reading: Reading) -> Trace:
+    """Read the output of ``sacct``."""
+    tenant = _choice(reading, "tenant", tuple(_TENANTS))
+    arrival = _choice(reading, "arrival", ("eligible", "submit"))
+    zone = time_zone(reading.options.get("timezone", "UTC"))
+    head = read_head(path)
+    is_json = head.lstrip().startswith(("{", "["))
+    table = _from_json(path, reading) if is_json else _from_text(path, head, reading)
+    job = pl.col("JobID")
+    table.check(job.is_not_null(), "JobID", "is missing")
+    table.drop(job.str.contains(r"\.", literal=False), "step of a job")
+    _count_pending_arrays(table, reading)
+    _read_times(table, zone, arrival)
+    _read_resources(table)
+    table.frame = _merge_attempts(table.frame, reading)
+    check_times(table, {"submit": "Submit", "start": "Start", "end": "End", "duration": "Elapsed"})
+    waited = pl.col("_queue") - pl.col("_lost").fill_null(0.0)
+    jobs = table.jobs(
+        job="JobID",
+        submit="_submit",
+        duration="_duration",
+        queue=waited.clip(lower_bound=0.0),
+        lost="_lost",
+        time_limit="_time_limit",
+        gpus="_gpus",
+        gpu_type="_gpu_type",
+        cpus="_cpus",
+        memory="_memory",
+        tenant=_TENANTS[tenant],
+        user="User",
+        status="_status",
+    )
+    return build_trace("sacct", jobs, path, reading.tally, absolute=True)
+
+
+def _choice(reading: Reading, option: str, known: tuple[str, ...]) -> str:
+    value = reading.options.get(option, known[0])
+    if value not in known:
+        raise InputError(f"{option}={shown(value)}: write {option}={' or '.join(known)}")
+    return value
+
+
+def _from_text(path: Path, head: str, reading: Reading) -> Table:
+    header = column_names(head, "|")
+    lacking = [name for name in _NEEDED if name not in header]
+    if lacking:
+        message = f"the header lacks {', '.join(lacking)}"
+        raise InputError(Fault(f"{path}: line 1", message, f"write it with {_DUMP}"))
+    if header[-1] == "":  # --parsable ends every line with a bar
+        header[-1] = "end of line"
+    kinds = {name: pl.String() for name in header if name in _FIELDS}
+    optional = [name for name in _FIELDS if name not in kinds]
+    columns = {**kinds, **dict.fromkeys(optional, pl.String())}
+    table = read_table(path, columns, reading, separator="|", optional=optional, quoted=False)
+    present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
+    table.frame = table.frame.select("line", *present)
+    return table
+
+
+def _from_json(path: Path, reading: Reading) -> Table:
+    """Read the jobs of ``sacct --json``; ``line`` is a job's number in the list."""
+    try:
+        document = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(Fault(str(path), f"is not JSON ({error})", "write it again")) from error
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list):
+        raise InputError(Fault(str(path), "has no list of jobs", "write it with sacct --json"))
+    rows: list[dict[str, str | None]] = []
+    faults: list[Fault] = []
+    for number, job in enumerate(jobs, start=1):
+        try:
+            rows.append(_json_row(job))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            location = f"{path}: job {number}"
+            faults.append(Fault(location, f"is not a job of sacct --json ({error})"))
+            rows.append(dict.fromkeys(_FIELDS))
+    if faults and not reading.skip_invalid:
+        raise InputError(faults[:20])
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(_FIELDS, pl.String())).with_row_index(
+        "line", offset=1
+    )
+    table = Table(path, frame, reading, "job {}")
+    table.drop(pl.all_horizontal(pl.col(_FIELDS).is_null()), "job that can't be read")
+    return table
+
+
+def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return a job's fields as ``sacct`` prints them."""
+    time, array = job["time"], job.get("array") or {}
+    state = job["state"]["current"]
+    tres = job.get("tres") or {}
+    element = _number(array.get("task_id"))
+    name = str(job["job_id"])
+    if array.get("job_id") and element is not None:
+        name = f"{array['job_id']}_{element}"
+    elif array.get("job_id") and array.get("task"):
+        name = f"{array['job_id']}_[{array['task']}]"
+    limit = time.get("limit")
+    minutes = None if isinstance(limit, dict) and limit.get("infinite") else _number(limit)
+    values: dict[str, object] = {
+        "JobID": name,
+        "User": job.get("user") or (job.get("association") or {}).get("user"),
+        "Account": job.get("account"),
+        "Group": job.get("group"),
+        "Partition": job.get("partition"),
+        "QOS": job.get("qos"),
+        "State": state[0] if isinstance(state, list) else state,
+        "Submit": _number(time["submission"]) or None,
+        "Eligible": _number(time.get("eligible")) or None,
+        "Start": _number(time.get("start")) or None,
+        "End": _number(time.get("end")) or None,
+        "ElapsedRaw": _number(time.get("elapsed")),
+        "TimelimitRaw": minutes,
+        "AllocTRES": _tres_text(tres.get("allocated") or ()),
+        "ReqTRES": _tres_text(tres.get("requested") or ()),
+    }
+    return {name: None if values.get(name) in {None, ""} else str(values[name]) for name in _FIELDS}
+
+
+def _number(value: Any) -> int | None:
+    """Return a number of Slurm's JSON: plain, or ``{set, infinite, number}``."""
+    if isinstance(value, dict):
+        return int(value["number"]) if value.get("set", True) else None
+    return None if value is None else int(value)
+
+
+def _tres_text(items: Iterable[Mapping[str, Any]]) -> str | None:
+    parts = []
+    for item in items:
+        name = f"{item['type']}/{item['name']}" if item.get("name") else item["type"]
+        parts.append(f"{name}={item['count']}{'M' if item['type'] == 'mem' else ''}")
+    return ",".join(parts) or None
+
+
+def _count_pending_arrays(table: Table, reading: Reading) -> None:
+    """Drop elements of arrays that haven't started; each is counted."""
+    pending = table.frame.filter(pl.col("JobID").str.contains(r"\["))
+    if pending.is_empty():
+        return
+    count = sum(_elements(name) for name in pending["JobID"])
+    reading.tally.add("dropped", "element of an array that never started", count)
+    table.frame = table.frame.filter(~pl.col("JobID").str.contains(r"\["))
+
+
+def _elements(name: str) -> int:
+    """Return how many elements ``9000_[2-5,8-10:2%2]`` names."""
+    match = _ARRAY.search(name)
+    count = 0
+    for part in (match[1] if match else "").partition("%")[0].split(","):
+        first, _, rest = part.partition("-")
+        last, _, step = rest.partition(":")
+        if first.isdecimal() and last.isdecimal():
+            count += max(0, (int(last) - int(first)) // max(int(step or 1), 1) + 1)
+        else:
+            count += 1  # a single element, or a list that sacct cut short
+    return count
+
+
+def _read_times(table: Table, zone: str, arrival: str) -> None:
+    """Add ``_submit``, ``_start``, ``_end``, ``_duration`` and ``_time_limit`` in seconds."""
+    earlier: pl.Series | None = None
+    hint = "sacct writes 2024-03-05T06:07:08"
+    for name in ("Submit", "Eligible", "Start", "End"):
+        times = read_times(table.frame[name], zone, "", f"{table.path}: column {name}")
+        seconds = times.seconds if earlier is None else times.not_before(earlier)
+        # An end of 0 or Unknown is that of a job that runs.
+        column = pl.Series(f"_{name.lower()}", seconds)
+        table.frame = table.frame.with_columns(column)
+        read = pl.col(column.name)
+        table.check(read.is_not_null() | pl.col(name).is_null(), name, "is not a time", hint)
+        earlier = table.frame.select(pl.coalesce(column.name, "_submit")).to_series()
+    frame = table.frame
+    elapsed = each(frame["Elapsed"], seconds_of, pl.Float64())
+    raw = each(frame["ElapsedRaw"], seconds_of, pl.Float64())
+    limit = each(frame["Timelimit"], seconds_of, pl.Float64())
+    raw_limit = each(frame["TimelimitRaw"], lambda text: seconds_of(text, 60.0), pl.Float64())
+    status = each(frame["State"], state_of, pl.String())
+    spans = pl.DataFrame({"e": elapsed, "r": raw, "l": limit, "m": raw_limit, "s": status})
+    table.frame = frame.with_columns(
+        spans.select(
+            _duration=pl.coalesce("r", "e"), _time_limit=pl.coalesce("m", "l"), _status="s"
+        )
+    )
+    ended = pl.col("_end").is_not_null()
+    # The elapsed time of a job that runs isn't its run time.
+    table.frame = table.frame.with_columns(
+        _duration=pl.when(ended | (pl.col("_status") != "unfinished")).then("_duration"),
+        _submit=pl.max_horizontal("_submit", "_eligible") if arrival == "eligible" else "_submit",
+    )
+
+
+def _read_resources(table: Table) -> None:
+    """Add GPUs with their types, cores and memory in all; allocated, else requested."""
+    frame = table.frame
+    read = {
+        name: [_tres(text) for text in frame[name]]
+        for name in ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+    }
+    nodes = each(frame["NNodes"], _whole, pl.Int64()).fill_null(1)
+    rows = list(zip(*read.values(), strict=True))
+    # GRES are counted by node, TRES in all.
+    gpus = [_first(tres.gpus for tres in row[:2]) for row in rows]
+    by_node = [_first(tres.gpus for tres in row[2:]) for row in rows]
+    counted = [
+        total if total is not None else (each_node or 0.0) * count
+        for total, each_node, count in zip(gpus, by_node, nodes, strict=True)
+    ]
+    memory = each(frame["ReqMem"], lambda text: bytes_of(text, 1024.0**2), pl.Int64())
+    cores = pl.coalesce("AllocCPUS", "NCPUS", "ReqCPUS").cast(pl.Float64, strict=False)
+    table.frame = frame.with_columns(
+        pl.Series("_gpus", counted, dtype=pl.Float64()),
+        pl.Series(
+            "_gpu_type", [_first(t.gpu_type for t in row) for row in rows], dtype=pl.String()
+        ),
+        pl.coalesce(
+            pl.Series("_cpus", [_first(t.cpus for t in row) for row in rows], dtype=pl.Float64()),
+            cores,
+        ).alias("_cpus"),
+        pl.coalesce(
+            pl.Series("_memory", [_first(t.memory for t in row) for row in rows], dtype=pl.Int64()),
+            memory,
+        ).alias("_memory"),
+    )
+
+
+def _tres(text: str | None) -> Tres:
+    return (tres_of(text) if text else None) or Tres()
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _merge_attempts(frame: pl.DataFrame, reading: Reading) -> pl.DataFrame:
+    """Merge the attempts of requeued jobs: the last one's end, and the earlier ones' lost time."""
+    merged = frame.sort("_start", nulls_last=True, maintain_order=True).group_by(
+        "JobID", maintain_order=True
+    )
+    ran = pl.col("_duration").fill_null(0.0)
+    attempts = merged.agg(
+        pl.exclude("_submit", "_lost").last(),
+        pl.col("_submit").min(),
+        _lost=ran.sum() - ran.last(),
+        _attempts=pl.len(),
+    )
+    earlier = int(attempts["_attempts"].sum()) - attempts.height
+    reading.tally.add("mended", "earlier attempt of a requeued job: lost time", earlier)
+    lost = pl.when(pl.col("_lost") > 0).then("_lost").alias("_lost")
+    return attempts.with_columns(lost).sort("line")

@@ -1,0 +1,59 @@
+"""What importers of cluster logs share: from a log's columns to rows of the common table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+from shadowprice.traces.text import Table
+
+CLOCK_SKEW: Final = 60.0
+"""Seconds by which a job may start before its submission: the clocks of two machines differ."""
+
+
+def check_times(table: Table, names: Mapping[str, str]) -> None:
+    """Check the times of a log's jobs, and add the column ``_queue``: seconds of waiting.
+
+    The table has columns ``_submit``, ``_start``, ``_end``, ``_duration`` (seconds) and ``_status``
+    (of `records.STATUSES`); all may be null. Jobs that never ran, or whose end isn't known, are
+    dropped and counted. ``names`` has the log's own name of each column, for errors.
+    """
+    submit, start, end, duration = map(pl.col, ("_submit", "_start", "_end", "_duration"))
+    submitted = names.get("submit") or names["start"]
+    table.mend(submit.is_null() & start.is_not_null(), "no submission time; the start is used")
+    table.frame = table.frame.with_columns(_submit=pl.coalesce(submit, start))
+    never = start.is_null() & (duration.is_null() | (duration == 0))
+    table.drop(never & (pl.col("_status") == "unfinished"), "pending: never started")
+    table.drop(never & (end.is_null() | (pl.col("_status") == "cancelled")), "never started")
+    table.drop(
+        duration.is_null() & start.is_not_null() & end.is_null(),
+        "no end: still running when the log was written",
+    )
+    table.check(submit.is_not_null(), submitted, "is missing")
+    table.check(
+        duration.is_not_null() | (start.is_not_null() & end.is_not_null()),
+        names.get("start") or names.get("duration") or submitted,
+        "has no run time",
+        "map columns to start and end, or to duration",
+    )
+    table.check(
+        duration.is_not_null() | (end >= start),
+        names.get("end") or submitted,
+        "is before the start",
+        "if the log has local times, add timezone=Europe/Berlin or the like to the trace",
+    )
+    table.frame = table.frame.with_columns(_duration=pl.coalesce(duration, end - start))
+    table.check(duration >= 0, names.get("duration") or submitted, "is negative")
+    table.drop(duration == 0, "run time 0: never ran")
+    table.frame = table.frame.with_columns(_queue=pl.coalesce(start, end - duration) - submit)
+    queue = pl.col("_queue")
+    table.check(
+        queue.is_null() | (queue >= -CLOCK_SKEW),
+        names.get("start") or names.get("end") or submitted,
+        "is before the submission",
+        "check which columns are the times",
+    )
+    table.mend(queue < 0, "started up to a minute before its submission: clocks differ")
+    table.frame = table.frame.with_columns(_queue=queue.clip(lower_bound=0.0))

@@ -1,0 +1,361 @@
+"""Values as cluster logs write them: times, durations, memory, states, and Slurm's TRES.
+
+Columns are polars expressions or series of text. A value that can't be read becomes null, so that
+the importer reports its row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Final, Literal, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import polars as pl
+
+from shadowprice.core.amounts import parse_duration
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import shown
+
+Value = TypeVar("Value")
+
+NOTHING: Final = frozenset(
+    {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "unknown", "never"}
+)
+"""Text that stands for a missing value, in lower case."""
+
+FIRST_ABSOLUTE: Final = 1e8
+"""Least number that is read as seconds since 1970 (March 1973); smaller ones count from 0."""
+
+_SAMPLE: Final = 2_000
+"""Distinct values of a column from which the form of its times is found."""
+
+_ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
+_NAMED_DATES: Final = ("%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%d/%b/%Y")
+_DAY_FIRST: Final = ("%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%y", "%d.%m.%y")
+_MONTH_FIRST: Final = ("%m/%d/%Y", "%m.%d.%Y", "%m-%d-%Y", "%m/%d/%y", "%m.%d.%y")
+_CLOCKS: Final = (" %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ":%H:%M:%S", "")
+_CTIME: Final = "%b %d %H:%M:%S %Y"
+_WEEKDAY: Final = r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? "
+_OFFSET: Final = r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$"
+
+_DAYS_CLOCK: Final = re.compile(
+    r"(?:(?P<days>\d+)(?:-| days?,? ))?(?P<first>\d+):(?P<second>\d{1,2})"
+    r"(?::(?P<third>\d{1,2}))?(?P<fraction>\.\d+)?"
+)
+_ISO_SPAN: Final = re.compile(
+    r"P(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
+)
+_UNITS: Final = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
+_NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
+_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
+_POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_GPU: Final = re.compile(
+    r"(?:gres[/:])?gpu(?:[:/](?P<type>[A-Za-z][\w.+-]*))?(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
+    re.IGNORECASE,
+)
+_TYPED: Final = re.compile(r"(?P<type>[A-Za-z][\w.+-]*)[:=x*](?P<count>\d+)(?:\(.*\))?")
+
+_STATES: Final[Mapping[str, str]] = {
+    word: status
+    for status, words in {
+        "passed": "completed complete completing success successful succeeded done pass passed "
+        "finished ok",
+        "failed": "failed fail failure error errored timeout timed_out oom crashed out_of_memory "
+        "node_fail boot_fail launch_failed reconfig_fail deadline",
+        "cancelled": "cancelled canceled cancel killed aborted stopped revoked preempted",
+        "unfinished": "running pending queued waiting suspended resizing configuring requeued "
+        "requeue_hold requeue_fed resv_del_hold special_exit signaling stage_out unfinished "
+        "submitted",
+    }.items()
+    for word in words.split()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tres:
+    """Trackable resources of a job, as Slurm writes them: ``cpu=8,mem=64G,gres/gpu:a100=2``."""
+
+    gpus: float | None = None
+    gpu_type: str | None = None
+    """Types of GPU, with ``|`` between them."""
+    cpus: float | None = None
+    memory: int | None = None
+    """Bytes."""
+    nodes: int | None = None
+
+
+def is_nothing(text: pl.Expr) -> pl.Expr:
+    """Return whether text stands for a missing value."""
+    return text.is_null() | text.str.strip_chars().str.to_lowercase().is_in(sorted(NOTHING))
+
+
+def each(column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataType) -> pl.Series:
+    """Return what a function reads from each text; it is called once for each distinct text."""
+    texts = column.drop_nulls().unique().to_list()
+    values = {text: read(text) for text in texts}
+    return pl.Series(column.name, [values.get(text) for text in column], dtype=kind)
+
+
+def time_zone(name: str) -> str:
+    """Return the name of a time zone.
+
+    Raises
+    ------
+    InputError
+        If there is no such zone.
+    """
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        message = f"{shown(name)} is no time zone"
+        raise InputError(Fault("timezone", message, "write one such as Europe/Berlin")) from error
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Points in time of one column, in seconds since 1970 or since an unknown beginning.
+
+    ``later`` differs from ``seconds`` where the local clock showed a time twice, at the end of
+    daylight saving time: ``seconds`` is the first of the two.
+    """
+
+    seconds: pl.Series
+    later: pl.Series
+    absolute: bool
+    """Whether the seconds count from 1970."""
+
+    def not_before(self, earlier: pl.Series) -> pl.Series:
+        """Return the seconds, and where they would be before ``earlier``, the second reading."""
+        pair = pl.DataFrame({"first": self.seconds, "second": self.later, "earlier": earlier})
+        late = (pl.col("first") < pl.col("earlier")) & (pl.col("second") >= pl.col("earlier"))
+        chosen = pl.when(late).then("second").otherwise("first")
+        return pair.select(chosen.alias(self.seconds.name)).to_series()
+
+
+def read_times(
+    column: pl.Series, zone: str, order: Literal["", "dmy", "mdy"], location: str
+) -> Times:
+    """Read a column of times in any usual form; local times are those of a zone.
+
+    Numbers are seconds, milliseconds, microseconds or nanoseconds, by their size. ``order`` says
+    which of 3/4/2024 is the day, if the column itself doesn't show it.
+
+    Raises
+    ------
+    InputError
+        If days and months can't be told apart.
+    """
+    text = column.to_frame("text").select(
+        pl.when(~is_nothing(pl.col("text"))).then(
+            pl.col("text")
+            .str.strip_chars()
+            .str.replace_all(r"\s+", " ")
+            .str.replace(r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}")
+            .str.replace(_WEEKDAY, "")
+        )
+    )["text"]
+    numbers = text.cast(pl.Float64, strict=False)
+    # 20240305 is a date, not a second of August 1970.
+    dates = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
+    numeric = numbers.is_not_null() & ~dates.fill_null(False)
+    if numeric.sum() == text.is_not_null().sum():
+        seconds = _scaled(numbers).alias(column.name)
+        return Times(seconds, seconds, bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any()))
+    naive, offset = _naive(text, order, location)
+    shift = pl.Series("offset", offset)
+    readings = []
+    for ambiguous in ("earliest", "latest"):
+        local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
+        utc = naive.dt.replace_time_zone("UTC")
+        frame = pl.DataFrame({"local": local.dt.epoch("us"), "utc": utc.dt.epoch("us"), "o": shift})
+        with_offset = pl.col("utc") / 1e6 - pl.col("o")
+        seconds_read = pl.when(pl.col("o").is_null()).then(pl.col("local") / 1e6)
+        read = frame.select(seconds_read.otherwise(with_offset).alias("read")).to_series()
+        mixed = pl.DataFrame({"read": read, "number": _scaled(numbers), "numeric": numeric})
+        chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
+        readings.append(mixed.select(chosen).to_series())
+    return Times(readings[0], readings[1], absolute=True)
+
+
+def _scaled(numbers: pl.Series) -> pl.Series:
+    """Return numbers as seconds; the size of each shows its unit."""
+    frame = numbers.to_frame("n")
+    size = pl.col("n").abs()
+    unit = pl.when(size > 1e17).then(1e9).when(size > 1e14).then(1e6).when(size > 1e11).then(1e3)
+    return frame.select((pl.col("n") / unit.otherwise(1.0)).alias("n")).to_series()
+
+
+def _naive(
+    text: pl.Series, order: Literal["", "dmy", "mdy"], location: str
+) -> tuple[pl.Series, pl.Series]:
+    """Return times without their offsets from UTC, and the offsets in seconds (null: none)."""
+    suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
+    offset = each(suffix, _offset_seconds, pl.Float64())
+    bare = text.str.replace(_OFFSET, "")
+    if not suffix.is_not_null().any():
+        bare = text
+    sample = bare.drop_nulls().unique(maintain_order=True).head(_SAMPLE)
+    forms = _forms(sample, order, location)
+    parsed = pl.Series("t", [None] * len(bare), dtype=pl.Datetime("us"))
+    for form in forms:
+        if parsed.null_count() == bare.null_count():
+            break
+        found = _parsed(bare, form)
+        parsed = parsed.to_frame("a").with_columns(b=found).select(pl.coalesce("a", "b"))["a"]
+    return parsed, offset
+
+
+def _forms(sample: pl.Series, order: Literal["", "dmy", "mdy"], location: str) -> list[str]:
+    """Return the forms in which times of a sample are written, the most frequent first."""
+
+    def counts(dates: tuple[str, ...]) -> dict[str, int]:
+        forms = (date + clock for date, clock in product(dates, _CLOCKS))
+        read = {form: len(sample) - _parsed(sample, form).null_count() for form in forms}
+        return {form: count for form, count in read.items() if count}
+
+    found = counts(_ISO_DATES) | counts(_NAMED_DATES)
+    ctime = len(sample) - _parsed(sample, _CTIME).null_count()
+    if ctime:
+        found[_CTIME] = ctime
+    if sum(found.values()) < len(sample):
+        found |= _day_or_month_first(counts(_DAY_FIRST), counts(_MONTH_FIRST), order, location)
+    return sorted(found, key=found.__getitem__, reverse=True)
+
+
+def _parsed(texts: pl.Series, form: str) -> pl.Series:
+    """Return the times that have a form; %Y also accepts the year 24, which is no such time."""
+    times = texts.str.strptime(pl.Datetime("us"), form, strict=False)
+    return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
+
+
+def _day_or_month_first(
+    day_first: dict[str, int],
+    month_first: dict[str, int],
+    order: Literal["", "dmy", "mdy"],
+    location: str,
+) -> dict[str, int]:
+    if order:
+        return day_first if order == "dmy" else month_first
+    days, months = sum(day_first.values()), sum(month_first.values())
+    if days == months and days:
+        message = "days and months can't be told apart"
+        raise InputError(Fault(location, message, "add dates=dmy or dates=mdy to the trace"))
+    return day_first if days > months else month_first
+
+
+def _offset_seconds(text: str) -> float | None:
+    if text in {"z", "utc", "gmt"}:
+        return 0.0
+    hours, minutes = int(text[1:3]), int(text[-2:])
+    return (3600.0 * hours + 60.0 * minutes) * (-1 if text[0] == "-" else 1)
+
+
+def seconds_of(text: str, unit: float = 1.0) -> float | None:
+    """Return a duration in seconds, or None if the text is none.
+
+    It may be a number of ``unit`` seconds, ``h:mm:ss``, ``mm:ss``, Slurm's ``d-hh:mm:ss``, Python's
+    ``1 day, 2:03:04``, ISO 8601's ``PT1H30M``, or written with units, such as ``2h30m``.
+    """
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        return float(text) * unit
+    clock = _DAYS_CLOCK.fullmatch(text)
+    if clock is not None:
+        return _clock_seconds(clock)
+    iso = _ISO_SPAN.fullmatch(text.upper())
+    if iso is not None and len(text) > 2:
+        return sum(
+            float(iso[part] or 0) * size
+            for part, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
+        )
+    if re.fullmatch(r"\d+-\d{1,2}", text):  # Slurm's limit of days and hours
+        days, hours = text.split("-")
+        return int(days) * 86400.0 + int(hours) * 3600.0
+    parts = _UNITS.findall(text.lower())
+    if not parts or _UNITS.sub("", text.lower()).strip(" ,"):
+        return None
+    try:
+        durations = [parse_duration(number + unit) for number, unit in parts]
+    except InputError:
+        return None
+    return None if any(d.slots for d in durations) else float(sum(d.seconds for d in durations))
+
+
+def _clock_seconds(clock: re.Match[str]) -> float:
+    first, second, third = int(clock["first"]), int(clock["second"]), clock["third"]
+    days = 86400.0 * int(clock["days"] or 0)
+    fraction = float(clock["fraction"] or 0)
+    if third is not None:
+        return days + 3600.0 * first + 60.0 * second + int(third) + fraction
+    if clock["days"]:  # d-hh:mm
+        return days + 3600.0 * first + 60.0 * second
+    return 60.0 * first + second + fraction
+
+
+def bytes_of(text: str, unit: float = 1.0) -> int | None:
+    """Return memory in bytes; letters are powers of 1024, as in Slurm. None if it isn't memory."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, letter, _ = match.groups()
+    size = 1024 ** _POWERS[letter.lower()] if letter else unit
+    return int(float(number) * size)
+
+
+def gpus_of(text: str) -> Tres | None:
+    """Return GPUs from a count, ``gpu:a100:2``, ``a100:2``, or a TRES list; None if unreadable."""
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        return Tres(gpus=float(text))
+    typed = _TYPED.fullmatch(text)
+    if typed is not None and typed["type"].lower() not in {"cpu", "mem", "node", "billing", "gpu"}:
+        return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
+    return tres_of(text)
+
+
+def tres_of(text: str) -> Tres | None:
+    """Return what a TRES or GRES list holds; None if the text is none.
+
+    Slurm lists the total (``gres/gpu=2``) beside each type (``gres/gpu:a100=2``).
+    """
+    total: float | None = None
+    typed: dict[str, float] = {}
+    cpus: float | None = None
+    memory: int | None = None
+    nodes: int | None = None
+    # No comma within (IDX:0-1,4) separates.
+    for part in re.split(r",(?![^(]*\))", text.strip()):
+        name, _, amount = part.strip().partition("=")
+        gpu = _GPU.fullmatch(part.strip())
+        if gpu is not None:
+            count = float(gpu["count"] or 1)
+            if gpu["type"]:
+                typed[gpu["type"]] = typed.get(gpu["type"], 0.0) + count
+            else:
+                total = (total or 0.0) + count
+        elif name == "cpu" and _NUMBER.fullmatch(amount):
+            cpus = float(amount)
+        elif name == "mem":
+            memory = bytes_of(amount, 1024.0**2)
+        elif name == "node" and amount.isdecimal():
+            nodes = int(amount)
+        elif not re.fullmatch(r"[\w/:.+-]+[=:][\w.:-]+", part.strip()):
+            return None
+    if total is None and typed:
+        total = sum(typed.values())
+    return Tres(total, "|".join(sorted(typed)) or None, cpus, memory, nodes)
+
+
+def state_of(text: str) -> str | None:
+    """Return one of `records.STATUSES`; None if the word is unknown.
+
+    A number is an exit code. Slurm adds to its states: ``CANCELLED by 1000``, ``COMPLETED+``.
+    """
+    if _NUMBER.fullmatch(text.strip()):
+        return "passed" if float(text) == 0 else "failed"
+    words = text.strip().lower().replace("-", "_").rstrip("+")
+    return _STATES.get(words) or _STATES.get(words.split(" ")[0].rstrip("+"))

@@ -1,0 +1,401 @@
+"""Logs as tables (``csv``) and from Slurm (``sacct``): forms of values, mappings and faults."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
+from shadowprice.traces.locate import read_trace
+from shadowprice.traces.log_values import gpus_of, read_times, seconds_of, state_of, tres_of
+from shadowprice.traces.records import Trace
+
+MOMENT = datetime(2024, 3, 25, 17, 6, 7)
+
+
+def read(tmp_path: Path, text: str, options: str = "", form: str = "csv") -> Trace:
+    path = tmp_path / "log"
+    path.write_text(text)
+    return read_trace(f"{form}:{path}{options}")
+
+
+def notes(trace: Trace) -> dict[str, tuple[str, int]]:
+    return {note.reason: (note.action, note.count) for note in trace.notes}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%Y-%m-%d %H:%M:%S",
+        "%Y-%m-%dT%H:%M:%S",
+        "%Y-%m-%dT%H:%M:%S.000Z",
+        "%Y-%m-%d %H:%M:%S+00:00",
+        "%Y/%m/%d %H:%M:%S",
+        "%m/%d/%Y %I:%M:%S %p",
+        "%d.%m.%Y %H:%M:%S",
+        "%d/%m/%y %H:%M:%S",
+        "%d-%b-%Y %H:%M:%S",
+        "%b %d %Y %H:%M:%S",
+        "%a %b %d %H:%M:%S %Y",
+        "%d/%b/%Y:%H:%M:%S",
+    ],
+)
+def test_times_in_every_usual_form_are_read(form: str) -> None:
+    texts = pl.Series([(MOMENT + timedelta(days=day)).strftime(form) for day in range(3)])
+    times = read_times(texts, "UTC", "", "here")
+    expected = MOMENT.replace(tzinfo=ZoneInfo("UTC")).timestamp()
+    assert times.absolute
+    assert times.seconds.to_list() == [expected + 86400 * day for day in range(3)]
+
+
+@pytest.mark.parametrize("scale", [1, 10**3, 10**6, 10**9])
+def test_numbers_since_1970_are_read_by_their_size(scale: int) -> None:
+    times = read_times(pl.Series([str(1_711_386_367 * scale)]), "Europe/Berlin", "", "here")
+    assert times.seconds.to_list() == [pytest.approx(1_711_386_367.0)]
+
+
+def test_local_times_are_those_of_the_zone_and_offsets_win() -> None:
+    texts = pl.Series(["2024-07-01 12:00:00", "2024-07-01 12:00:00-05:00", None])
+    times = read_times(texts, "Europe/Berlin", "", "here")
+    zone = ZoneInfo("Europe/Berlin")
+    berlin = datetime(2024, 7, 1, 12, tzinfo=zone).timestamp()
+    assert times.seconds.to_list() == [berlin, berlin + 7 * 3600, None]
+
+
+def test_a_job_over_the_repeated_hour_of_a_local_clock_keeps_its_order(tmp_path: Path) -> None:
+    # 2024-10-27: 02:30 came twice in Berlin.
+    log = "submit,start,end,gpus\n2024-10-27 02:40:00,2024-10-27 02:50:00,2024-10-27 02:10:00,1\n"
+    trace = read(tmp_path, log, "?timezone=Europe/Berlin")
+    assert trace.jobs.select("queue", "duration").row(0) == (600.0, 1200.0)
+    with pytest.raises(InputError, match="is before the start; if the log has local times"):
+        read(tmp_path, log)
+
+
+def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
+    log = "submit,duration,gpus\n03/04/2024 10:00,60,1\n05/06/2024 10:00,60,1\n"
+    with pytest.raises(InputError, match="can't be told apart; add dates=dmy or dates=mdy"):
+        read(tmp_path, log)
+    assert str(read(tmp_path, log, "?dates=dmy").start) == "2024-04-03 10:00:00"
+    assert str(read(tmp_path, log, "?dates=mdy").start) == "2024-03-04 10:00:00"
+    shown = log + "25/04/2024 10:00,60,1\n"
+    assert str(read(tmp_path, shown).start) == "2024-04-03 10:00:00"
+
+
+@given(st.integers(0, 10**7))
+def test_durations_are_read_as_they_are_written(seconds: int) -> None:
+    span = timedelta(seconds=seconds)
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    assert seconds_of(str(seconds)) == seconds
+    assert seconds_of(str(span)) == seconds
+    assert seconds_of(f"{days}-{clock}") == seconds
+    assert seconds_of(f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}") == seconds
+    assert seconds_of(f"P{days}DT{rest // 3600}H{rest // 60 % 60}M{rest % 60}S") == seconds
+    assert seconds_of(str(seconds), unit=60.0) == 60 * seconds
+
+
+def test_short_and_wrong_durations() -> None:
+    assert seconds_of("12:30") == 750  # Slurm's mm:ss
+    assert seconds_of("2-12") == 60 * 3600  # Slurm's days-hours
+    assert seconds_of("1.5 h") == 5400
+    assert seconds_of("2h30m") == 9000
+    for text in ("UNLIMITED", "Partition_Limit", "3 slots", "1:2:3:4", "P", "-"):
+        assert seconds_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "gpu_type"),
+    [
+        ("2", 2.0, None),
+        ("0.5", 0.5, None),
+        ("gpu:2", 2.0, None),
+        ("gpu", 1.0, None),
+        ("gpu:a100:2", 2.0, "a100"),
+        ("gpu:a100:2(S:0-1)", 2.0, "a100"),
+        ("gres/gpu=4", 4.0, None),
+        ("a100:4", 4.0, "a100"),
+        ("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1", 2.0, "a100"),
+        ("gres/gpu:a100=2,gres/gpu:v100=1", 3.0, "a100|v100"),
+        ("gpu:a100:2(IDX:0,3)", 2.0, "a100"),
+        ("cpu=8,mem=64G,node=1", None, None),
+    ],
+)
+def test_gpus_are_read_from_counts_gres_and_tres(
+    text: str, gpus: float | None, gpu_type: str | None
+) -> None:
+    tres = gpus_of(text)
+    assert tres is not None
+    assert (tres.gpus, tres.gpu_type) == (gpus, gpu_type)
+
+
+def test_tres_hold_cores_and_memory() -> None:
+    tres = tres_of("cpu=8,mem=64000M,node=2,energy=12")
+    assert tres is not None
+    assert (tres.cpus, tres.memory, tres.nodes) == (8.0, 64000 * 2**20, 2)
+    assert tres_of("two cards") is None
+
+
+def test_states_of_slurm_and_others() -> None:
+    read = {
+        "COMPLETED": "passed", "Succeeded": "passed", "0": "passed", "137": "failed",
+        "TIMEOUT": "failed", "OUT_OF_ME+": None, "CANCELLED by 1000": "cancelled",
+        "NODE_FAIL": "failed", "Killed": "cancelled", "PENDING": "unfinished",
+    }  # fmt: skip
+    assert {text: state_of(text) for text in read} == read
+
+
+CSV = """Job ID;User;Account;Queued At;Started;Finished;Run Time (min);# GPUs;State;Memory_GB
+j-1;ann;vision;2024-03-05 06:00:00;2024-03-05 06:10:00;2024-03-05 07:10:00;;2;COMPLETED;4
+j-2;bob;nlp;2024-03-05 06:30:00;;;30;gres/gpu:a100=4;FAILED;
+j-3;bob;nlp;2024-03-05 06:30:00;;;;1;PENDING;
+j-4;bob;;2024-03-05 06:30:00;2024-03-05 06:29:59;2024-03-05 06:40:00;;1;Killed;
+j-5;bob;;2024-03-05 06:30:00;2024-03-05 06:40:00;;;1;Running;
+"""
+
+
+def test_a_log_is_read_as_its_header_says(tmp_path: Path) -> None:
+    trace = read(tmp_path, CSV)
+    columns = ("job", "user", "tenant", "submit", "duration", "queue", "gpus", "gpu_type", "memory")
+    assert trace.jobs.select(columns).rows() == [
+        ("j-1", "ann", "vision", 0.0, 3600.0, 600.0, 2.0, None, 4 * 10**9),
+        ("j-2", "bob", "nlp", 1800.0, 1800.0, None, 4.0, "a100", None),
+        ("j-4", "bob", "bob", 1800.0, 601.0, 0.0, 1.0, None, None),
+    ]
+    assert trace.jobs["status"].to_list() == ["passed", "failed", "cancelled"]
+    found = notes(trace)
+    assert found["submit: column 'Queued At'"] == ("read", 5)
+    assert found["duration: column 'Run Time (min)'"] == ("read", 1)
+    assert found["pending: never started"] == ("dropped", 1)
+    assert found["no end: still running when the log was written"] == ("dropped", 1)
+    assert found["started up to a minute before its submission: clocks differ"] == ("mended", 1)
+
+
+def test_a_mapping_replaces_what_is_guessed(tmp_path: Path) -> None:
+    log = "id,when,took,cards,gpus\n1,0,60,2,9\n2,5,0:02:00,1,9\n"
+    with pytest.raises(InputError, match=r"looks like the submission or the run time; its columns"):
+        read(tmp_path, log)
+    trace = read(tmp_path, log, "?map=submit=when,duration=took,gpus=cards")
+    assert trace.jobs.select("job", "submit", "duration", "gpus").rows() == [
+        ("1", 0.0, 60.0, 2.0),
+        ("2", 5.0, 120.0, 1.0),
+    ]
+    assert trace.start is None
+    with pytest.raises(InputError, match=r"has no column 'whn'; did you mean 'when'"):
+        read(tmp_path, log, "?map=submit=whn")
+    with pytest.raises(InputError, match=r"unknown meaning 'sumbit'; did you mean 'submit'"):
+        read(tmp_path, log, "?map=sumbit=when")
+
+
+def test_wrong_rows_are_listed_with_their_lines_and_may_be_skipped(tmp_path: Path) -> None:
+    log = CSV + "j-6;bob;;yesterday;;;5;1;;\nj-7;bob;;2024-03-05 09:00:00;;;5;two;;\n"
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, log)
+    text = str(caught.value)
+    assert "line 7: Queued At 'yesterday' is not a time" in text
+    assert "line 8: # GPUs 'two' is no number of GPUs" in text
+    trace = read(tmp_path, log, "?skip_invalid=yes")
+    assert trace.jobs["job"].to_list() == ["j-1", "j-2", "j-4"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.integers(1, 10**6)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_what_a_log_says_comes_back_whatever_the_form(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, int]]
+) -> None:
+    begin = datetime(2023, 12, 30, tzinfo=ZoneInfo("UTC"))
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["jobId", "submitTime", "startTime", "endTime", "gpuCount"])
+    for number, (submit, wait, ran) in enumerate(rows):
+        times = (submit, submit + wait, submit + wait + ran)
+        moments = [(begin + timedelta(seconds=second)).isoformat() for second in times]
+        writer.writerow([number, *moments, 1 + number % 8])
+    trace = read(tmp_path_factory.mktemp("log"), file.getvalue())
+    first = min(submit for submit, _, _ in rows)
+    expected = {
+        str(number): (float(submit - first), float(wait), float(ran), 1.0 + number % 8)
+        for number, (submit, wait, ran) in enumerate(rows)
+    }
+    columns = trace.jobs.select("job", "submit", "queue", "duration", "gpus")
+    assert {row[0]: row[1:] for row in columns.rows()} == expected
+
+
+SACCT = """\
+JobID|User|Account|QOS|State|Submit|Eligible|Start|End|Elapsed|Timelimit|AllocTRES|ReqTRES
+9000|ann|vision|high|COMPLETED|2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T06:10:00|\
+2024-03-05T07:10:00|01:00:00|1-00:00:00|billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1|
+9000.batch||vision||COMPLETED|2024-03-05T06:10:00|2024-03-05T06:10:00|2024-03-05T06:10:00|\
+2024-03-05T07:10:00|01:00:00||cpu=8|
+9001_1|bob|nlp||TIMEOUT|2024-03-05T06:00:00|2024-03-05T08:00:00|2024-03-05T09:10:00|\
+2024-03-05T10:10:00|01:00:00|01:00:00|cpu=8,gres/gpu=1,mem=64000M|
+9001_[2-5,9%2]|bob|nlp||PENDING|2024-03-05T06:00:00|2024-03-05T08:00:00|Unknown|Unknown|00:00:00|\
+UNLIMITED||cpu=8,gres/gpu=1
+9002|cem|nlp||NODE_FAIL|2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T06:10:00|\
+2024-03-05T06:40:00|00:30:00|1-00:00:00|cpu=8,gres/gpu=4|
+9002|cem|nlp||COMPLETED|2024-03-05T06:40:00|2024-03-05T06:42:00|2024-03-05T06:50:00|\
+2024-03-05T08:50:00|02:00:00|1-00:00:00|cpu=8,gres/gpu=4|
+9003|dan|nlp||RUNNING|2024-03-05T06:40:00|2024-03-05T06:42:00|2024-03-05T06:50:00|Unknown|02:00:00|\
+1-00:00:00|cpu=8,gres/gpu=4|
+9004|dan|nlp||CANCELLED by 1000|2024-03-05T06:40:00|2024-03-05T06:42:00|None|2024-03-05T06:50:00|\
+00:00:00|1-00:00:00||cpu=8,gres/gpu=4
+9005|dan|nlp||COMPLETED|2024-03-05T06:40:00|2024-03-05T06:40:00|2024-03-05T06:50:00|\
+2024-03-05T07:50:00|01:00:00|UNLIMITED|cpu=4,mem=8G|
+"""
+_COLUMNS = ("job", "submit", "duration", "queue", "lost", "time_limit", "gpus", "tenant", "status")
+EXPECTED: list[tuple[Any, ...]] = [
+    ("9000", 0.0, 3600.0, 600.0, None, 86400.0, 2.0, "vision", "passed"),
+    ("9002", 0.0, 7200.0, 1200.0, 1800.0, 86400.0, 4.0, "nlp", "passed"),
+    ("9005", 2400.0, 3600.0, 600.0, None, None, 0.0, "nlp", "passed"),
+    ("9001_1", 7200.0, 3600.0, 4200.0, None, 3600.0, 1.0, "nlp", "failed"),
+]
+
+
+@pytest.mark.parametrize("parsable", [False, True])
+def test_accounting_of_slurm_is_read(tmp_path: Path, parsable: bool) -> None:
+    text = SACCT.replace("\n", "|\n") if parsable else SACCT
+    trace = read(tmp_path, text, form="sacct")
+    assert trace.jobs.select(_COLUMNS).rows() == EXPECTED
+    assert notes(trace) == {
+        "step of a job": ("dropped", 1),
+        "element of an array that never started": ("dropped", 5),
+        "earlier attempt of a requeued job: lost time": ("mended", 1),
+        "never started": ("dropped", 1),
+        "no end: still running when the log was written": ("dropped", 1),
+    }
+    by_quality = read(tmp_path, text, "?tenant=qos&arrival=submit", form="sacct").jobs
+    assert by_quality.filter(pl.col("job") == "9000")["tenant"].to_list() == ["high"]
+    assert by_quality.filter(pl.col("job") == "9001_1")["queue"].to_list() == [11400.0]
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_accounting_in_json_is_that_of_the_text(tmp_path: Path, new: bool) -> None:
+    """Slurm 23.11 writes states as lists, and numbers as objects."""
+    jobs: list[dict[str, Any]] = []
+    lines = SACCT.splitlines()
+    for line in lines[1:]:
+        row = dict(zip(lines[0].split("|"), line.split("|"), strict=True))
+        if "." in row["JobID"]:
+            continue
+        base, _, task = row["JobID"].partition("_")
+        element: Any = int(task) if task.isdecimal() else None
+        array: dict[str, Any] = {
+            "job_id": int(base) if task else 0,
+            "task": task.strip("[]") or None,
+        }
+        array["task_id"] = {"set": element is not None, "number": element or 0} if new else element
+
+        def moment(text: str) -> int:
+            if text in {"Unknown", "None"}:
+                return 0
+            return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo("UTC")).timestamp())
+
+        limit = seconds_of(row["Timelimit"])
+        minutes = None if limit is None else int(limit) // 60
+        tres = []
+        for part in filter(None, (row["AllocTRES"] or row["ReqTRES"]).split(",")):
+            name, _, amount = part.partition("=")
+            kind, _, model = name.partition("/")
+            megabytes = {"G": 1024, "M": 1}.get(amount[-1], 1) if kind == "mem" else 1
+            count = int(amount.rstrip("GM")) * megabytes
+            tres.append({"type": kind, "name": model or None, "count": count})
+        state = row["State"].split(" ")[0]
+        jobs.append(
+            {
+                "job_id": int(base) if not task else 70_000 + len(jobs),
+                "array": array,
+                "user": row["User"],
+                "account": row["Account"],
+                "qos": row["QOS"],
+                "state": {"current": [state] if new else state},
+                "time": {
+                    "submission": moment(row["Submit"]),
+                    "eligible": moment(row["Eligible"]),
+                    "start": moment(row["Start"]),
+                    "end": moment(row["End"]),
+                    "elapsed": int(seconds_of(row["Elapsed"]) or 0),
+                    "limit": {"set": True, "infinite": minutes is None, "number": minutes or 0}
+                    if new
+                    else minutes,
+                },
+                "tres": {"allocated": tres, "requested": []},
+            }
+        )
+    trace = read(tmp_path, json.dumps({"meta": {}, "jobs": jobs, "errors": []}), form="sacct")
+    assert trace.jobs.select(_COLUMNS).rows() == EXPECTED
+
+
+def test_a_job_of_json_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="job 1: is not a job of sacct --json"):
+        read(tmp_path, '{"jobs": [{"job_id": 1}]}', form="sacct")
+    with pytest.raises(InputError, match="has no list of jobs; write it with sacct --json"):
+        read(tmp_path, "{}", form="sacct")
+
+
+def test_what_happened_in_the_log_stands_beside_the_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figures are computed again, job by job and second by second."""
+    slot, rows = 600, [(0, 100, 900, 2), (50, 0, 1150, 1), (1300, 700, 400, 4), (1900, 0, 1100, 1)]
+    path = tmp_path / "log.csv"
+    lines = [f"{at},{at + wait},{at + wait + ran},{gpus}" for at, wait, ran, gpus in rows]
+    path.write_text("submit,start,end,gpus\n" + "\n".join(lines) + "\n")
+    words = ["compare", "--trace", f"csv:{path}", "--slot", "10min", "-p", "fifo", "-q"]
+    out = tmp_path / "out"
+    assert main([*words, "-o", "json", "--out", str(out)]) == 0
+    found = {
+        name: values["as it was"]
+        for name, values in json.loads(capsys.readouterr().out)["measures"].items()
+    }
+    ends = [-(-(at + wait + ran) // slot) for at, wait, ran, _ in rows]
+    times = [end - at / slot for end, (at, *_) in zip(ends, rows, strict=True)]
+    assert found["finished"] == 4
+    assert found["mean JCT of finished, slots"] == pytest.approx(sum(times) / 4)
+    busy = sum(
+        gpus for second in range(5000) for at, wait, ran, gpus in rows
+        if at + wait <= second < at + wait + ran
+    )  # fmt: skip
+    cluster = pl.read_parquet(out / "fifo" / "slots.parquet")
+    assert found["gpu in use"] == pytest.approx(busy / (cluster["total_gpu"][0] * max(ends) * slot))
+    assert found["cpu in use"] is None
+    page = (out / "compare.html").read_text()
+    assert ">as it was</th>" in page
+    assert not (out / "as it was").exists()
+
+
+def test_a_log_without_waits_has_no_such_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("submit,duration,gpus\n0,600,1\n5,600,1\n")
+    assert main(["compare", "--trace", f"csv:{path}", "-p", "fifo", "-q"]) == 0
+    assert "as it was" not in capsys.readouterr().out
+
+
+def test_one_command_leads_from_a_log_to_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("id,when,took,cards\n" + "".join(f"{n},{60 * n},3600,2\n" for n in range(9)))
+    words = ["compare", "--trace", f"csv:{path}", "--map", "submit=when,duration=took,gpus=cards"]
+    assert main([*words, "-p", "fifo,srtf"]) == 0
+    shown = capsys.readouterr()
+    assert "jobs that arrived" in shown.out
+    assert "submit: column 'when'" in shown.err
+    assert main(["compare", "-c", "c.yaml", "-j", "j.yaml", "--map", "x=y", "-p", "fifo"]) == 2
+    assert "--map: maps columns of a trace; add --trace csv:FILE" in capsys.readouterr().err
