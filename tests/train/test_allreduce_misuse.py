@@ -381,4 +381,4 @@ def test_without_torch_it_says_what_brings_it() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.stdout == "5\n"
-    assert "needs torch: pip install 'shadowprice[train]'" in done.stderr.splitlines()[-1]
+    assert "needs torch: pip install 'shadowprice-training[torch]'" in done.stderr.splitlines()[-1]

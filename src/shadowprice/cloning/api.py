@@ -1,5 +1,6 @@
 """Exports for solving and simulating CSD."""
 
+from shadowprice.cloning.copies import CopyPlan, CopyPlanner, fit_durations
 from shadowprice.cloning.montecarlo import Draw, Measured, simulate
 from shadowprice.cloning.problem import CloningProblem, Constraint, TaskGroup
 from shadowprice.cloning.solver import Method, Solution, solve
@@ -16,6 +17,8 @@ from shadowprice.laws.tail import ParetoTail, fit_pareto_tail
 __all__ = [
     "CloningProblem",
     "Constraint",
+    "CopyPlan",
+    "CopyPlanner",
     "Distribution",
     "Draw",
     "Empirical",
@@ -28,6 +31,7 @@ __all__ = [
     "Solution",
     "TaskGroup",
     "Weibull",
+    "fit_durations",
     "fit_pareto_tail",
     "simulate",
     "solve",

@@ -9,7 +9,6 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.api import Distribution
 from shadowprice.cloning.workload import WaveJobs
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.kernels.cloning.saving import LEAST_LOG, Laws, Tasks
@@ -23,6 +22,7 @@ from shadowprice.kernels.cloning.waves import (
     run_waves,
 )
 from shadowprice.kernels.cloning.waves import Rule as KernelRule
+from shadowprice.laws.distributions import Distribution
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.cloning.api import Distribution, Empirical, TaskGroup
+from shadowprice.cloning.problem import TaskGroup
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.laws.distributions import Distribution
+from shadowprice.laws.empirical import Empirical
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -9,16 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.sampling import Order, Part
 
 if TYPE_CHECKING:
     from shadowprice.training.allreduce.run import Run, join
     from shadowprice.training.allreduce.step import Step
     from shadowprice.training.generation import Generation, current, join_group, leave_group
     from shadowprice.training.randomness import shield
+    from shadowprice.training.sampling import Order, Part
 
 _LAZY: Final = {
     "Generation": "generation",
+    "Order": "sampling",
+    "Part": "sampling",
     "Run": "allreduce.run",
     "Step": "allreduce.step",
     "current": "generation",
@@ -50,7 +52,8 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in {"numpy", "torch"}:
             raise
-        message = f"shadowprice.training.{name} needs torch: pip install 'shadowprice[train]'"
-        raise ModuleNotFoundError(message, name="torch") from None
+        message = f"shadowprice.training.{name} needs {error.name}: "
+        message += "pip install 'shadowprice-training[torch]'"
+        raise ModuleNotFoundError(message, name=error.name) from None

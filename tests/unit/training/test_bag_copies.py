@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shadowprice.cloning.api import CloningProblem, Pareto, TaskGroup, solve
+from shadowprice.cloning.api import (
+    CloningProblem,
+    CopyPlan,
+    CopyPlanner,
+    Pareto,
+    TaskGroup,
+    fit_durations,
+    solve,
+)
 from shadowprice.core.errors import InputError
 from shadowprice.training import bag
+from shadowprice.training.bag.copies import StatedCopies
 from shadowprice.training.bag.rehearsal import Wait, wait
 from tests.support import bag_functions
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -27,9 +36,13 @@ SLOW = 0.2
 """Seconds that processes may take to begin and tell, where none waits for a processor."""
 
 
+def _plan(planner: CopyPlanner, tasks: int, processes: int, deadline: float | None) -> CopyPlan:
+    return planner.plan(tasks, range(tasks), processes, deadline)
+
+
 def test_copies_are_those_of_cloning() -> None:
     laws = [LAW] * 5 + [Pareto(2.5, 0.3)] * 3
-    plan = bag.plan_copies(8, 40, law=laws, deadline=2.0, miss_probability=0.02)
+    plan = _plan(CopyPlanner(laws, 0.02), 8, 40, 2.0)
     found = solve(CloningProblem([TaskGroup(5, LAW), TaskGroup(3, laws[-1])], 40, 2.0, 0.02))
     assert sorted(plan.copies) == sorted(found.copies.tolist())
     assert plan.machine_seconds == pytest.approx(found.expected_cost)
@@ -40,37 +53,53 @@ def test_copies_are_those_of_cloning() -> None:
 
 def test_what_cannot_be_planned_is_told() -> None:
     with pytest.raises(InputError, match=r"8 processes cannot finish .* processes: "):
-        bag.plan_copies(8, 8, law=LAW, deadline=1.0)
-    with pytest.raises(InputError, match="2 laws for 3 tasks"):
-        bag.plan_copies(3, 9, law=[LAW, LAW], deadline=9.0)
-    assert bag.plan_copies(3, 2, law=LAW, deadline=9.0).by_saving
-    assert bag.plan_copies(3, 9).copies == (1, 1, 1)
-    given = bag.plan_copies(3, 9, law=LAW, deadline=1.0, copies=2)
+        _plan(CopyPlanner(LAW), 8, 8, 1.0)
+    with pytest.raises(InputError, match="2 distributions for 3 tasks"):
+        _plan(CopyPlanner([LAW, LAW]), 3, 9, 9.0)
+    with pytest.raises(InputError, match="law: expected a distribution, got int"):
+        CopyPlanner(3)  # type: ignore[arg-type]  # the error under test
+    with pytest.raises(InputError, match="copies: 0 copies for 3 tasks"):
+        _plan(CopyPlanner(LAW, copies=0), 3, 9, 9.0)
+    assert _plan(CopyPlanner(LAW), 3, 2, 9.0).savings is not None
+    assert _plan(CopyPlanner(LAW), 3, 1, 9.0).savings is None
+    given = _plan(CopyPlanner(LAW, copies=2), 3, 9, 1.0)
     late = LAW.survival(1.0) ** 2
     assert given.miss_probability == pytest.approx(1.0 - (1.0 - late) ** 3)
 
 
 def test_measured_durations_make_a_law() -> None:
     seconds = LAW.inverse_survival(np.random.default_rng(1).uniform(1e-9, 1.0, 4000))
-    law = bag.measured(seconds)
+    law = fit_durations(seconds)
     assert law.survival(2.0) == pytest.approx(float(LAW.survival(2.0)), rel=0.2)
     assert law.survival(60.0) > 0.0
-    assert bag.measured(seconds, tail=False).survival(seconds.max() * 1.01) == 0.0
+    assert fit_durations(seconds, tail=False).survival(seconds.max() * 1.01) == 0.0
 
 
 @pytest.mark.parametrize("durations", [[], [0.0, 1.0], [math.nan, 1.0], [math.inf], [-1.0]])
 def test_what_are_no_durations_make_no_law(durations: list[float]) -> None:
     for tail in (True, False):
-        with pytest.raises(InputError, match="durations: they are not all durations, or none"):
-            bag.measured(durations, tail=tail)
+        with pytest.raises(InputError, match="durations: expected positive, finite durations"):
+            fit_durations(durations, tail=tail)
 
 
 def test_too_few_durations_have_no_tail_but_make_a_law_without() -> None:
-    with pytest.raises(InputError, match=r"3 are too few to tell a tail from; .* tail=False"):
-        bag.measured([1.0, 2.0, 3.0])
-    assert bag.measured([1.0, 2.0, 3.0], tail=False).survival(3.0) == 0.0
-    copies = bag.plan_copies(2, 8, copies=np.int64(2)).copies  # type: ignore[arg-type]
-    assert copies == (2, 2)
+    with pytest.raises(InputError, match=r"3 are too few to fit a tail; .* tail=False"):
+        fit_durations([1.0, 2.0, 3.0])
+    assert fit_durations([1.0, 2.0, 3.0], tail=False).survival(3.0) == 0.0
+
+
+def test_stated_copies_are_a_number_or_one_for_each_task() -> None:
+    assert StatedCopies(np.int64(2)).plan(2, (0, 1), 8, None).copies == (2, 2)
+    plan = StatedCopies([1, 2, 3]).plan(3, (0, 2), 8, 9.0)
+    assert (plan.copies, plan.deadline) == ((1, 3), 9.0)
+
+
+def test_copies_of_remaining_tasks_are_those_of_their_own_distributions() -> None:
+    laws = [LAW, Pareto(2.5, 0.3), LAW]
+    plan = CopyPlanner(laws, copies=[3, 2, 1]).plan(3, (1, 2), 9, 1.0)
+    assert plan.copies == (2, 1)
+    kept = (1.0 - laws[1].survival(1.0) ** 2) * (1.0 - LAW.survival(1.0))
+    assert plan.miss_probability == pytest.approx(1.0 - float(kept))
 
 
 def _above(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
@@ -99,7 +128,9 @@ def test_the_measured_tail_is_the_predicted_one() -> None:
     lasted: list[float] = []
     with bag.Workers(wait, tasks * copies) as workers:
         for seed in (3, 4):
-            outcome = workers.run([Wait(LAW, seed)] * tasks, law=LAW, deadline=1.0, copies=copies)
+            outcome = workers.run(
+                [Wait(LAW, seed)] * tasks, copies=CopyPlanner(LAW, copies=copies), deadline=1.0
+            )
             for task in range(tasks):
                 least = min(_drawn(LAW, seed, task, copy) for copy in range(copies))
                 assert least <= outcome.values[task] <= outcome.ends[task]
@@ -125,8 +156,8 @@ def test_idle_processes_copy_what_is_late(tmp_path: Path) -> None:
     # The first copy of one task never ends: without another one the bag would not either.
     law = Pareto.of_mean(1.6, 0.3)
     with bag.Workers(bag_functions.late, 3) as workers:
-        outcome = workers.run([(str(tmp_path), 2)] * 4, law=law)
-    assert outcome.plan.by_saving
+        outcome = workers.run([(str(tmp_path), 2)] * 4, copies=CopyPlanner(law))
+    assert outcome.plan.savings is not None
     assert outcome.values[2] > 0
     first = next(one for one in outcome.tries if (one.task, one.copy) == (2, 0))
     assert first.ending is bag.Ending.CANCELLED
@@ -139,13 +170,13 @@ def test_what_decides_on_copies_is_compiled_before_a_task_begins() -> None:
     # In a process in which nothing else has compiled it. Seconds of a compiler would be a late
     # task's own, for nobody looks meanwhile.
     program = (
-        "from shadowprice.cloning.api import Pareto\n"
+        "from shadowprice.cloning.api import CopyPlanner, Pareto\n"
         "from shadowprice.kernels.cloning.saving import assess\n"
         "from shadowprice.training import bag\n"
         "from tests.support.bag_functions import square\n"
         "told = []\n"
         "with bag.Workers(square, 2) as workers:\n"
-        " workers.run(range(3), law=Pareto.of_mean(1.6, 0.3),"
+        " workers.run(range(3), copies=CopyPlanner(Pareto.of_mean(1.6, 0.3)),"
         " progress=lambda now: told.append((now.done, len(assess.signatures))))\n"
         "print(told[0])\n"
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
-from shadowprice.cloning.api import Pareto
+from shadowprice.cloning.api import CopyPlanner, Pareto
 from shadowprice.cloning.montecarlo import clopper_pearson
+from shadowprice.core.errors import MissingExtraError
 from shadowprice.experiments.style import PALETTE
-from shadowprice.training import bag
-from shadowprice.training.bag.rehearsal import Wait, wait
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +31,11 @@ PLANS: Final = (("one copy each", 1, PALETTE[6]), ("planned", None, PALETTE[0]))
 
 def measure_processes(settings: Settings) -> Tables:
     """Run bags of tasks that sleep for Pareto-distributed times, with and without copies."""
+    if find_spec("shadowprice.training") is None:
+        raise MissingExtraError("shadowprice-training", "train", "running bags on real processes")
+    from shadowprice.training import bag  # noqa: PLC0415  # installed with the extra only
+    from shadowprice.training.bag.rehearsal import Wait, wait  # noqa: PLC0415
+
     bags = 30 if settings.quick else 250
     runs: list[dict[str, Any]] = []
     tasks: list[dict[str, Any]] = []
@@ -42,7 +47,7 @@ def measure_processes(settings: Settings) -> Tables:
                 settings.progress(index * bags + number, len(PLANS) * bags, name)
                 outcome = workers.run(
                     [Wait(LAW, settings.seed * 1_000_003 + number)] * TASKS,
-                    law=LAW, deadline=DEADLINE, miss_probability=MISS, copies=copies,
+                    copies=CopyPlanner(LAW, MISS, copies), deadline=DEADLINE,
                 )  # fmt: skip
                 outcomes.append(outcome)
                 machine_seconds = outcome.machine_seconds

@@ -1,20 +1,23 @@
 """Run a function over tasks in real processes, with copies against stragglers.
 
-    from shadowprice.cloning.api import Pareto
     from shadowprice.training import bag
 
     with bag.Workers(evaluate, processes=24) as workers:
-        outcome = workers.run(trials, law=Pareto.of_mean(1.8, 30.0), deadline=120.0,
-                              miss_probability=0.05, directory="results")
+        outcome = workers.run(trials, copies=2, directory="results")
     outcome.results     # in the order of the tasks
 
-`shadowprice.cloning` plans the copies. The first copy of a task to end wins, and the others are
-killed. Side effects happen once: see `Attempt.claim` and `Attempt.directory`.
+The first copy of a task to end wins, and the others are killed. Side effects happen once: see
+`Attempt.claim` and `Attempt.directory`. A `Planner` plans the copies, such as that of the package
+``shadowprice``:
+
+    from shadowprice.cloning.api import CopyPlanner, Pareto
+
+    workers.run(trials, copies=CopyPlanner(Pareto.of_mean(1.8, 30.0)), deadline=120.0)
 """
 
 from shadowprice.training.bag.attempt import Attempt, current
+from shadowprice.training.bag.copies import Plan, Planner
 from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFailedError, Try
-from shadowprice.training.bag.planning import Plan, measured, plan_copies
 from shadowprice.training.bag.workers import Workers
 
 __all__ = [
@@ -22,11 +25,10 @@ __all__ = [
     "Ending",
     "Outcome",
     "Plan",
+    "Planner",
     "Progress",
     "TaskFailedError",
     "Try",
     "Workers",
     "current",
-    "measured",
-    "plan_copies",
 ]

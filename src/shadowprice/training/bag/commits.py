@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.training.errors import TrainingError
 
 RESULT: Final = "result.pickle"
 _FORMAT: Final = "shadowprice-bag"
@@ -31,7 +31,7 @@ class Commits:
 
     Raises
     ------
-    InputError
+    TrainingError
         If it contains another bag or other files, or another process uses it.
     OSError
         If it can't be written.
@@ -56,8 +56,9 @@ class Commits:
             self._know(own)
         except BlockingIOError as error:
             os.close(self._lock)
-            hint = "wait for it, or give another directory"
-            raise InputError(Fault(str(path), "another process runs a bag in it", hint)) from error
+            raise TrainingError(
+                f"{path}: another process runs a bag in it; wait for it, or give another directory"
+            ) from error
         except BaseException:
             os.close(self._lock)
             raise
@@ -71,22 +72,17 @@ class Commits:
             stored = json.loads(file.read_text())
         except FileNotFoundError:
             if any(self._path.iterdir()):
-                hint = "give a new directory, or an empty one"
-                raise InputError(
-                    Fault(str(self._path), "it has files in it that are no bag's", hint)
+                raise TrainingError(
+                    f"{self._path}: contains files of no bag; give a new or empty directory"
                 ) from None
             _write(file, json.dumps(own).encode())
             return
         except ValueError:
             stored = None
         if stored != own:
-            hint = "give another directory, or remove this one"
-            raise InputError(
-                Fault(
-                    str(self._path),
-                    "the results of another function or other tasks are in it",
-                    hint,
-                )
+            raise TrainingError(
+                f"{self._path}: contains results of another function or other tasks; "
+                "give another directory, or remove this one"
             )
 
     def _last_token(self) -> int:
@@ -100,7 +96,7 @@ class Commits:
 
         Raises
         ------
-        InputError
+        TrainingError
             If a result can't be read.
         """
         results = {}
@@ -111,9 +107,10 @@ class Commits:
             except FileNotFoundError:  # removed by the user, so that the task runs again
                 continue
             except Exception as error:  # damaged, or of a missing class: it may raise anything
-                message = f"it cannot be read ({type(error).__name__}: {error})"
-                hint = f"remove {entry.name} to have that task run again"
-                raise InputError(Fault(str(file), message, hint)) from error
+                raise TrainingError(
+                    f"{file}: can't be read ({type(error).__name__}: {error}); "
+                    f"remove {entry.name} to have that task run again"
+                ) from error
         return results
 
     def scratch(self, task: int, copy: int) -> Path:

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from shadowprice.core.errors import ShadowpriceError
-from shadowprice.training.bag.planning import Plan
+from shadowprice.training.bag.copies import Plan
+from shadowprice.training.errors import TrainingError
 
 
-class TaskFailedError(ShadowpriceError):
+class TaskFailedError(TrainingError):
     """A task failed more often than its retries allow; finished tasks keep their results.
 
     ``task`` is the index of the task. ``failures`` counts its failures, and ``reason`` describes
     the last one: the end of a traceback, or how its process died.
     """
-
-    code = "task"
 
     def __init__(self, task: int, failures: int, reason: str) -> None:
         self.task = task

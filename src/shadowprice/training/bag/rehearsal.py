@@ -5,9 +5,16 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from typing import Protocol, SupportsFloat
 
-from shadowprice.laws.distributions import Distribution
 from shadowprice.training.bag.attempt import current
+
+
+class Durations(Protocol):
+    """Distribution of durations in seconds, such as those of ``shadowprice.laws``."""
+
+    def inverse_survival(self, probability: float) -> SupportsFloat:
+        """Return the time that a task exceeds with a probability in (0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +24,7 @@ class Wait:
     Every copy draws its own time from ``law``. ``seed`` makes the random numbers of bags differ.
     """
 
-    law: Distribution
+    law: Durations
     seed: int
 
 

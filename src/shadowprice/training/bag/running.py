@@ -19,7 +19,7 @@ from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFail
 
 if TYPE_CHECKING:
     from shadowprice.training.bag.commits import Commits
-    from shadowprice.training.bag.planning import LawArgument, Plan
+    from shadowprice.training.bag.copies import Plan
     from shadowprice.training.bag.workers import Worker, Workers
 
 
@@ -39,9 +39,8 @@ class _Copy:
 class Run:
     """A bag while it runs.
 
-    ``plan`` and ``law`` are for the tasks ``left``, given by index; ``known`` has the results of
-    the other tasks. ``payloads`` are all tasks, pickled. The keyword arguments are as in
-    `Workers.run`.
+    ``plan`` is for the tasks ``left``, given by index; ``known`` has the results of the other
+    tasks. ``payloads`` are all tasks, pickled. The keyword arguments are as in `Workers.run`.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Run:
         payloads: Sequence[bytes],
         left: Sequence[int],
         known: Mapping[int, Any],
-        law: LawArgument,
         *,
         retries: int,
         keep_going: bool,
@@ -74,14 +72,7 @@ class Run:
         self._failed: dict[int, TaskFailedError] = {}
         self._ends: dict[int, float] = {}
         self._tries: list[Try] = []
-        self._savings = None
-        if plan.by_saving and law is not None:
-            from shadowprice.cloning.savings import Savings  # noqa: PLC0415  # it compiles
-            from shadowprice.training.bag.planning import laws_of  # noqa: PLC0415
-
-            self._savings = Savings(laws_of(law, len(left)) or ())
-            # The first call compiles for seconds, so it happens before any task runs.
-            self._savings.best(0.0, (), ())
+        self._savings = plan.savings
 
     def finish(self) -> Outcome:
         """Run until every task is done or abandoned; no copy runs afterwards."""

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.training.bag import nursery
 from shadowprice.training.bag.attempt import READY, serve
 from shadowprice.training.bag.commits import Commits
+from shadowprice.training.bag.copies import Planner, StatedCopies
 from shadowprice.training.bag.outcome import Outcome, Progress
-from shadowprice.training.bag.planning import LawArgument, plan_copies
 from shadowprice.training.bag.running import Run
+from shadowprice.training.errors import TrainingError
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -60,19 +60,19 @@ class Worker:
 
         Raises
         ------
-        ShadowpriceError
+        TrainingError
             If it can't import the function, or dies before.
         """
         if self.ready:
             return
         try:
             if not self.connection.poll(_PATIENCE):
-                raise ShadowpriceError(f"a process was not ready after {_PATIENCE:g} seconds")
+                raise TrainingError(f"a process was not ready after {_PATIENCE:g} seconds")
             kind, _, text = self.connection.recv()
         except EOFError:
-            raise ShadowpriceError(f"a process could not begin: it {self.death()}") from None
+            raise TrainingError(f"a process could not begin: it {self.death()}") from None
         if kind != READY:
-            raise ShadowpriceError(f"a process could not import the function: {text}")
+            raise TrainingError(f"a process could not import the function: {text}")
         self.ready = True
 
     def death(self) -> str:
@@ -109,14 +109,13 @@ class Workers:
 
     Raises
     ------
-    InputError
+    TrainingError
         If the function can't be pickled, or the number is out of range.
     """
 
     def __init__(self, function: Callable[[Any], Any], processes: int) -> None:
         if not 1 <= processes <= MOST:
-            hint = f"write a number from 1 to {MOST}"
-            raise InputError(Fault("processes", f"{processes} processes", hint))
+            raise TrainingError(f"processes: {processes}; write a number from 1 to {MOST}")
         self._function = function
         self._pickled = _pickled(function, "function")
         self._processes = processes
@@ -144,10 +143,8 @@ class Workers:
         self,
         tasks: Iterable[Any],
         *,
-        law: LawArgument = None,
+        copies: int | Sequence[int] | Planner = 1,
         deadline: float | None = None,
-        miss_probability: float = 0.05,
-        copies: int | Sequence[int] | None = None,
         retries: int = 0,
         keep_going: bool = False,
         directory: str | Path | None = None,
@@ -160,8 +157,10 @@ class Workers:
 
         Parameters
         ----------
-        law, deadline, miss_probability, copies
-            Arguments of `plan_copies`. Time begins when all processes are ready.
+        copies : int, sequence of int, or Planner
+            Copies with which each task starts, or their planner.
+        deadline : float, optional
+            Seconds until every task is to be done. Time begins when all processes are ready.
         retries : int
             Failures allowed for each task. A copy fails if it raises or its process dies. While
             another copy of the task runs, one more failure does not end the task.
@@ -174,15 +173,15 @@ class Workers:
 
         Raises
         ------
-        InputError
-            If an argument is invalid, no number of copies keeps the deadline, or the directory
-            contains another bag.
+        TrainingError
+            If an argument is invalid, or the directory contains another bag. A planner may raise
+            errors of its own.
         TaskFailedError
             If a task failed more often than allowed, unless ``keep_going``.
         """
         listed = list(tasks)
         if retries < 0:
-            raise InputError(Fault("retries", f"{retries} retries", "write 0 or more"))
+            raise TrainingError(f"retries: {retries}; write 0 or more")
         payloads = [_pickled(task, f"tasks[{index}]") for index, task in enumerate(listed)]
         store = None
         if directory is not None:
@@ -190,20 +189,10 @@ class Workers:
         try:
             finished = store.done() if store is not None else {}
             remaining = [task for task in range(len(listed)) if task not in finished]
-            if isinstance(law, Sequence) and len(law) == len(listed):
-                law = tuple(law[task] for task in remaining)
-            if isinstance(copies, Sequence) and len(copies) == len(listed):
-                copies = tuple(copies[task] for task in remaining)
-            plan = plan_copies(
-                len(remaining),
-                self._processes,
-                law=law,
-                deadline=deadline,
-                miss_probability=miss_probability,
-                copies=copies,
-            )
+            planner = copies if isinstance(copies, Planner) else StatedCopies(copies)
+            plan = planner.plan(len(listed), remaining, self._processes, deadline)
             run = Run(
-                self, plan, payloads, remaining, finished, law,
+                self, plan, payloads, remaining, finished,
                 retries=retries, keep_going=keep_going, store=store, progress=progress,
             )  # fmt: skip
             return run.finish()
@@ -249,5 +238,6 @@ def _pickled(value: object, place: str) -> bytes:
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        hint = "processes are sent what can be pickled: values, and functions of a module"
-        raise InputError(Fault(place, f"it cannot be pickled ({error})", hint)) from error
+        raise TrainingError(
+            f"{place}: can't be pickled ({error}); use values, and functions of a module"
+        ) from error

@@ -1,0 +1,206 @@
+"""Copies of the tasks of a bag on real processes: by CSD if all can start at once, else by savings.
+
+A `CopyPlanner` is an argument of ``shadowprice.training.bag.Workers.run``. That library runs inside
+jobs and imports nothing of this package. It describes planner and plan as protocols.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shadowprice.cloning.problem import CloningProblem, TaskGroup
+from shadowprice.cloning.savings import Savings
+from shadowprice.cloning.solver import expected_cost, miss_probability, solve
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.laws.distributions import Distribution
+from shadowprice.laws.empirical import Empirical
+from shadowprice.laws.tail import fit_pareto_tail
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """Copies of every task, and what they promise.
+
+    Parameters
+    ----------
+    copies : tuple of int
+        Copies with which each task starts.
+    deadline : float or None
+        Seconds until every task is to be done.
+    miss_probability : float or None
+        Probability of missing the deadline with these copies; None if unknown.
+    machine_seconds : float or None
+        Expected machine time; None if unknown.
+    savings : Savings or None
+        Rule by which idle processes start further copies; None if they start none.
+    """
+
+    copies: tuple[int, ...]
+    deadline: float | None = None
+    miss_probability: float | None = None
+    machine_seconds: float | None = None
+    savings: Savings | None = None
+
+
+@dataclass(frozen=True)
+class CopyPlanner:
+    """Planner of the copies of a bag's tasks.
+
+    With a deadline and a process for every task, CSD plans the copies: they minimise the expected
+    machine time within the miss probability. Without a deadline, or with fewer processes than
+    tasks, every task starts once. Further copies start by expected saving when no task waits.
+
+    Parameters
+    ----------
+    law : Distribution or sequence of Distribution
+        Distribution of the durations in seconds: one for all tasks, or one for each task.
+    miss_probability : float
+        Limit of the probability that the bag misses its deadline.
+    copies : int or sequence of int, optional
+        Copies to start instead of planned ones, for all tasks or for each task. The plan then only
+        predicts what they achieve.
+
+    Raises
+    ------
+    InputError
+        If ``law`` is no distribution.
+    """
+
+    law: Distribution | Sequence[Distribution]
+    miss_probability: float = 0.05
+    copies: int | Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        values: tuple[object, ...]
+        values = tuple(self.law) if isinstance(self.law, Sequence) else (self.law,)
+        for value in values:
+            if not isinstance(value, Distribution):
+                hint = "write for example Pareto.of_mean(1.8, 30.0), of shadowprice.cloning.api"
+                message = f"expected a distribution, got {type(value).__name__}"
+                raise InputError(Fault("law", message, hint))
+
+    def plan(
+        self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None
+    ) -> CopyPlan:
+        """Plan how many copies of each remaining task to start.
+
+        Parameters
+        ----------
+        tasks : int
+            Number of all tasks of the bag.
+        remaining : sequence of int
+            Indices of the tasks without a result; the plan is for these, in this order.
+        processes : int
+            Number of copies that can run at once.
+        deadline : float or None
+            Seconds until every task is to be done.
+
+        Raises
+        ------
+        InputError
+            If no number of copies keeps the deadline; the message names the deadline, processes or
+            miss probability that would do. Also if the number of distributions or copies differs
+            from that of tasks, or a distribution breaks an assumption of the solver.
+        """
+        laws = self._laws(tasks, remaining)
+        if not remaining:
+            return CopyPlan((), deadline)
+        if self.copies is not None:
+            return self._stated(self.copies, laws, tasks, remaining, processes, deadline)
+        if deadline is None or processes < len(remaining):
+            return CopyPlan((1,) * len(remaining), deadline, savings=_savings(laws, processes))
+        try:
+            solution = solve(self._problem(laws, processes, deadline))
+        except InputError as error:
+            raise InputError([_about_processes(fault) for fault in error.faults]) from error
+        return CopyPlan(
+            tuple(int(number) for number in solution.copies),
+            deadline,
+            solution.miss_probability,
+            solution.expected_cost,
+        )
+
+    def _laws(self, tasks: int, remaining: Sequence[int]) -> tuple[Distribution, ...]:
+        """Return the distribution of every remaining task's duration."""
+        laws = tuple(self.law) if isinstance(self.law, Sequence) else (self.law,) * tasks
+        if len(laws) != tasks:
+            hint = "give one distribution for all tasks, or one for each task"
+            raise InputError(Fault("law", f"{len(laws)} distributions for {tasks} tasks", hint))
+        return tuple(laws[task] for task in remaining)
+
+    def _problem(
+        self, laws: Sequence[Distribution], processes: int, deadline: float
+    ) -> CloningProblem:
+        groups = [TaskGroup(1, distribution) for distribution in laws]
+        return CloningProblem(groups, processes, deadline, self.miss_probability)
+
+    def _stated(
+        self,
+        stated: int | Sequence[int],
+        laws: Sequence[Distribution],
+        tasks: int,
+        remaining: Sequence[int],
+        processes: int,
+        deadline: float | None,
+    ) -> CopyPlan:
+        """Return the plan of stated copies, with predictions if all copies can start at once."""
+        numbers = (
+            tuple(stated) if isinstance(stated, Iterable) else (operator.index(stated),) * tasks
+        )
+        if len(numbers) != tasks or min(numbers) < 1:
+            hint = "write a number from 1 on, or one for each task"
+            raise InputError(Fault("copies", f"{stated} copies for {tasks} tasks", hint))
+        copies = tuple(numbers[task] for task in remaining)
+        if deadline is None or sum(copies) > processes:
+            return CopyPlan(copies, deadline)
+        problem = self._problem(laws, processes, deadline)
+        counts: NDArray[np.int64] = np.array(copies, dtype=np.int64)
+        missed, cost = miss_probability(problem, counts), expected_cost(problem, counts)
+        return CopyPlan(copies, deadline, missed, cost)
+
+
+def fit_durations(durations: ArrayLike, *, tail: bool = True) -> Distribution:
+    """Return the distribution of measured durations.
+
+    ``durations`` are seconds of copies that ran to their end. The durations of killed copies are
+    unknown, so measure with a bag without copies. ``tail`` fits a Pareto tail beyond the body;
+    without it, no duration exceeds the longest measured one.
+
+    Raises
+    ------
+    InputError
+        If they are too few, or not positive and finite.
+    """
+    seconds = np.asarray(durations, dtype=np.float64).ravel()
+    if not seconds.size or not (np.isfinite(seconds) & (seconds > 0.0)).all():
+        hint = "give the seconds, above 0, of one copy or more"
+        raise InputError(Fault("durations", "expected positive, finite durations", hint))
+    try:
+        return Empirical(seconds, fit_pareto_tail(seconds) if tail else None)
+    except InputError as error:
+        hint = "measure more, or give tail=False to use them as they are"
+        message = f"{seconds.size} are too few to fit a tail"
+        raise InputError(Fault("durations", message, hint)) from error
+
+
+def _savings(laws: Sequence[Distribution], processes: int) -> Savings | None:
+    if processes == 1:
+        return None
+    savings = Savings(laws)
+    # The first call compiles for seconds, so it happens before any task runs.
+    savings.best(0.0, (), ())
+    return savings
+
+
+def _about_processes(fault: Fault) -> Fault:
+    """Replace "machines" by "processes" in a diagnostic of the solver."""
+    return Fault(
+        "processes" if fault.place == "machines" else fault.place,
+        fault.message.replace("machines", "processes"),
+        fault.mend.replace("machines:", "processes:").replace("machines", "processes"),
+    )

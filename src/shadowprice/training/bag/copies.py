@@ -1,0 +1,107 @@
+"""Number of copies of each task: stated by the caller, or planned by a planner.
+
+``shadowprice.cloning.copies.CopyPlanner`` is such a planner. It is in the package ``shadowprice``,
+because it needs solvers that a job's image doesn't need.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from shadowprice.training.errors import TrainingError
+
+
+class Savings(Protocol):
+    """Rule by which idle processes start further copies of running tasks."""
+
+    look: float
+    """Seconds between checks while no task ends."""
+
+    def best(
+        self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
+    ) -> int | None:
+        """Return the task whose next copy saves most; None if none saves anything.
+
+        ``running`` are positions of unfinished tasks in the plan, and ``begun`` the start times of
+        each one's present copies.
+        """
+
+
+class Plan(Protocol):
+    """Copies of every task, and what they promise."""
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """Copies with which each task starts."""
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds until every task is to be done."""
+
+    @property
+    def miss_probability(self) -> float | None:
+        """Probability of missing the deadline with these copies; None if unknown."""
+
+    @property
+    def machine_seconds(self) -> float | None:
+        """Expected machine time; None if unknown."""
+
+    @property
+    def savings(self) -> Savings | None:
+        """Rule by which idle processes start further copies; None if they start none."""
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """Planner of the copies of a bag."""
+
+    def plan(
+        self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None
+    ) -> Plan:
+        """Return the copies of the tasks ``remaining``, given by their indices among ``tasks``.
+
+        ``processes`` limits the copies at once, and ``deadline`` is in seconds.
+        """
+
+
+@dataclass(frozen=True)
+class StatedPlan:
+    """Copies as the caller stated them; they promise nothing."""
+
+    copies: tuple[int, ...]
+    deadline: float | None = None
+    miss_probability: None = None
+    machine_seconds: None = None
+    savings: None = None
+
+
+@dataclass(frozen=True)
+class StatedCopies:
+    """Copies as the caller states them: a number for all tasks, or one for each task."""
+
+    copies: int | Sequence[int]
+
+    def plan(
+        self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None
+    ) -> StatedPlan:
+        """Return these copies.
+
+        Raises
+        ------
+        TrainingError
+            If a number is below 1, or the number of numbers differs from that of tasks.
+        """
+        del processes
+        stated = self.copies
+        numbers = (
+            tuple(stated) if isinstance(stated, Iterable) else (operator.index(stated),) * tasks
+        )
+        if len(numbers) != tasks or min(numbers, default=1) < 1:
+            raise TrainingError(
+                f"copies: {stated} copies for {tasks} tasks; "
+                "write a number from 1 on, or one for each task"
+            )
+        return StatedPlan(tuple(numbers[task] for task in remaining), deadline)
