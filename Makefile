@@ -50,7 +50,7 @@ run.fuzz-api = API_EXAMPLES=$(API_EXAMPLES) $(PYTEST) -n 0 tests/integration/tes
 about.soak := simulated hours of the service with 4,000 faults, and one killed at every crash point (half an hour)
 run.soak = $(BIN)/python -m tests.support.simulated_hours --faults 4000 --apart 14 && $(BIN)/python -m tests.support.crash_points
 
-about.smoke := the wheel, built and used in a clean environment
+about.smoke := both wheels, built and used in clean environments
 run.smoke = PYTHON=$(PYTHON) tools/smoke.sh
 
 about.debian := tests that need Chromium or PostgreSQL from Debian
@@ -87,18 +87,18 @@ help: ## List the targets and the test suites
 	@echo "Suites of make test SUITE=NAME:"
 	@$(foreach suite,$(SUITES),printf '  %-16s  %s\n' '$(suite)' "$(about.$(suite))";)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml packages/training/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "requires Python 3.11 or later; run make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	@echo "Setting up $(VENV) (a minute or two, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) --editable '.[dev]'
+	@$(PIP_INSTALL) --editable packages/training --editable '.[dev]'
 	@$(COMPILE)
 	@touch $@
 
 $(TRAIN_STAMP): $(STAMP)
 	@echo "Setting up torch and Ray in $(VENV) (a few minutes, once)"
-	@$(PIP_INSTALL) --editable '.[dev-train]'
+	@$(PIP_INSTALL) --editable packages/training --editable '.[dev-train]'
 	@$(COMPILE)
 	@touch $@
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build the wheel, install it into a clean environment, and run the first commands of a new user outside the sources.
+# Build both wheels. Run the first commands of a new user in a clean environment, outside the sources. Then run a job in an
+# environment that has the wheel for jobs only, and check that either wheel works without the other.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3}
@@ -7,9 +8,14 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
 "$python" -m venv "$place/env"
-"$place/env/bin/python" -m pip --quiet --disable-pip-version-check wheel --no-deps --wheel-dir "$place" "$root"
-"$place/env/bin/python" -m pip --quiet --disable-pip-version-check install --constraint "$root/constraints.txt" "$place"/shadowprice-*.whl
-"$place/env/bin/python" -m pip --disable-pip-version-check check
+pip() { # ENVIRONMENT WORDS...
+	local environment=$1
+	shift
+	"$place/$environment/bin/python" -m pip --quiet --disable-pip-version-check "$@"
+}
+pip env wheel --no-deps --wheel-dir "$place" "$root" "$root/packages/training"
+pip env install --constraint "$root/constraints.txt" "$place"/shadowprice-*.whl
+pip env check
 cp -r "$root/examples" "$place/examples"
 cd "$place"
 
@@ -31,4 +37,20 @@ grep -q '"object": "FirstFit"' run/run.json
 cd ..
 say cloning --help >/dev/null
 say experiment --help >/dev/null
-echo "the wheel works"
+
+"$python" -m venv "$place/jobs"
+pip jobs install "$place"/shadowprice_training-*.whl
+pip jobs check
+pip env install --constraint "$root/constraints.txt" "$(echo "$place"/shadowprice-*.whl)[service]"
+env -u PYTHONPATH "$place/env/bin/python" "$root/tools/smoke_job.py" "$place/env/bin/shadowprice" "$place/jobs/bin/python"
+
+# Both wheels share the package: installed together, and one removed.
+run() { env -u PYTHONPATH "$place/env/bin/python" -c "$1"; }
+pip env install "$place"/shadowprice_training-*.whl
+run 'from shadowprice import jobs, simulate'
+pip env uninstall --yes shadowprice-training
+run 'from importlib.util import find_spec; from shadowprice import simulate; assert find_spec("shadowprice.jobs") is None'
+pip env install "$place"/shadowprice_training-*.whl
+pip env uninstall --yes shadowprice
+run 'from importlib.util import find_spec; from shadowprice import jobs; assert find_spec("shadowprice.core") is None'
+echo "the wheels work"

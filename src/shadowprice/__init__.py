@@ -4,6 +4,11 @@
 first use, so that ``import shadowprice`` is fast.
 """
 
+from pkgutil import extend_path
+
+# The distribution shadowprice-training, with `jobs` and `training`, may be in another directory.
+__path__ = extend_path(__path__, __name__)
+
 __version__ = "0.1.0"
 
 __all__ = ["Comparison", "Result", "WhatIf", "compare", "open_run", "simulate", "whatif"]

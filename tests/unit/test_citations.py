@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = re.compile(r"\b(?:design|docs)/[\w./-]+?\.md\b")
 
 
-@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "tools"])
+@pytest.mark.parametrize("folder", ["src", "packages", "tests", "benchmarks", "tools"])
 def test_pages_that_are_cited_exist(folder: str) -> None:
     files = [*(ROOT / folder).rglob("*.py")]
     cited = {(page, path) for path in files for page in PAGE.findall(path.read_text("utf-8"))}

@@ -15,7 +15,7 @@ from shadowprice.service.service import Service
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "design/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "design/*.md", "packages/*/*.md")
     for path in ROOT.glob(pattern)
     if not path.is_symlink()
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shadowprice import jobs
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, Share
@@ -46,6 +47,17 @@ def test_every_executor_is_installable_tried_and_told_of() -> None:
 
 def test_a_specification_survives_json() -> None:
     assert GenerationSpec.from_record(json.loads(json.dumps(SPEC.record()))) == SPEC
+
+
+def test_jobs_read_the_variables_that_executors_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = processes_of(SPEC)[4]
+    variables = environment_of(
+        SPEC, process, master_address="h", master_port=1, checkpoint_dir="/checkpoints"
+    )
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    own = jobs.Job("../a job", 3, "ps", 1, 3, 2, Path("/checkpoints"), 1234.5)
+    assert jobs.current() == own
 
 
 def test_no_secret_is_shown() -> None:
