@@ -53,7 +53,7 @@ RUNNING: Final[list[Document]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "delete"]},
-    {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"]},
+    {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "delete"]},
 ]
 """Permissions in the namespaces of jobs."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import yaml
 from tools.testbed import ApiError, Testbed, host_python
 
 from shadowprice.core.program import Program
@@ -51,6 +52,10 @@ PATIENCE = 180.0
 
 SCENARIO = 3 * PATIENCE
 """Seconds for all of a scenario: less than a test has, so that it tells where it stood."""
+
+RIGHTS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "executor-rights.yaml"
+EXECUTOR_USER = "executor"
+"""The testbed's user with these rights only."""
 
 SERVERS = (
     ServerSlice("one", {"cpu": 2000, "gpu": 2000, "memory": 1 << 30}),
@@ -441,6 +446,24 @@ class RayHarness(LocalHarness):
         assert self.lost or list((self.path / "nodes" / "parts").glob("*")) == []
 
 
+def executor_account(bed: Testbed) -> Path:
+    """Create a user with the rights of `executor-rights.yaml`; return its kubeconfig."""
+    config = bed.kubeconfig_of(EXECUTOR_USER)
+    for role in yaml.safe_load_all(RIGHTS.read_text()):
+        role["metadata"]["namespace"] = "default"
+        group = "rbac.authorization.k8s.io"
+        binding = {
+            "apiVersion": role["apiVersion"],
+            "kind": f"{role['kind']}Binding",
+            "metadata": {"name": "suite", "namespace": "default"},
+            "roleRef": {"apiGroup": group, "kind": role["kind"], "name": role["metadata"]["name"]},
+            "subjects": [{"kind": "User", "name": EXECUTOR_USER}],
+        }
+        bed.kubectl("apply", "-f", "-", given=json.dumps(role))
+        bed.kubectl("apply", "-f", "-", given=json.dumps(binding))
+    return config
+
+
 class KubernetesHarness(LocalHarness):
     """The Kubernetes executor on a cluster of real nodes.
 
@@ -481,7 +504,8 @@ class KubernetesHarness(LocalHarness):
     def options(self) -> ExecutorOptions:
         """Return what its executors are made with."""
         own = {name: value for name, value in self.settings.items() if name != "cgroup"}
-        return ExecutorOptions(str(self.path), self._service, str(self.bed.kubeconfig), own)
+        config = str(executor_account(self.bed))
+        return ExecutorOptions(str(self.path), self._service, config, own)
 
     async def open(self) -> Executor:
         """Begin, as a service does that starts, or starts again."""

@@ -17,7 +17,7 @@ import yaml
 from tools.testbed import Testbed
 from tools.testbed.places import TestbedError
 
-from shadowprice.executors.contract import ExecutorOptions
+from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.services import RunningService, run_service
 
@@ -156,18 +156,48 @@ def installed(bed: Testbed) -> User:
     return User(bed)
 
 
+RIGHTS = {
+    "Namespace",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+}
+"""Kinds of the manifests' objects that give the service its rights."""
+
+ACCOUNT = "system:serviceaccount:shadowprice:shadowprice"
+"""Name of the manifests' account in the audit log."""
+
+
+def service_account(bed: Testbed) -> Path:
+    """Create the account of the manifests with its rights, and return its kubeconfig."""
+    documents = yaml.safe_load_all((DEPLOY / "shadowprice.yaml").read_text())
+    rights = [document for document in documents if document["kind"] in RIGHTS]
+    bed.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(rights))
+    return bed.account("shadowprice", "shadowprice")
+
+
+def bind_jobs(bed: Testbed, namespace: str) -> None:
+    """Bind the rights that jobs of a namespace need, as the documentation says."""
+    subject = "--serviceaccount=shadowprice:shadowprice"
+    words = ("rolebinding", "shadowprice-jobs", "--clusterrole=shadowprice-jobs", subject)
+    bed.kubectl("-n", namespace, "create", *words)
+
+
 @contextmanager
 def operated(
-    bed: Testbed, folder: Path, config: Path | None = None, **more: Any
+    bed: Testbed,
+    folder: Path,
+    config: Path | None = None,
+    executor: Executor | None = None,
+    **more: Any,
 ) -> Iterator[RunningService]:
-    """Run a service here that follows the testbed's resources, as one of its users."""
-    (folder / "local").mkdir(exist_ok=True)
-    executor = LocalExecutor(ExecutorOptions(directory=str(folder / "local")))
-    with run_service(
-        folder,
-        cluster=CLUSTER,
-        executor=executor,
-        trainingjobs=str(config or bed.kubeconfig),
-        **more,
-    ) as service:
+    """Run a service here that follows the testbed's resources with the manifests' account."""
+    if executor is None:
+        (folder / "local").mkdir(parents=True, exist_ok=True)
+        executor = LocalExecutor(ExecutorOptions(directory=str(folder / "local")))
+    settings = {"cluster": CLUSTER, "executor": executor, **more}
+    address = str(config or service_account(bed))
+    with run_service(folder, trainingjobs=address, **settings) as service:
         yield service

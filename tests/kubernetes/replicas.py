@@ -21,7 +21,14 @@ from tools.testbed import Testbed
 from tools.testbed.audit import entries
 
 from tests.kubernetes.changing import begun
-from tests.kubernetes.operators import User, eventually, first_line, installed, killed
+from tests.kubernetes.operators import (
+    User,
+    eventually,
+    first_line,
+    installed,
+    killed,
+    service_account,
+)
 from tests.support.postgres import postgres
 
 NAMESPACE = "replicas"
@@ -44,7 +51,17 @@ def accounts(bed: Testbed) -> User:
     for name in NAMES:
         bed.kubectl("-n", NAMESPACE, "create", "serviceaccount", name)
     words = [f"--serviceaccount={NAMESPACE}:{name}" for name in NAMES]
-    bed.kubectl("create", "clusterrolebinding", "r", "--clusterrole=cluster-admin", *words)
+    service_account(bed)  # with the manifests' roles
+    bed.kubectl("create", "clusterrolebinding", "r", "--clusterrole=shadowprice", *words)
+    role = json.loads(bed.kubectl("-n", "shadowprice", "get", "role", "shadowprice", "-o", "json"))
+    for namespace in (NAMESPACE, "default"):
+        role["metadata"] = {"name": "shadowprice", "namespace": namespace}
+        bed.kubectl("apply", "-f", "-", given=json.dumps(role))
+        bed.kubectl("-n", namespace, "create", "rolebinding", "own", "--role=shadowprice", *words)
+        bed.kubectl(
+            *("-n", namespace, "create", "rolebinding", "jobs", "--clusterrole=shadowprice-jobs"),
+            *words,
+        )
     return user
 
 

@@ -30,12 +30,10 @@ from shadowprice.kubernetes.lease import LOOK, RENEW
 from shadowprice.kubernetes.pausing import Pauses
 from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
 from shadowprice.service.trainingjobs.telling import QUIET
-from tests.contract.harness import POLITE, KubernetesHarness, Told, spec
-from tests.kubernetes.operators import eventually, installed, manifest, operated
+from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, Told, spec
+from tests.kubernetes.operators import ACCOUNT, eventually, installed, manifest, operated
 from tests.kubernetes.replicas import account, accounts, paired
 from tests.support.postgres import binaries
-
-ADMIN = "admin"
 
 
 @pytest.fixture
@@ -87,7 +85,7 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
             await executor.forget(job, number)
         await executor.discard(job)
         await asyncio.sleep(3.0)  # what were asked for again and again would be now
-        asked = Audit.read(own.bed.audit).counts(ADMIN)[key_of(job)[:16]]
+        asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_of(job)[:16]]
         allowed = most(3, processes)
         over = {what: (count, allowed.get(what, 0)) for what, count in asked.items()}
         assert all(count <= bound for count, bound in over.values()), over
@@ -193,14 +191,12 @@ for done in range(1, 2000):
         user.gone(name)
 
 
-def asked(bed: Testbed, since: float, user: str = ADMIN) -> Counter[str]:
+def asked(bed: Testbed, since: float, user: str = ACCOUNT) -> Counter[str]:
     """Return how often the service asked for each since a time; watches once they are over."""
     counted: Counter[str] = Counter()
     for line in entries(bed.audit):
         if line["user"].get("username") != user:
             continue
-        if user == ADMIN and "shadowprice" not in line.get("userAgent", ""):
-            continue  # of kubectl
         if line["stage"] != "ResponseComplete":
             continue
         came = line["requestReceivedTimestamp"].replace("Z", "+00:00")

@@ -9,7 +9,7 @@ from tools.testbed import Testbed, missing
 
 NODES = {"one": {"zone": "a"}, "two": {"zone": "b"}}
 CAPACITY = {"one": {"nvidia.com/gpu": 2}, "two": {"cpu": 1, "nvidia.com/gpu": 1}}
-USERS = {"nobody": (), "shadowprice": (), "reader": ()}
+USERS = {"nobody": (), "shadowprice": (), "executor": (), "reader": ()}
 
 
 @pytest.fixture(scope="session")

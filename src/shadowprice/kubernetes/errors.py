@@ -47,6 +47,14 @@ class ApiError(ShadowpriceError):
         return self.status == 410
 
     @property
+    def refused(self) -> bool:
+        """Whether the same request would be refused again.
+
+        A right or the namespace is missing, or the object is invalid.
+        """
+        return self.status in {400, 401, 403, 404, 405, 413, 422}
+
+    @property
     def passing(self) -> bool:
         """Whether a retry may succeed: no response, throttling, or a server error."""
         return self.status in {0, 408, 429} or self.status >= 500

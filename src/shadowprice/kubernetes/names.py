@@ -21,6 +21,9 @@ DEFINITION: Final = f"{PLURAL}.{GROUP}"
 FINALIZER: Final = f"{GROUP}/cancel"
 """Finalizer that keeps a deleted resource until its job has ended."""
 
+CLAIM: Final = f"{GROUP}/service"
+"""Annotation of a resource with the service that drives it; it gets it with the finalizer."""
+
 TENANT_LABEL: Final = f"{GROUP}/tenant"
 """Label of a namespace that sets the tenant of its jobs; by default the namespace's name."""
 

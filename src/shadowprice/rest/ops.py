@@ -14,7 +14,7 @@ from shadowprice.rest.tokens import TokenRole
 class Health(ApiRecord):
     """Whether the process answers, or the service can do its work."""
 
-    status: Literal["ok", "ready", "not ready", "standby"]
+    status: Literal["ok", "ready", "degraded", "not ready", "standby"]
 
 
 class TokenOwner(ApiRecord):

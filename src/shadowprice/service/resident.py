@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.core.errors import ShadowpriceError
@@ -43,6 +45,11 @@ class Resident:
         """Why a background task is failing; None if all are healthy."""
         controller = None if self.controller is None else self.controller.failing
         return self._background.health_error or controller
+
+    @property
+    def not_followed(self) -> str | None:
+        """Why TrainingJobs aren't followed; None if they are, or needn't be."""
+        return None if self.controller is None else self.controller.health_error
 
     async def check(self) -> None:
         """Validate the connection settings, without a request.
@@ -121,12 +128,12 @@ class Resident:
         )
 
         connection = await Connection.open(settings.trainingjobs)
+        identity = hashlib.sha256(b"trainingjobs" + self._service.key).hexdigest()[:16]
+        controller = partial(Controller, self._service, connection, identity=identity)
         if lease is None:
-            self.controller = Controller(self._service, connection)
+            self.controller = controller()
         else:
-            self.controller = Controller(
-                self._service, connection, epoch=lease.epoch, leads=lease.holds
-            )
+            self.controller = controller(epoch=lease.epoch, leads=lease.holds)
         self.controller.begin()
 
     async def close(self) -> None:

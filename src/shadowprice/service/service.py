@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from shadowprice.core.wording import escaped
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.records import cluster_of, cluster_record
 from shadowprice.executors.background import all_of
-from shadowprice.executors.contract import Executor, ExecutorOptions, Reaching
+from shadowprice.executors.contract import Executor, ExecutorOptions, Obstacle, Reaching
 from shadowprice.executors.registry import create
 from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
@@ -407,6 +407,15 @@ class Service:
         parts = (self.runner, self.follower, self._resident)
         errors = (part.health_error for part in parts if part is not None)
         return next((health_error for health_error in errors if health_error is not None), None)
+
+    def obstacles(self) -> Sequence[Obstacle]:
+        """Return the generations that can't be started or ended now."""
+        return () if self.runner is None else self.runner.obstacles()
+
+    @property
+    def trainingjobs_error(self) -> str | None:
+        """Why TrainingJobs aren't followed; None if they are, or needn't be."""
+        return None if self._resident is None else self._resident.not_followed
 
 
 class _FollowFile:

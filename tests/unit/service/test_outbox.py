@@ -19,7 +19,13 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.service.running.outbox import INITIAL_BACKOFF_NS, Begin, End, Outbox
+from shadowprice.service.running.outbox import (
+    INITIAL_BACKOFF_NS,
+    STOP_OVERDUE_NS,
+    Begin,
+    End,
+    Outbox,
+)
 
 
 def _start(job: str, number: int, server: str, generation: int = 1) -> Start:
@@ -42,14 +48,14 @@ def test_what_is_foreign_is_stopped_though_its_number_is_wanted(outbox: Outbox) 
     running = {"theirs": _start("theirs", 5, "two"), "ours": _start("ours", 6, "two")}
     unacknowledged = dict(enumerate(running.values(), 5))
     assert outbox.actions(running, unacknowledged, 0) == [End(UNASKED, "theirs", 1)]
-    outbox.stopping("theirs", 1)
+    outbox.stopping("theirs", 1, 0)
     assert outbox.actions(running, unacknowledged, 0) == []
     assert outbox.acknowledged(running, unacknowledged) == [6]
 
 
 def test_its_servers_are_withheld_until_it_has_ended(outbox: Outbox) -> None:
     for job in ("theirs", "ours"):
-        outbox.stopping(job, 1)
+        outbox.stopping(job, 1, 0)
     running = {"next": _start("next", 5, "one"), "beside": _start("beside", 6, "two")}
     assert outbox.actions(running, {}, 0) == [Begin(running["beside"])]
     ended = Ended(UNASKED, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
@@ -90,3 +96,13 @@ def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
     assert outbox.next_retry_at(running) == 2 * INITIAL_BACKOFF_NS
     outbox.closed("one")
     assert outbox.next_retry_at(running) is None
+
+
+def test_a_stop_is_overdue_until_its_generation_ends() -> None:
+    outbox = Outbox()
+    outbox.accepted("job", 1)
+    outbox.stopping("job", 1, 1_000)
+    assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS - 1) == {}
+    assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {("job", 1): 1_000}
+    outbox.heard(Ended(7, "job", 1, 0.0, Ending.STOPPED, 143, ""), 2_000)
+    assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {}

@@ -43,7 +43,7 @@ OWNER = Owner("vision", "a", "6f0c1a2b-3c4d-5e6f-7081-92a3b4c5d6e7")
 
 
 def resource(status: Mapping[str, Any] | None = None, generation: int = 1) -> Resource:
-    return Resource(OWNER, "7", generation, False, (FINALIZER,), {}, status or {})
+    return Resource(OWNER, "7", generation, False, (FINALIZER,), "", {}, status or {})
 
 
 MOMENT = st.integers(NOW, NOW + 10**15)

@@ -27,10 +27,16 @@ protocol, `optional` the optional protocols, and `options` the constructor's opt
 names from this package.
 """
 
-from shadowprice.executors.contract.answers import Held, LogChunk, Observed, Phase
+from shadowprice.executors.contract.answers import Held, LogChunk, Observed, Obstacle, Phase
 from shadowprice.executors.contract.errors import ExecutorError
 from shadowprice.executors.contract.executor import Capabilities, Executor
-from shadowprice.executors.contract.optional import Fresh, Reaching, Remembering, ReportsHealth
+from shadowprice.executors.contract.optional import (
+    Fresh,
+    Reaching,
+    Remembering,
+    ReportsHealth,
+    ReportsObstacles,
+)
 from shadowprice.executors.contract.options import Election, ExecutorOptions, unheeded
 from shadowprice.executors.contract.orders import UNASKED, GenerationSpec, Receipt, Share
 from shadowprice.executors.contract.reports import (
@@ -59,6 +65,7 @@ __all__ = [
     "LogChunk",
     "Misreported",
     "Observed",
+    "Obstacle",
     "Phase",
     "Progressed",
     "Reaching",
@@ -67,6 +74,7 @@ __all__ = [
     "Remembering",
     "Report",
     "ReportsHealth",
+    "ReportsObstacles",
     "ServerGone",
     "ServerSeen",
     "ServerSlice",

@@ -38,6 +38,19 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A generation that the executor can't start or end now, although it tries to.
+
+    ``servers`` are those whose capacity it occupies meanwhile. ``reason`` is for people.
+    """
+
+    job: str
+    generation: int
+    servers: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LogChunk:
     """A chunk of one process's log, with standard output and error interleaved.
 

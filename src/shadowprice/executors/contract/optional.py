@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from shadowprice.executors.contract.answers import Obstacle
 from shadowprice.executors.contract.executor import Executor
 from shadowprice.executors.contract.reports import Progressed
 
@@ -42,6 +43,14 @@ class ReportsHealth(Protocol):
     @property
     def health_error(self) -> str | None:
         """Why generations can't all be started, stopped or followed now; None if healthy."""
+
+
+@runtime_checkable
+class ReportsObstacles(Protocol):
+    """An executor that detects generations which it can't start or end."""
+
+    def obstacles(self) -> Sequence[Obstacle]:
+        """Return these generations."""
 
 
 @runtime_checkable

@@ -64,6 +64,9 @@ SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0
 """Timeout in seconds for collecting the log of an ended pod."""
 
+REFUSED_SECONDS: Final = 10.0
+"""Seconds for which refused requests are repeated, because rights may just be changing."""
+
 _OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
 
 
@@ -98,11 +101,70 @@ class Drive:
             await self._run()
         except ApiError as error:
             log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+            await self._on_error(error)
         if not entry.over:  # `_finish` may have found a pod that still runs
             if self._came > writes_before:
                 self._pauses.succeeded()
             await asyncio.sleep(self._pauses.failed())
         return entry.over
+
+    async def _on_error(self, error: ApiError) -> None:
+        """Note why the generation can't start or end; give it up after a time limit.
+
+        Otherwise it would keep its servers from all other jobs until its rights return. A running
+        generation isn't given up: nothing has to be done for it.
+        """
+        if not error.status:  # no answer, which is no problem of this generation
+            self._obstructed_since = None
+            return
+        entry, now = self._entry, time.monotonic()
+        entry.obstacle = str(error)
+        if self._obstructed_since is None:
+            self._obstructed_since = now
+        settings = self._executor.settings
+        starting = entry.phase == ACCEPTED and not entry.stop_ordered
+        limit = settings.patience if starting else settings.lost_after
+        if error.refused:
+            limit = min(limit, REFUSED_SECONDS)
+        if now - self._obstructed_since >= limit and (starting or self._has_to_end()):
+            try:
+                await self._give_up(error)
+            except ApiError as second:
+                log.warning("generation %d of %r: %s", entry.number, entry.job, second)
+
+    def _has_to_end(self) -> bool:
+        entry = self._entry
+        return (
+            entry.stop_ordered
+            or bool(entry.state.get("closing") or entry.state.get("end"))
+            or is_decided(entry.ends(), entry.workers, tolerant=entry.tolerant)
+        )
+
+    async def _give_up(self, error: ApiError) -> None:
+        """Record the end of a generation whose objects the API server doesn't delete.
+
+        Its pods count as used capacity while they run, and keep newer generations of the job from
+        starting.
+        """
+        entry = self._entry
+        with contextlib.suppress(ApiError):  # a pod of a delayed request can't start without it
+            await self._objects.delete_named("secrets")
+        views = [view for view in await self._objects.pods() if view.may_run]
+        reason = f"the API server refused it: {error}"
+        if views:
+            pods = ", ".join(sorted(view.name for view in views[:3]))
+            reason = f"its pods couldn't be deleted and may still run ({pods}): {error}"
+        if entry.phase == ACCEPTED and not views:
+            await self._write(phase=REFUSED, reason=reason, plan=None)
+        else:
+            end = entry.state.get("end")
+            if not end and is_decided(entry.ends(), entry.workers, tolerant=entry.tolerant):
+                end = self._end()
+            lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
+            await self._write(**_OVER, **(end or lost))
+        log.warning("gave up generation %d of %r: %s", entry.number, entry.job, reason)
+        self._executor.leave(views)
+        self._executor.look(entry)
 
     async def _run(self) -> None:
         entry = self._entry
@@ -113,6 +175,10 @@ class Drive:
         if not self._launched and not entry.state.get("closing"):
             launch = Launch(self._executor, entry, self._objects)
             reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
+            if reason and launch.created_nothing:
+                await self._write(phase=REFUSED, reason=reason, plan=None)
+                self._executor.look(entry)
+                return
             if reason:
                 await self._close(reason)
             self._launched, self._looked = True, time.monotonic()
@@ -125,6 +191,7 @@ class Drive:
             if entry.state.get("closing") and not self._closed:
                 await self._withdraw()
             await self._order()
+            entry.obstacle, self._obstructed_since = "", None
             if any(part.end is None for part in entry.parts.values()):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SETTLED if self._settled() else 1.0):
@@ -135,6 +202,7 @@ class Drive:
     _came = 0
     _closed = False
     _looked = 0.0
+    _obstructed_since: float | None = None
 
     def _settled(self) -> bool:
         """Return whether only events, and no timeouts, can change the generation's state."""
@@ -200,15 +268,21 @@ class Drive:
 
     def _see(self, part: Part) -> None:
         key = f"{self._entry.namespace}/{part.pod}"
-        view = self._executor.pods.items.get(key)
-        if view is not None:
+        view = self._executor.cluster.own.get(key)
+        if view is not None and self._is_of(part, view):
             part.view, part.vanished = kept(part.view, view), None
             return
         last = self._executor.last.pop(key, None)
-        if last is not None:
+        if last is not None and self._is_of(part, last):
             part.view = kept(part.view, last)
         if part.view is not None and part.vanished is None:
             part.vanished = time.monotonic()
+
+    def _is_of(self, part: Part, view: PodView) -> bool:
+        """Return whether a pod of a process's name is this generation's."""
+        entry = self._entry
+        own = (view.job, view.generation) == (entry.key, entry.number)
+        return own and part.uid in {"", view.uid}
 
     async def _look_for_unseen(self) -> None:
         """List created pods of which no event arrived.
@@ -246,7 +320,7 @@ class Drive:
 
     async def _withdraw(self) -> None:
         """Delete the secret, and find the pods that have to end."""
-        await self._objects.removed("secrets", self._objects.name)
+        await self._discard("secrets")
         views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
             if part.process in views:
@@ -305,17 +379,14 @@ class Drive:
             return
         if part.view.running and not part.delivered:
             await self._listen(part)
-        preconditions = {"preconditions": {"uid": part.view.uid}}
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", **preconditions}
         lost = self._executor.is_lost(part.server)
         part.told = True
         # The server counts a grace period from the first deletion, and only ever shortens it.
         now = time.monotonic()
         since = now if part.ending is None else part.ending
         allowed = min(part.allowed, now - since + grace)
-        await self._objects.removed(
-            "pods", part.pod, {**body, "gracePeriodSeconds": 0 if lost else seconds(allowed)}
-        )
+        grace_seconds = 0 if lost else seconds(allowed)
+        await self._objects.delete("pods", part.pod, part.view.uid, grace_seconds)
         part.ending, part.allowed = since, allowed
         part.delivered = command
         self._came += 1
@@ -376,7 +447,7 @@ class Drive:
             # Recorded first, because only the pods know this result. Otherwise a restarted
             # service would find no pods and count the generation as lost.
             await self._write(end=end)
-        await self._objects.removed("secrets", self._objects.name)
+        await self._discard("secrets")
         views = await self._objects.pods()  # listed, because events may be late
         for view in views:
             part = entry.parts.get(view.process)
@@ -391,7 +462,7 @@ class Drive:
 
     async def _finish_known(self) -> None:
         """Delete the remaining objects of a generation whose result is recorded."""
-        await self._objects.removed("secrets", self._objects.name)
+        await self._discard("secrets")
         while True:
             views = await self._objects.pods()
             await self._cleared(views)
@@ -404,18 +475,42 @@ class Drive:
     def _goes_on(self, view: PodView) -> bool:
         """Return whether a pod may still run processes, on a node that isn't lost."""
         part = self._entry.parts.get(view.process)
-        return _runs(view) and not (part is not None and self._executor.is_lost(part.server))
+        return view.may_run and not (part is not None and self._executor.is_lost(part.server))
+
+    async def _discard(self, kind: str) -> None:
+        """Delete the secret or the service object; a refusal leaves it behind.
+
+        It belongs to the generation's owner, and is garbage collected with it.
+        """
+        try:
+            await self._objects.delete_named(kind)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            entry = self._entry
+            log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
 
     async def _cleared(self, views: Iterable[PodView]) -> None:
-        """Delete the pods and the service object."""
+        """Delete the pods and the service object.
+
+        Raises
+        ------
+        ApiError
+            If a pod that may run can't be deleted.
+        """
         for view in views:
             part = self._entry.parts.get(view.process)
             lost = part is not None and self._executor.is_lost(part.server)
-            body = {"apiVersion": "v1", "kind": "DeleteOptions"}
-            grace = 0 if lost or view.over else 1
-            await self._objects.removed("pods", view.name, {**body, "gracePeriodSeconds": grace})
+            try:
+                await self._objects.delete(
+                    "pods", view.name, view.uid, 0 if lost or view.over else 1
+                )
+            except ApiError as error:
+                if not error.refused or view.may_run:
+                    raise
+                log.warning("left the pod %s/%s: %s", view.namespace, view.name, error)
         if len(self._entry.parts) > 1:
-            await self._objects.removed("services", self._objects.name)
+            await self._discard("services")
 
     def _end(self) -> dict[str, Any]:
         """Return the result for the record."""
@@ -438,8 +533,3 @@ class Drive:
 
 def _exited(part: Part) -> bool:
     return part.end is not None and not part.end.lost
-
-
-def _runs(view: PodView) -> bool:
-    """Return whether a pod may still run processes."""
-    return view.running or (view.exit is None and not view.over)

@@ -27,6 +27,8 @@ class Part:
     process: str
     server: str
     pod: str
+    uid: str = ""
+    """Uid of the pod, if this service created it."""
     view: PodView | None = None
     """The last observed state of the pod."""
     vanished: float | None = None
@@ -78,6 +80,8 @@ class KubernetesEntry(DrivenEntry):
         self.token = ""
         self.namespace = ""
         self.driver: Drive | None = None
+        self.obstacle = ""
+        """Why the API server doesn't let it start or end; empty if it does."""
         self.since = time.monotonic()
 
     def take(self, state: dict[str, Any]) -> None:

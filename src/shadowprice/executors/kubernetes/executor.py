@@ -8,7 +8,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -23,6 +23,7 @@ from shadowprice.executors.contract import (
     Held,
     LogChunk,
     Observed,
+    Obstacle,
     Receipt,
     Report,
     ServerGone,
@@ -41,6 +42,7 @@ from shadowprice.executors.kubernetes.driving import Drive
 from shadowprice.executors.kubernetes.entry import KubernetesEntry
 from shadowprice.executors.kubernetes.keeping import Keeping
 from shadowprice.executors.kubernetes.looking import Cluster
+from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.observing import observed
 from shadowprice.executors.kubernetes.planning import plan_of
@@ -48,6 +50,7 @@ from shadowprice.executors.kubernetes.pods import folders
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.executors.kubernetes.sweeping import SWEEP, Sweeper
+from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError, ConnectError
 from shadowprice.kubernetes.informer import Informer
@@ -106,7 +109,8 @@ class KubernetesExecutor:
         self._lock: Lock | None = None
         self._charge = Charge(self.service, options.election)
         self.background = Background(log, options.failed)
-        self._sweeper = Sweeper(self.service)
+        self.identity = ServiceId(self.service, self.namespace)
+        self._sweeper = Sweeper(self.identity)
         self._swept = 0.0
         self._asking = Pauses(PATROL, UNANSWERED)
         self._connection: Connection | None = None
@@ -233,17 +237,19 @@ class KubernetesExecutor:
         self.namespace = self.settings.namespace or self._connection.namespace
         if not self._observing:
             await self._charge.take(self._connection, self.namespace)
+        self.identity = ServiceId(self.service, self.namespace)
+        self._sweeper = Sweeper(self.identity)
         self._records = Records(self._connection, self.namespace, self.service)
         self._cluster = Cluster(
-            self._connection, self.service, self.settings, self._happened, self._node_moved
+            self._connection, self.identity, self.settings, self._happened, self._node_moved
         )
         await self._cluster.start()
-        self._look_at_nodes()
         if not self._observing:
             self.gates = await has_gates(self._connection)
             for record in await self._records.load():
                 for number, state in record.generations.items():
                     self._hold(record.job, number, state)
+        self._look_at_nodes()
         self.background.again("resync", self._patrol, "looking at the cluster", PATROL)
 
     async def _take_again(self) -> None:
@@ -309,6 +315,9 @@ class KubernetesExecutor:
             )
             if owner is not None and plan:
                 plan["owner"] = build_owner_reference(owner)
+            refusal = refusal or await self._older_pods(spec, namespace)
+            if refusal:
+                plan = {}
             receipt: Receipt = await self._recorded(
                 spec.job, lambda record: record.accept(spec, plan, refusal)
             )
@@ -329,6 +338,64 @@ class KubernetesExecutor:
                 entry.told_end = False  # emitted again, with this command's number
             self._hold_all(None, job)
             return receipt
+
+    async def _older_pods(self, spec: GenerationSpec, namespace: str) -> str:
+        """Return a reason to refuse a generation if pods of an older one still run, else ``""``.
+
+        They only do if the API server refused to delete them. Otherwise an older generation has
+        ended, and the cached pods of it are out of date.
+        """
+        key = key_of(spec.job)
+        if not any(view.job == key and view.continues for view in self.cluster.own.values()):
+            return ""
+        try:
+            page = await self.connection.get(
+                f"/api/v1/namespaces/{namespace}/pods",
+                labelSelector=self.identity.selector(spec.job),
+            )
+        except ApiError as error:
+            raise ExecutorError(f"the API server did not take it: {error}") from error
+        views = map(pod_view, page.get("items") or ())
+        older = [view for view in views if view.generation < spec.generation and view.continues]
+        if not older:
+            return ""
+        names = ", ".join(sorted(view.name for view in older[:3]))
+        reason = next(
+            (
+                f": {text}"
+                for view in older
+                if (text := self._sweeper.refusals.get(f"{view.namespace}/{view.name}"))
+            ),
+            "",
+        )
+        return f"pods of an earlier generation still run ({names}){reason}"
+
+    def leave(self, views: Iterable[PodView]) -> None:
+        """Count the pods of an ended generation, which run on, as used capacity."""
+        self.cluster.leave(views)
+        self._look_at_nodes()
+
+    def obstacles(self) -> tuple[Obstacle, ...]:
+        """Return the generations that can't be started or ended; see `ReportsObstacles`."""
+        found = [
+            Obstacle(
+                entry.job,
+                entry.number,
+                tuple(dict.fromkeys(part.server for part in entry.parts.values())),
+                entry.obstacle,
+            )
+            for entry in self._roster.live
+            if entry.obstacle
+        ]
+        strays: dict[tuple[str, int], list[tuple[str, PodView]]] = {}
+        for key, view in () if self._cluster is None else self._cluster.strays():
+            strays.setdefault((view.outer[0] or view.job, view.generation), []).append((key, view))
+        for (job, number), pods in strays.items():
+            reason = next(filter(None, (self._sweeper.refusals.get(key) for key, _ in pods)), "")
+            text = "its pods run on after its end" + (f": {reason}" if reason else "")
+            servers = tuple(dict.fromkeys(view.node for _, view in pods))
+            found.append(Obstacle(job, number, servers, text))
+        return tuple(found)
 
     def _check_charge(self) -> None:
         if not self._charge.holds():
@@ -377,10 +444,8 @@ class KubernetesExecutor:
         """Emit a generation's new reports."""
         self._roster.tell(entry.news())
 
-    def _happened(self, service: str, job: str, generation: int) -> None:
+    def _happened(self, job: str, generation: int) -> None:
         """Wake the generation of a changed pod."""
-        if service != self.service:
-            return
         entry = self._keyed.get((job, generation))
         if entry is not None:
             entry.news_came.set()
@@ -400,16 +465,20 @@ class KubernetesExecutor:
                 for key in tuple(self._forgetting):
                     await self._forget(*key)
                 if time.monotonic() - self._swept > SWEEP and self._charge.holds():
-                    live = {(entry.key, entry.number) for entry in self._roster.live}
-                    pods = self.pods.items.items()
-                    await self._sweeper.sweep(self.connection, self.records, pods, live)
+                    pods = self.cluster.own.items()
+                    await self._sweeper.sweep(self.connection, self.records, pods, self._live())
                     self._swept = time.monotonic()
                 self._asking.succeeded()
         except ApiError as error:
             pause = self._asking.failed()
             log.warning("the API server is asked again in %.0f s: %s", pause, error)
 
+    def _live(self) -> set[tuple[str, int]]:
+        return {(entry.key, entry.number) for entry in self._roster.live}
+
     def _look_at_nodes(self) -> None:
+        if not self._observing:
+            self.cluster.find_strays(self._live())
         changed, gone = self.cluster.look(self._expected)
         now = time.time()
         self._roster.tell(ServerSeen(server, now) for server in changed)
@@ -515,7 +584,7 @@ class KubernetesExecutor:
             else [entry.held() for entry in self._roster.entries.values() if entry.phase == RUNNING]
         )
         ours = [Observed(job.job, job.placement, job.started or 0.0) for job in own]
-        skipped = "" if self._observing else self.service
+        skipped = None if self._observing else self.identity
         theirs = observed(self.pods.items.values(), self.namespace, skipped)
         own_names = {job.job for job in ours}
         return (*ours, *(job for job in theirs if job.job not in own_names))

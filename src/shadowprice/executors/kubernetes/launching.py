@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,8 @@ from shadowprice.kubernetes.pausing import Pauses
 if TYPE_CHECKING:
     from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 
+log = logging.getLogger("shadowprice.executors")
+
 AGAIN: Final = 1.0
 AGAIN_AT_LAST: Final = 10.0
 """Initial and maximum backoff of requests that failed, in seconds."""
@@ -42,6 +45,8 @@ class Launch:
         self._executor = executor
         self._entry = entry
         self._objects = objects
+        self.created_nothing = False
+        """Whether the API server refused the secret, so that no pod was created."""
 
     async def begin(self) -> str:
         """Create the secret, the service and the pods; return a reason if that fails."""
@@ -51,7 +56,7 @@ class Launch:
             return await self.resume()
         launch = secrets.token_hex(16)
         place = Place(
-            executor.service,
+            executor.identity,
             entry.namespace,
             launch,
             tuple(plan["master"]),
@@ -60,7 +65,11 @@ class Launch:
         )
         entry.token = spec.progress_token
         try:
-            secret = await self._license(secret_of(spec, place), launch)
+            try:
+                secret = await self._license(secret_of(spec, place), launch)
+            except _RefusedError:
+                self.created_nothing = True
+                raise
             if secret is None:
                 return await self.resume()
             # A service that took over recorded that before it deleted the secret.
@@ -77,12 +86,14 @@ class Launch:
                 for process in processes_of(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
-                await self._asked("services", service_of(spec, place, secret))
+                service = await self._asked("services", service_of(spec, place, secret), launch)
+                self._objects.uids["services"] = service
             limit = asyncio.Semaphore(_AT_ONCE)
 
             async def ask(body: dict[str, Any]) -> None:
                 async with limit:
-                    await self._asked("pods", body)
+                    uid = await self._asked("pods", body, launch)
+                entry.parts[body["metadata"]["labels"][names.PROCESS]].uid = uid
 
             results = await asyncio.gather(*map(ask, bodies), return_exceptions=True)
             for error in results:
@@ -95,56 +106,93 @@ class Launch:
                 raise
             return f"the API server refused it: {error}"
         if place.gated:
+            return await self._open_gates()
+        return ""
+
+    async def _open_gates(self) -> str:
+        """Let the pods be scheduled, now that all exist; return a reason if that is refused."""
+        try:
             await self._objects.remove_scheduling_gates()
+        except ApiError as error:
+            if not error.refused:
+                raise
+            return f"the API server refused it: {error}"
         return ""
 
     async def _license(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
-        """Create the secret; return None if another service created it."""
+        """Create the secret; return None if an earlier launch of the generation created it.
+
+        Raises
+        ------
+        ApiError
+            If the API server doesn't answer.
+        _RefusedError
+            If it refuses, or another object has the secret's name.
+        """
         objects = self._objects
         try:
             secret: dict[str, Any] = await objects.connection.post(objects.path("secrets"), body)
         except ApiError as error:
             if not (error.exists or error.passing):
                 raise _RefusedError(error.status, error.reason, str(error)) from error
-            try:
-                secret = await objects.connection.get(objects.path("secrets", objects.name))
-            except ApiError as missing:
-                if missing.not_found:
-                    raise error from None  # not created: retry
-                raise
-            if secret["metadata"]["annotations"].get(names.EXECUTION) != launch:
-                return None
-        return secret
+            existing = await objects.find("secrets", objects.name)
+            if existing is None:
+                raise  # not created: retry
+            if not objects.is_own(existing):
+                raise self._occupied("secrets", objects.name) from error
+            secret = existing
+        objects.uids["secrets"] = str(secret["metadata"]["uid"])
+        own = secret["metadata"]["annotations"].get(names.EXECUTION) == launch
+        return secret if own else None
 
-    async def _asked(self, kind: str, body: dict[str, Any]) -> None:
-        """Create an object, with retries until the API server has it or refuses it."""
+    async def _asked(self, kind: str, body: dict[str, Any], launch: str) -> str:
+        """Create an object, with retries until the API server has it or refuses it.
+
+        Return its uid; ``""`` if a stop command came before the API server answered.
+        """
         until = time.monotonic() + self._executor.settings.patience
         pauses = Pauses(AGAIN, AGAIN_AT_LAST)
+        name = str(body["metadata"]["name"])
         while True:
             try:
-                await self._objects.connection.post(self._objects.path(kind), body)
-                return
+                created = await self._objects.connection.post(self._objects.path(kind), body)
+                return str(created["metadata"]["uid"])
             except ApiError as error:
                 if error.exists:
-                    return
-                if not error.passing or time.monotonic() > until:
+                    existing = await self._objects.find(kind, name)
+                    if existing is not None and self._objects.is_own(existing, launch):
+                        return str(existing["metadata"]["uid"])  # the response was lost
+                    if existing is not None:
+                        raise self._occupied(kind, name) from error
+                elif not error.passing or time.monotonic() > until:
                     raise _RefusedError(error.status, error.reason, str(error)) from error
                 if self._entry.stop_ordered:
-                    return
+                    return ""
             await asyncio.sleep(pauses.failed())
+
+    def _occupied(self, kind: str, name: str) -> _RefusedError:
+        text = f"{kind} {name!r} in namespace {self._entry.namespace!r} exists already"
+        return _RefusedError(409, "AlreadyExists", f"{text}, and belongs to something else")
 
     async def resume(self) -> str:
         """Resume the launch of another service; return a reason if that isn't possible."""
         entry, objects = self._entry, self._objects
         try:
-            secret = await objects.connection.get(objects.path("secrets", objects.name))
+            secret = await objects.find("secrets", objects.name)
         except ApiError as error:
-            if not error.not_found:
+            if not error.refused:
                 raise
-            if entry.phase == ACCEPTED:
-                return "the service ended before it had begun it"
-            secret = {}
-        entry.token = _decoded(secret.get("data", {}).get(TOKEN, ""))
+            log.warning("failed to read the secret of generation %d of %r: %s", *self._who, error)
+            secret, readable = None, False
+        else:
+            readable = True
+        if secret is not None and not objects.is_own(secret):
+            secret = None
+        if secret is None and readable and entry.phase == ACCEPTED:
+            return "the service ended before it had begun it"
+        if secret is not None:
+            objects.uids["secrets"] = str(secret["metadata"]["uid"])
+            entry.token = _decoded((secret.get("data") or {}).get(TOKEN, ""))
         views = {view.process: view for view in await objects.pods()}
         for part in entry.parts.values():
             if part.process in views:
@@ -157,8 +205,11 @@ class Launch:
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
             # A missing pod may have run and been deleted, so it must not start again.
             return "the service ended before it had begun all of it"
-        await objects.remove_scheduling_gates()
-        return ""
+        return await self._open_gates()
+
+    @property
+    def _who(self) -> tuple[int, str]:
+        return self._entry.number, self._entry.job
 
 
 class _RefusedError(ApiError):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from shadowprice.executors.contract import ServerSlice
+from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView, node_view, server_of
 from shadowprice.executors.kubernetes.settings import Settings
 from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.informer import Informer
+
+STRAY_SECONDS: Final = 5.0
+"""Seconds after which a pod without a generation counts as a stray.
+
+Events of pods may be later than the end of their generation.
+"""
 
 
 class Cluster:
@@ -20,10 +28,10 @@ class Cluster:
 
     Parameters
     ----------
-    service : str
-        Label of this service, which distinguishes its pods from others.
+    service : ServiceId
+        This service, whose pods are told apart from others by their labels.
     happened : callable
-        Receives every change of a service's pod: service, key of the job, generation.
+        Receives every change of an own pod: key of the job, generation.
     moved : callable
         Receives the name of a node that appeared, disappeared, or changed its readiness.
 
@@ -33,14 +41,16 @@ class Cluster:
         Servers of nodes that are, or recently were, ready, as last reported.
     last : dict of str to PodView
         Last states of own pods that no longer exist.
+    own : dict of str to PodView
+        Own pods by namespace and name.
     """
 
     def __init__(
         self,
         connection: Connection,
-        service: str,
+        service: ServiceId,
         settings: Settings,
-        happened: Callable[[str, str, int], None],
+        happened: Callable[[str, int], None],
         moved: Callable[[str], None],
     ) -> None:
         self._service = service
@@ -51,6 +61,9 @@ class Cluster:
         self._gone: dict[str, float] = {}
         self.servers: dict[str, ServerSlice] = {}
         self.last: dict[str, PodView] = {}
+        self.own: dict[str, PodView] = {}
+        self._stray_since: dict[str, float] = {}
+        self._used_by_strays: dict[str, Counter[str]] = {}
         self.nodes: Informer[NodeView] = Informer(
             connection, "/api/v1/nodes", node_view, self._node_changed
         )
@@ -83,22 +96,65 @@ class Cluster:
                 for name, amount in view.takes.items():
                     used[name] += sign * amount
         current = new or old
-        if current is None or not current.service:
+        if current is None or current.service != self._service:
+            self.own.pop(key, None)
             return
-        if current.service == self._service:
-            if new is None and old is not None:
-                self.last[key] = old
-            else:
-                self.last.pop(key, None)
-        self._happened(current.service, current.job, current.generation)
+        if new is None:
+            self.own.pop(key, None)
+            self.last[key] = current
+        else:
+            self.own[key] = new
+            self.last.pop(key, None)
+        self._happened(current.job, current.generation)
 
     def _is_anothers(self, view: PodView) -> bool:
         """Return whether a pod uses capacity of its node that this service can't allocate."""
         return bool(view.node) and not view.over and view.service != self._service
 
     def used(self, node: str) -> Mapping[str, int]:
-        """Return the resources that other pods use on a node."""
-        return self._used.get(node, {})
+        """Return the resources on a node that other pods and strays use."""
+        used = self._used.get(node, Counter())
+        strays = self._used_by_strays.get(node)
+        return used if strays is None else used + strays
+
+    # ------------------------------------------------------------------ strays
+
+    def strays(self) -> Iterator[tuple[str, PodView]]:
+        """Yield the pods whose generation has ended, but which run on; by namespace and name.
+
+        They use capacity until they end. It isn't the capacity of a generation any more.
+        """
+        latest = time.monotonic() - STRAY_SECONDS
+        for key, since in self._stray_since.items():
+            view = self.own.get(key)
+            if view is not None and since <= latest:
+                yield key, view
+
+    def leave(self, pods: Iterable[PodView]) -> None:
+        """Count pods as strays from now on."""
+        for view in pods:
+            self._stray_since[f"{view.namespace}/{view.name}"] = -math.inf
+
+    def find_strays(self, live: Collection[tuple[str, int]]) -> None:
+        """Update the strays.
+
+        Parameters
+        ----------
+        live : collection of (str, int)
+            Job keys and numbers of the generations that haven't ended.
+        """
+        now, previous = time.monotonic(), self._stray_since
+        self._stray_since = {
+            key: previous.get(key, now)
+            for key, view in self.own.items()
+            if view.node
+            and view.may_run
+            and (not view.deleting or previous.get(key) == -math.inf)
+            and (view.job, view.generation) not in live
+        }
+        self._used_by_strays = {}
+        for _, view in self.strays():
+            self._used_by_strays.setdefault(view.node, Counter()).update(view.takes)
 
     def gone_since(self, server: str) -> float | None:
         """Return the monotonic time since which a node is missing or not ready, or None."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.executors.generations.store import key_of
 
 PREFIX: Final = "shadowprice.io/"
 SERVICE: Final = f"{PREFIX}service"
+SERVICE_NAMESPACE: Final = f"{PREFIX}service-namespace"
 JOB: Final = f"{PREFIX}job"
 GENERATION: Final = f"{PREFIX}generation"
 PROCESS: Final = f"{PREFIX}process"
@@ -37,14 +39,24 @@ def pod_name(job: str, generation: int, process: str) -> str:
     return f"{generation_name(job, generation)}-{process}"
 
 
-def labels_of(service: str, job: str, generation: int) -> dict[str, str]:
-    """Return the labels that select all objects of a generation."""
-    return {SERVICE: service, JOB: key_of(job), GENERATION: str(generation)}
+@dataclass(frozen=True, slots=True)
+class ServiceId:
+    """Identity of a service: its label, and the namespace of its records and its lease.
 
+    Both are needed, because services in two namespaces may have the same label.
+    """
 
-def selector(service: str, job: str, generation: int) -> str:
-    """Return the label selector of a generation."""
-    return ",".join(f"{k}={v}" for k, v in labels_of(service, job, generation).items())
+    label: str
+    namespace: str
+
+    def labels(self, job: str, generation: int | None = None) -> dict[str, str]:
+        """Return the labels that select all objects of a job, or of one generation."""
+        labels = {SERVICE: self.label, SERVICE_NAMESPACE: self.namespace, JOB: key_of(job)}
+        return labels if generation is None else {**labels, GENERATION: str(generation)}
+
+    def selector(self, job: str, generation: int | None = None) -> str:
+        """Return the label selector of a job, or of one generation."""
+        return ",".join(f"{k}={v}" for k, v in self.labels(job, generation).items())
 
 
 def written(job: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from shadowprice.executors.kubernetes import names
@@ -24,6 +25,8 @@ class Objects:
     def __init__(self, executor: KubernetesExecutor, entry: KubernetesEntry) -> None:
         self._executor = executor
         self._entry = entry
+        self.uids: dict[str, str] = {}
+        """Uids of the generation's own secret and service, by kind."""
 
     @property
     def connection(self) -> Any:
@@ -54,22 +57,78 @@ class Objects:
 
     async def _listed(self, fields: str = "") -> list[PodView]:
         entry = self._entry
-        query = {"labelSelector": names.selector(self._executor.service, entry.job, entry.number)}
+        query = {"labelSelector": self._executor.identity.selector(entry.job, entry.number)}
         if fields:
             query["fieldSelector"] = fields
         page = await self.connection.get(self.path("pods"), **query)
         return [pod_view(item) for item in page.get("items") or ()]
 
+    def is_own(self, item: Mapping[str, Any], execution: str = "") -> bool:
+        """Return whether an object of the generation's name is the generation's.
+
+        Parameters
+        ----------
+        item : mapping
+            The object.
+        execution : str
+            Identifier of the launch that has to have created it; empty for any.
+        """
+        entry, meta = self._entry, item["metadata"]
+        labels = self._executor.identity.labels(entry.job, entry.number)
+        owner = (entry.state.get("plan") or {}).get("owner")
+        return (
+            labels.items() <= (meta.get("labels") or {}).items()
+            and (
+                owner is None
+                or owner["uid"] in {one.get("uid") for one in meta.get("ownerReferences") or ()}
+            )
+            and execution in {"", (meta.get("annotations") or {}).get(names.EXECUTION)}
+        )
+
+    async def find(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return an object by its name, None if it doesn't exist."""
+        if kind == "pods":  # a list needs no right beyond those for following pods
+            page = await self.connection.get(self.path(kind), fieldSelector=f"metadata.name={name}")
+            items = page.get("items") or ()
+            return dict(items[0]) if items else None
+        try:
+            item: dict[str, Any] = await self.connection.get(self.path(kind, name))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return None
+        return item
+
     async def remove_scheduling_gates(self) -> None:
         """Remove the scheduling gates, once all pods exist."""
         for view in await self.pods():
             if view.gated:
-                await self.connection.patch(
-                    self.path("pods", view.name), {"spec": {"schedulingGates": None}}
-                )
+                try:
+                    await self.connection.patch(
+                        self.path("pods", view.name), {"spec": {"schedulingGates": None}}
+                    )
+                except ApiError as error:
+                    if not error.not_found:  # deleted meanwhile, which is reported as its end
+                        raise
 
-    async def removed(self, kind: str, name: str, body: dict[str, Any] | None = None) -> None:
-        """Delete an object if it exists."""
+    async def delete_named(self, kind: str) -> None:
+        """Delete the generation's secret or service, if it exists and is the generation's."""
+        uid = self.uids.get(kind)
+        if uid is None:
+            item = await self.find(kind, self.name)
+            if item is None or not self.is_own(item):
+                return
+            uid = self.uids[kind] = str(item["metadata"]["uid"])
+        await self.delete(kind, self.name, uid)
+
+    async def delete(
+        self, kind: str, name: str, uid: str, grace_seconds: int | None = None
+    ) -> None:
+        """Delete an object of the generation if it exists."""
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        body["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         try:
             await self.connection.delete(self.path(kind, name), body)
         except ApiError as error:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shadowprice.executors.contract import Observed, Share
+from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.views import PodView
 
 
-def observed(pods: Iterable[PodView], namespace: str, skipped: str) -> tuple[Observed, ...]:
+def observed(
+    pods: Iterable[PodView], namespace: str, skipped: ServiceId | None
+) -> tuple[Observed, ...]:
     """Return the jobs that pods belong to.
 
     A pod's job is named by Shadowprice's annotation, by the labels of known controllers, or by an
@@ -20,13 +23,13 @@ def observed(pods: Iterable[PodView], namespace: str, skipped: str) -> tuple[Obs
         All pods.
     namespace : str
         Namespace whose jobs keep their names; elsewhere the namespace is prefixed.
-    skipped : str
-        Service whose pods are skipped; empty for none.
+    skipped : ServiceId or None
+        Service whose pods are skipped.
     """
     by_job: dict[str, list[PodView]] = {}
     for view in pods:
         job, _, _ = view.outer
-        if not job or (skipped and view.service == skipped):
+        if not job or (skipped is not None and view.service == skipped):
             continue
         plain = view.service or view.namespace == namespace
         by_job.setdefault(job if plain else f"{view.namespace}/{job}", []).append(view)

@@ -51,8 +51,8 @@ class Place:
 
     Parameters
     ----------
-    service : str
-        Name of the scheduler's service.
+    service : ServiceId
+        The scheduler's service.
     execution : str
         Unique identifier of this launch.
     master : (str, int)
@@ -63,7 +63,7 @@ class Place:
         Whether scheduling gates hold the pods until all exist.
     """
 
-    service: str
+    service: names.ServiceId
     namespace: str
     execution: str
     master: tuple[str, int]
@@ -86,7 +86,7 @@ def literal(text: str) -> str:
 
 
 def _meta(spec: GenerationSpec, place: Place, name: str) -> dict[str, Any]:
-    labels = names.labels_of(place.service, spec.job, spec.generation)
+    labels = place.service.labels(spec.job, spec.generation)
     notes = {names.JOB_NAME: names.written(spec.job), names.EXECUTION: place.execution}
     if spec.tenant:
         notes[names.TENANT] = text_of(spec.tenant)
@@ -115,7 +115,7 @@ def service_of(spec: GenerationSpec, place: Place, secret: Mapping[str, Any]) ->
     meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
     meta["ownerReferences"] = [_owned(place, secret)]
     headless = {"clusterIP": "None", "publishNotReadyAddresses": True}
-    body = {**headless, "selector": names.labels_of(place.service, spec.job, spec.generation)}
+    body = {**headless, "selector": place.service.labels(spec.job, spec.generation)}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": body}
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable
 from typing import Final
 
 from shadowprice.executors.generations.generation import OVER
 from shadowprice.executors.generations.store import key_of
+from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.records import Records
 from shadowprice.executors.kubernetes.views import PodView
 from shadowprice.kubernetes.connection import Connection
@@ -20,11 +20,18 @@ SELDOM: Final = 320.0
 
 
 class Sweeper:
-    """Garbage collector of a service's orphaned pods, with a backoff for each pod."""
+    """Garbage collector of a service's orphaned pods, with a backoff for each pod.
 
-    def __init__(self, service: str) -> None:
+    Attributes
+    ----------
+    refusals : dict of str to str
+        Why orphans couldn't be deleted, by namespace and name.
+    """
+
+    def __init__(self, service: ServiceId) -> None:
         self._service = service
         self._strangers: dict[str, Pauses] = {}
+        self.refusals: dict[str, str] = {}
 
     async def sweep(
         self,
@@ -40,7 +47,7 @@ class Sweeper:
         records : Records
             The current record of its job is read before a pod is deleted.
         pods : iterable of (str, PodView)
-            All cached pods, by namespace and name.
+            The service's cached pods, by namespace and name.
         live : collection of (str, int)
             Job keys and numbers of the generations that haven't ended.
 
@@ -65,6 +72,9 @@ class Sweeper:
                 continue
             path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
             body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
-            with contextlib.suppress(ApiError):
+            try:
                 await connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
+            except ApiError as error:
+                self.refusals[key] = str(error)
         self._strangers = orphans
+        self.refusals = {key: text for key, text in self.refusals.items() if key in orphans}

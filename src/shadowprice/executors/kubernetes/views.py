@@ -81,7 +81,7 @@ class PodView:
     waiting: tuple[str, str] = ("", "")
     unplaced: str = ""
     gated: bool = False
-    service: str = ""
+    service: names.ServiceId | None = None
     job: str = ""
     generation: int = 0
     process: str = ""
@@ -93,6 +93,16 @@ class PodView:
     def over(self) -> bool:
         """Whether it is in a final phase."""
         return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def may_run(self) -> bool:
+        """Whether it may still run processes."""
+        return self.running or (self.exit is None and not self.over)
+
+    @property
+    def continues(self) -> bool:
+        """Whether it runs, or will run because its deletion wasn't requested."""
+        return self.running or (self.may_run and not self.deleting)
 
 
 def kept(old: PodView | None, new: PodView) -> PodView:
@@ -150,7 +160,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MOST_TEXT]),
         unplaced=_unplaced(placed),
         gated=bool(spec.get("schedulingGates")),
-        service=str(labels.get(names.SERVICE, "")),
+        service=_service(labels),
         job=str(labels.get(names.JOB, "")),
         generation=int(number) if number.isdecimal() and len(number) < 16 else 0,
         process=str(labels.get(names.PROCESS, "")),
@@ -158,6 +168,12 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         outer=_outer(meta, labels, notes),
         created=moment(meta.get("creationTimestamp")),
     )
+
+
+def _service(labels: Mapping[str, Any]) -> names.ServiceId | None:
+    if names.SERVICE not in labels:
+        return None
+    return names.ServiceId(str(labels[names.SERVICE]), str(labels.get(names.SERVICE_NAMESPACE, "")))
 
 
 def _told(meta: Mapping[str, Any]) -> float | None:

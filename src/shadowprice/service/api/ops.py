@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,6 +13,7 @@ from starlette.responses import PlainTextResponse
 import shadowprice
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import StrictSpec
+from shadowprice.core.wording import escaped, shown
 from shadowprice.policies.registry import policy_names
 from shadowprice.rest.ops import Health, ServiceStatus, ServiceWarning, Timespan, TokenOwner
 from shadowprice.service.api.openapi import problems
@@ -23,13 +25,19 @@ from shadowprice.service.api.requests import (
     api_router,
     service_of,
 )
+from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND, to_datetime
+from shadowprice.service.service import Service
 from shadowprice.service.settings import NOTHING
 from shadowprice.service.truth.prices import kinds_of
 from shadowprice.service.truth.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.truth.timespan import ChangeTimespan
 
 router = api_router("", "operations")
+
+OBSTRUCTED: Final = "generation-obstructed"
+NOT_FOLLOWED: Final = "trainingjobs-not-followed"
+"""Codes of warnings."""
 
 probes = APIRouter(tags=["operations"])
 """Probes, which accept any query."""
@@ -49,11 +57,15 @@ async def readyz(
 ) -> Health:
     """Return whether the service can do its work; 503 for a standby, or if it can't write.
 
-    With `?standby=ready` a standby is ready, as a replica that can take over.
+    `degraded`, with 200, means that generations can't be started or ended, or TrainingJobs aren't
+    followed; `/v1/service` says why. With `?standby=ready` a standby is ready, as a replica that
+    can take over.
     """
     service = service_of(request)
     if service.ready() is None:
-        return Health(status="ready")
+        # A tenant may cause obstacles, so they don't take the service away from the others.
+        degraded = service.trainingjobs_error is not None or service.obstacles()
+        return Health(status="degraded" if degraded else "ready")
     # Probes have no token, so the reason is not for them.
     if service.driver is None:
         if standby == "ready":
@@ -74,6 +86,8 @@ async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
     service.metrics.timespan_ended.set(servers.has_ended(driver.clock.now()))
     service.metrics.start_up.set(servers.start_ups.median or 0.0)
     service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
+    service.metrics.warnings.labels(OBSTRUCTED).set(bool(service.obstacles()))
+    service.metrics.warnings.labels(NOT_FOLLOWED).set(service.trainingjobs_error is not None)
     text = service.metrics.scrape(
         driver.published.accounts.values(),
         driver.published.prices,
@@ -115,6 +129,27 @@ async def change_timespan(
     return driver.published.servers.timespan(driver.clock.now())
 
 
+def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
+    """Yield warnings of what the service can't do now; a tenant gets those of its own jobs."""
+    if service.trainingjobs_error is not None and caller.operates:
+        message = f"TrainingJobs are not followed: {service.trainingjobs_error}"
+        yield {"code": NOT_FOLLOWED, "message": escaped(message)}
+    published = service.writing.published
+    for obstacle in service.obstacles():
+        view = published.jobs.get(obstacle.job) or published.recent.get(obstacle.job)
+        if not (caller.operates or (view is not None and view.tenant == caller.tenant)):
+            continue
+        name = f"generation {obstacle.generation} of {shown(obstacle.job)}"
+        on = f" on {', '.join(obstacle.servers)}" if obstacle.servers else ""
+        yield {
+            "code": OBSTRUCTED,
+            "message": escaped(f"{name}{on} can't be started or ended: {obstacle.reason}"),
+            "job": obstacle.job,
+            "generation": obstacle.generation,
+            "servers": list(obstacle.servers),
+        }
+
+
 @router.get("/v1/service")
 async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatus:
     """Return the service's configuration, its current slot and the number of jobs by state."""
@@ -139,7 +174,10 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         origin=to_datetime(servers.calendar.origin),
         timespan=servers.timespan(driver.clock.now()),
         start_up_seconds=servers.start_ups.median,
-        warnings=[ServiceWarning.model_validate(warning) for warning in servers.warnings],
+        warnings=[
+            ServiceWarning.model_validate(warning)
+            for warning in (*servers.warnings, *_warnings(service, caller))
+        ],
         pending=servers.backlog,
         jobs=states,
         families=sorted(service.families),

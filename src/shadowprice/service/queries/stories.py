@@ -104,6 +104,9 @@ def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
             return f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
         case "timespan" if "until" not in data:
             return why
+        case "obstructed":
+            on = f" on {', '.join(data['servers'])}" if data["servers"] else ""
+            return f"generation {data['generation']}{on} can't be started or ended now: {why}"
         case "revised":
             return f"revised: {', '.join(data['changes'])}"
         case "remeasured" if "restart" in data:

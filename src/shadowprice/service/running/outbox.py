@@ -33,6 +33,9 @@ INITIAL_BACKOFF_NS: Final = 5 * SECOND
 MAX_BACKOFF_NS: Final = 600 * SECOND
 """Maximum backoff, in nanoseconds."""
 
+STOP_OVERDUE_NS: Final = 120 * SECOND
+"""Nanoseconds after which a stop counts as overdue; most grace periods are shorter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:
@@ -68,7 +71,8 @@ class Outbox:
     _counted: dict[str, int] = field(default_factory=dict)
     """The newest generation of each job whose failure was counted, because reports can repeat."""
     _not_before: dict[str, int] = field(default_factory=dict)
-    _stopping: set[tuple[str, int]] = field(default_factory=set)
+    _stopping: dict[tuple[str, int], int] = field(default_factory=dict)
+    """When the executor accepted to stop each generation that hasn't ended, in nanoseconds."""
     _foreign: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     """Servers of each orphan; kept after its end, because its reports can repeat."""
 
@@ -105,9 +109,15 @@ class Outbox:
         """Record that the executor accepted a start."""
         self.held.setdefault(job, {}).setdefault(generation, Phase.STARTING)
 
-    def stopping(self, job: str, generation: int) -> None:
+    def stopping(self, job: str, generation: int, now: int) -> None:
         """Record that the executor accepted a stop."""
-        self._stopping.add((job, generation))
+        self._stopping[job, generation] = now
+
+    def overdue_stops(self, now: int) -> dict[tuple[str, int], int]:
+        """Return since when the generations are stopping that should have ended by now."""
+        return {
+            key: since for key, since in self._stopping.items() if now - since >= STOP_OVERDUE_NS
+        }
 
     def heard(self, report: Report, now: int) -> None:
         """Apply a report to the actual state; a failure delays the job's restart."""
@@ -117,7 +127,7 @@ class Outbox:
                 phases[report.generation] = Phase.RUNNING
         elif isinstance(report, Ended | Refused):
             self.held.setdefault(report.job, {})[report.generation] = Phase.ENDED
-            self._stopping.discard((report.job, report.generation))
+            self._stopping.pop((report.job, report.generation), None)
             if self.is_orphan(report.job, report.generation):
                 return  # the job itself didn't fail
             if isinstance(report, Refused) or report.ending in {Ending.FAILED, Ending.LOST}:

@@ -24,11 +24,13 @@ from shadowprice.executors.contract import (
     Fresh,
     GenerationSpec,
     Held,
+    Obstacle,
     Progressed,
     Receipt,
     Refused,
     Report,
     ReportsHealth,
+    ReportsObstacles,
     ServerGone,
     ServerSeen,
     Share,
@@ -43,7 +45,13 @@ from shadowprice.service.running.outbox import Begin, End, Outbox, Run
 from shadowprice.service.running.servers import FoundServers, slices
 from shadowprice.service.settings import Settings
 from shadowprice.service.truth.outcome import Outcome
-from shadowprice.service.truth.reports import Acknowledge, Lasting, TakeReports, TellForeign
+from shadowprice.service.truth.reports import (
+    Acknowledge,
+    Lasting,
+    TakeReports,
+    TellForeign,
+    TellObstacles,
+)
 
 log = logging.getLogger("shadowprice.service")
 
@@ -96,6 +104,7 @@ class Runner:
         self._outbox = Outbox()
         self.inbox = Inbox()
         self._untold: list[Held] = []
+        self._told_obstacles: set[tuple[str, int]] = set()
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
         self._ordering = asyncio.Lock()
@@ -114,6 +123,17 @@ class Runner:
         """Why commands or reports are delayed; None if they aren't."""
         executor = self.executor.health_error if isinstance(self.executor, ReportsHealth) else None
         return self._health_error or self._background.health_error or self.inbox.fault or executor
+
+    def obstacles(self) -> list[Obstacle]:
+        """Return the generations that can't be started or ended, and those that end too slowly."""
+        executor = self.executor
+        found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
+        known, now = {(item.job, item.generation) for item in found}, self._driver.clock.now()
+        for (job, generation), since in self._outbox.overdue_stops(now).items():
+            if (job, generation) not in known:
+                reason = f"it was stopped {(now - since) // SECOND} s ago, and hasn't ended"
+                found.append(Obstacle(job, generation, (), reason))
+        return found
 
     # ---------------------------------------------------------------- life
 
@@ -327,6 +347,16 @@ class Runner:
             return True
         return False
 
+    async def _tell_obstacles(self) -> None:
+        """Record each obstacle once in the history of its job."""
+        obstacles = self.obstacles()
+        fresh = [
+            item for item in obstacles if (item.job, item.generation) not in self._told_obstacles
+        ]
+        if fresh:
+            await self._driver.do(TellObstacles(tuple(fresh)))
+        self._told_obstacles = {(item.job, item.generation) for item in obstacles}
+
     def _again(self) -> None:
         self._retry_at = monotonic() + RETRY
         self._wake.set()
@@ -362,6 +392,7 @@ class Runner:
         completed = self._outbox.acknowledged(published.running, published.unacknowledged)
         if completed:
             await self._driver.do(Acknowledge(completed))
+        await self._tell_obstacles()
 
     async def order(self) -> None:
         """Send the commands that make the actual state match the desired state."""
@@ -381,7 +412,7 @@ class Runner:
     async def _act(self, ordered: Mapping[tuple[str, int], int], action: Begin | End) -> None:
         if isinstance(action, End):
             await self.executor.stop(action.command, action.job, action.generation)
-            self._outbox.stopping(action.job, action.generation)
+            self._outbox.stopping(action.job, action.generation, self._driver.clock.now())
             return
         command = action.order
         try:

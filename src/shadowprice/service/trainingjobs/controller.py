@@ -3,6 +3,10 @@
 Reconciliation is level-triggered. Each pass compares a resource with its job and takes the next
 step. Every step is idempotent. A resource gets its finalizer before its job is submitted, and loses
 it after the job's last process has ended. So no job outlives its resource.
+
+The patch that adds the finalizer also claims the resource for this service, by an annotation. Its
+precondition is the resource's version, so only one of several services gets it. The others leave
+the resource alone.
 """
 
 from __future__ import annotations
@@ -17,13 +21,14 @@ from typing import Any, Final
 
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.owner import Owner
+from shadowprice.core.wording import escaped
 from shadowprice.executors.background import Background, all_of
 from shadowprice.inputs.families import with_family
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.connection import IN_FLIGHT, Connection
 from shadowprice.kubernetes.errors import ApiError, DeposedError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.names import DEFINITION, FINALIZER, PLURAL
+from shadowprice.kubernetes.names import CLAIM, DEFINITION, FINALIZER, PLURAL
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.running.modes import user_fault
 from shadowprice.service.service import Service
@@ -85,6 +90,8 @@ class Controller:
 
     Parameters
     ----------
+    identity : str
+        Identifier of the service: equal for its replicas, different for other services.
     epoch : int
         Fencing token of this leader: higher than that of every earlier leader.
     leads : callable
@@ -103,6 +110,7 @@ class Controller:
         service: Service,
         connection: Connection,
         *,
+        identity: str,
         epoch: int = 0,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -112,6 +120,7 @@ class Controller:
         self._driver = service.writing
         self._connection = connection
         connection.may_write = leads
+        self._identity = identity
         self._epoch = epoch
         self._leads = leads
         self._queue = WorkQueue()
@@ -120,6 +129,7 @@ class Controller:
         self._edits: dict[str, tuple[int, Verdict | None]] = {}
         self._told: dict[str, float] = {}
         self._going: dict[str, str] = {}
+        self._foreign: set[str] = set()
         self._teller = Teller(connection, self._may_write)
         self._tenancy = Tenancy(
             connection,
@@ -248,17 +258,23 @@ class Controller:
 
     async def _reconcile(self, key: str) -> None:
         resource = self._resources.items.get(key)
-        await self._cancel_forsaken(key, resource)
+        is_foreign = resource is not None and resource.claim not in {"", self._identity}
+        await self._cancel_forsaken(key, None if is_foreign else resource)
         if resource is None:
+            return
+        if is_foreign:
+            self._warn_of_claim(resource)
             return
         if resource.epoch > self._epoch:
             raise DeposedError("a newer leader wrote this resource")
         if resource.deleting:
+            if resource.held and not resource.claim:
+                resource = await self._claim(key, resource)
             await self._release(key, resource)
             return
         if resource.settled and resource.held:
             return
-        if not resource.held:
+        if not (resource.held and resource.claim):
             resource = await self._hold(key, resource)
         tenant = self._tenancy.of(resource.owner.namespace)
         result, edited = await self._job_for(resource, tenant)
@@ -282,17 +298,27 @@ class Controller:
             del self._jobs[key]
 
     async def _hold(self, key: str, resource: Resource) -> Resource:
-        """Add the finalizer, which keeps the resource until its job has ended."""
-        return await self._write(
-            key,
-            "hold",
-            resource.path,
-            {
-                "metadata": {
-                    "resourceVersion": resource.version,
-                    "finalizers": [*resource.finalizers, FINALIZER],
-                }
-            },
+        """Claim the resource, and add the finalizer, which keeps it until its job has ended."""
+        finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
+        return await self._claim(key, resource, finalizers=list(finalizers))
+
+    async def _claim(self, key: str, resource: Resource, **more: Any) -> Resource:
+        """Claim the resource for this service, if its version is still the observed one."""
+        metadata = {"resourceVersion": resource.version, "annotations": {CLAIM: self._identity}}
+        return await self._write(key, "hold", resource.path, {"metadata": {**metadata, **more}})
+
+    def _warn_of_claim(self, resource: Resource) -> None:
+        """Warn once that another service drives a resource."""
+        if resource.owner.uid in self._foreign:
+            return
+        self._foreign.add(resource.owner.uid)
+        log.warning(
+            "left TrainingJob %s/%s alone: service %s drives it; to hand it over, remove its "
+            "annotation %s",
+            resource.owner.namespace,
+            resource.owner.name,
+            escaped(resource.claim[:64]),
+            CLAIM,
         )
 
     async def _release(self, key: str, resource: Resource) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from shadowprice.core.owner import Owner
 from shadowprice.core.wording import shown
 from shadowprice.kubernetes.conditions import Reason
-from shadowprice.kubernetes.names import API_VERSION, FINALIZER, KIND, PLURAL
+from shadowprice.kubernetes.names import API_VERSION, CLAIM, FINALIZER, KIND, PLURAL
 from shadowprice.service.truth.submission import REVISABLE
 from shadowprice.service.truth.views import State
 
@@ -34,6 +34,8 @@ class Resource:
         Whether the resource is deleted and waits for its finalizers.
     finalizers : tuple of str
         Present finalizers.
+    claim : str
+        Identifier of the service that drives it; empty if none does yet.
     spec, status : mapping
         As stored by the API server.
     """
@@ -43,6 +45,7 @@ class Resource:
     generation: int
     deleting: bool
     finalizers: tuple[str, ...]
+    claim: str
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
 
@@ -56,6 +59,7 @@ class Resource:
             generation=int(metadata.get("generation", 0)),
             deleting="deletionTimestamp" in metadata,
             finalizers=tuple(metadata.get("finalizers") or ()),
+            claim=str((metadata.get("annotations") or {}).get(CLAIM, "")),
             spec=item.get("spec") or {},
             status=item.get("status") or {},
         )

@@ -171,6 +171,9 @@ def _running(view: JobView) -> Verdict:
         return True, Reason.PODS_RUNNING, f"generation {view.generation} runs"
     if not view.state.open:
         return False, Reason.OVER, ""
+    if view.setback is not None:
+        reason = Reason.LOST if view.setback["code"] == "lost" else Reason.START_REFUSED
+        return False, reason, view.setback["message"]
     if view.state is State.RESIZING:
         return False, Reason.CHANGING, ""
     if view.state is State.ADMITTED and view.workers:

@@ -23,7 +23,16 @@ from shadowprice.service.truth.outcome import Told
 log = logging.getLogger("shadowprice.service")
 
 WARNINGS: Final = frozenset(
-    {"refused", "given-up", "broken", "failed", "lost", "start-failed", "displaced"}
+    {
+        "refused",
+        "given-up",
+        "broken",
+        "failed",
+        "lost",
+        "start-failed",
+        "displaced",
+        "obstructed",
+    }
 )
 """Kinds of events that become warnings."""
 

@@ -30,6 +30,7 @@ from shadowprice.executors.contract import (
     Ending,
     Held,
     Misreported,
+    Obstacle,
     Progressed,
     Refused,
     Started,
@@ -136,7 +137,7 @@ class TakeReports:
         if view is None or record is None or report.generation <= view.started:
             return
         note_process(batch, report)
-        batch.change(name, started=report.generation, running_since=started_at)
+        batch.change(name, started=report.generation, running_since=started_at, setback=None)
         if view.first_start is None:
             batch.change(name, first_start=started_at)
         changes = changes_of(
@@ -180,11 +181,15 @@ class TakeReports:
         ):
             self._ended(batch, report)
         if record is None:
+            if isinstance(report, Ended) and report.ending is Ending.LOST:
+                tenant = _tenant(batch, name)
+                batch.tell("lost", name, tenant=tenant, generation=generation, reason=report.reason)
             return
         slot = batch.truth.coming
         current = record.generation == generation and name in engine.running
         if isinstance(report, Refused):
             if current:
+                batch.change(name, setback={"code": "start-failed", "message": report.reason})
                 batch.tell("start-failed", name, generation=generation, reason=report.reason)
                 batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
             return
@@ -205,10 +210,6 @@ class TakeReports:
 
         Its job is closed already, or the executor had to kill the generation.
         """
-        table = tables.jobs
-        tenant = batch.connection.execute(
-            select(table.c.tenant).where(table.c.name == report.job)
-        ).scalar()
         reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
         if batch.connection.execute(reported).first() is None:
             # Explains why the job shows no measured progress: only its time was counted.
@@ -216,7 +217,7 @@ class TakeReports:
         batch.tell(
             "ended",
             report.job,
-            tenant=tenant,
+            tenant=_tenant(batch, report.job),
             generation=report.generation,
             code=report.code,
             reason=_with_tail(report),
@@ -230,7 +231,8 @@ class TakeReports:
         slot = batch.truth.coming
         if report.ending is not Ending.FAILED:
             # Not caused by the job, so it doesn't use up a retry.
-            batch.change(name, lost=view.lost + 1)
+            setback = {"code": "lost", "message": report.reason}
+            batch.change(name, lost=view.lost + 1, setback=setback)
             batch.tell("lost", name, generation=report.generation, reason=report.reason)
             allowed = record.failures + 1
         else:
@@ -275,6 +277,32 @@ class TellForeign:
                 servers=servers,
                 reason=reason,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class TellObstacles:
+    """Report generations that the executor can't start or end now."""
+
+    obstacles: Sequence[Obstacle]
+
+    def perform(self, batch: Batch) -> None:
+        """Emit an event for each generation; its job may be closed already."""
+        for obstacle in self.obstacles:
+            batch.tell(
+                "obstructed",
+                obstacle.job,
+                tenant=_tenant(batch, obstacle.job),
+                generation=obstacle.generation,
+                servers=list(obstacle.servers),
+                reason=obstacle.reason,
+            )
+
+
+def _tenant(batch: Batch, job: str) -> str | None:
+    """Return the tenant of a job, open or closed."""
+    query = select(tables.jobs.c.tenant).where(tables.jobs.c.name == job)
+    tenant: str | None = batch.connection.execute(query).scalar()
+    return tenant
 
 
 @dataclass(frozen=True, slots=True)

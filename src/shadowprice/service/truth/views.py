@@ -99,6 +99,8 @@ class JobView:
         Values of the decision; ``utility`` is the earned one once the job is finished.
     reason : mapping or None
         Why the job was refused, waits, or ended without success.
+    setback : mapping or None
+        Why the newest generation was refused or lost: code and message. None once one runs.
     failures, lost : int
         Generations that failed, and generations lost through no fault of the job.
     family : str or None
@@ -154,6 +156,7 @@ class JobView:
     utility: float | None = None
     cost: float | None = None
     reason: Mapping[str, Any] | None = None
+    setback: Mapping[str, str] | None = None
     failures: int = 0
     lost: int = 0
     family: str | None = None

@@ -44,6 +44,8 @@ class Newer:
         Places of what was sent that the version does not know.
     refuse : callable
         Whether a pod is refused, by its name.
+    deny : callable
+        Whether the right to a request is missing, by its method and kind.
     """
 
     def __init__(self, version: str, nodes: int = 2) -> None:
@@ -52,6 +54,7 @@ class Newer:
         self.asked: Counter[str] = Counter()
         self.unknown: list[str] = []
         self.refuse: Callable[[str], bool] = lambda _: False
+        self.deny: Callable[[str, str], bool] = lambda _method, _kind: False
         self._count = 0
         self._objects: dict[str, dict[str, Object]] = {}
         self._history: list[tuple[int, str, str, Object]] = []
@@ -89,6 +92,22 @@ class Newer:
         """Return the names of pods."""
         return sorted(self._objects.get("pods", {}))
 
+    def names(self, kind: str) -> list[str]:
+        """Return the names of the objects of a kind."""
+        return sorted(self._objects.get(kind, {}))
+
+    def put(self, kind: str, item: Object) -> None:
+        """Create an object, as another client does."""
+        self._put(kind, item, "ADDED")
+
+    def complete(self, pod: str) -> None:
+        """Let a pod's container exit with 0."""
+        item = copy.deepcopy(self._objects["pods"][pod])
+        state = {"terminated": {"exitCode": 0, "startedAt": NOW, "finishedAt": NOW}}
+        item["status"]["containerStatuses"][0]["state"] = state
+        item["status"]["phase"] = "Succeeded"
+        self._put("pods", item, "MODIFIED")
+
     def say(self, node: str, status: str) -> None:
         """Let a node be ready, ``True``, or not, ``False`` or ``Unknown``."""
         item = copy.deepcopy(self._objects["nodes"][node])
@@ -123,15 +142,20 @@ class Newer:
             return self._publish(request)
         words = request.path.split("/")
         words = words[words.index("v1") + 1 :]
+        namespace = ""
         if words[0] == "namespaces":
-            words = words[2:]
+            namespace, words = words[1], words[2:]
         kind, name = words[0], words[1] if len(words) > 1 else ""
         chosen = [one for one in ("labelSelector", "fieldSelector") if one in request.query]
         self.asked[" ".join([request.method, kind, *words[2:], *chosen])] += 1
+        if self.deny(request.method, kind):
+            return _refused(403, "Forbidden", f'cannot {request.method} resource "{kind}"')
         if len(words) > 2:
             return web.Response(body=f"{NOW} a line\n".encode())
         if request.query.get("watch"):
             return await self._follow(request, kind)
+        if kind in {"leases", "configmaps"}:  # services in several namespaces have their own
+            kind = f"{kind} in {namespace}"
         items = self._objects.setdefault(kind, {})
         if request.method == "GET" and not name:
             return self._list(request, kind)
@@ -140,25 +164,16 @@ class Newer:
         if name not in items:
             return _refused(404, "NotFound")
         if request.method == "PUT":
-            body = await request.json()
-            if (
-                body["metadata"].get("resourceVersion")
-                != items[name]["metadata"]["resourceVersion"]
-            ):
-                return _refused(409, "Conflict")
-            self._put(
-                kind,
-                {**body, "metadata": {**items[name]["metadata"], **body["metadata"]}},
-                "MODIFIED",
-            )
-        elif request.method == "PATCH":
+            return self._replace(kind, items[name], await request.json())
+        if request.method == "PATCH":
             item = _merged(items[name], await request.json())
             self._put(kind, item, "MODIFIED")
             if kind == "pods":
                 self.said.append(("ungated", name))
                 self._placed(item)
         elif request.method == "DELETE":
-            return self._delete(kind, items[name])
+            body = await request.json() if request.can_read_body else {}
+            return self._delete(kind, items[name], body)
         return web.json_response(items[name])
 
     def _publish(self, request: web.Request) -> web.Response:
@@ -189,7 +204,16 @@ class Newer:
             self._placed(made)
         return web.json_response(made, status=201)
 
-    def _delete(self, kind: str, item: Object) -> web.Response:
+    def _replace(self, kind: str, item: Object, body: Object) -> web.Response:
+        if body["metadata"].get("resourceVersion") != item["metadata"]["resourceVersion"]:
+            return _refused(409, "Conflict")
+        metadata = {**item["metadata"], **body["metadata"]}
+        return web.json_response(self._put(kind, {**body, "metadata": metadata}, "MODIFIED"))
+
+    def _delete(self, kind: str, item: Object, options: Object) -> web.Response:
+        uid = options.get("preconditions", {}).get("uid")
+        if uid not in {None, item["metadata"]["uid"]}:
+            return _refused(409, "Conflict")
         if kind == "pods":
             self.said.append(("deleted", item["metadata"]["name"]))
             if item["spec"].get("nodeName"):
@@ -241,8 +265,9 @@ def _merged(item: Object, patch: Mapping[str, Any]) -> Object:
     return found
 
 
-def _refused(status: int, reason: str) -> web.Response:
-    return web.json_response({"reason": reason, "message": reason.lower()}, status=status)
+def _refused(status: int, reason: str, message: str = "") -> web.Response:
+    content = {"reason": reason, "message": message or reason.lower()}
+    return web.json_response(content, status=status)
 
 
 @asynccontextmanager

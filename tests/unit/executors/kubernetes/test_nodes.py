@@ -158,7 +158,7 @@ def pod(name: str, node_name: str, phase: str = "Running", **more: Any) -> dict[
 
 
 def seen(*pods: dict[str, Any]) -> dict[str, Observed]:
-    return {one.job: one for one in observed(map(pod_view, pods), "vision", "")}
+    return {one.job: one for one in observed(map(pod_view, pods), "vision", None)}
 
 
 def test_jobs_of_others_are_known_by_their_controllers() -> None:

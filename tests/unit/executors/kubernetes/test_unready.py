@@ -29,6 +29,7 @@ from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes import looking
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.looking import Cluster
+from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.settings import Settings
 from tests.unit.executors.kubernetes.newer import Newer, served
@@ -57,7 +58,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def cluster(clock: Clock) -> Cluster:
     nothing: Any = None
-    chosen = Cluster(nothing, "s", Settings(tolerate_unready=30.0), lambda *_: None, lambda _: None)
+    service, settings = ServiceId("s", "default"), Settings(tolerate_unready=30.0)
+    chosen = Cluster(nothing, service, settings, lambda *_: None, lambda _: None)
     chosen.nodes.healthy = True
     say(chosen)
     assert chosen.look(()) == ([ServerSlice("n", {"cpu": 4000})], [])

@@ -1,0 +1,214 @@
+"""Rights that are missing, or go while a job runs, and names that belong to something else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_until_async
+
+pytest.importorskip("kubernetes_asyncio")
+
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Receipt,
+    Refused,
+    Report,
+    ServerSeen,
+    Share,
+    Started,
+)
+from shadowprice.executors.kubernetes import driving, launching, sweeping
+from shadowprice.executors.kubernetes import executor as module
+from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from shadowprice.executors.kubernetes.names import generation_name, pod_name
+from tests.unit.executors.kubernetes.newer import Newer
+from tests.unit.executors.kubernetes.test_gates import order
+from tests.unit.executors.kubernetes.test_unready import opened, run
+
+ONE = Share("one", 1)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry and give up at once."""
+    monkeypatch.setattr(module, "PATROL", 0.02)
+    monkeypatch.setattr(module, "SWEEP", 0.02)
+    monkeypatch.setattr(sweeping, "SWEEP", 0.02)
+    monkeypatch.setattr(driving, "REFUSED_SECONDS", 0.1)
+    for part in (driving, launching):
+        monkeypatch.setattr(part, "AGAIN", 0.02)
+        monkeypatch.setattr(part, "AGAIN_AT_LAST", 0.05)
+
+
+def of(kind: type, reports: list[Report], generation: int = 1) -> list[Report]:
+    return [
+        one
+        for one in reports
+        if isinstance(one, kind) and getattr(one, "generation", generation) == generation
+    ]
+
+
+def no_rights(method: str, kind: str) -> bool:
+    """Whether a request needs a right of the RoleBinding in a namespace of jobs."""
+    return kind in {"secrets", "services"} or (kind == "pods" and method != "GET")
+
+
+async def refused(reports: list[Report], generation: int = 1) -> str:
+    await wait_until_async(lambda: bool(of(Refused, reports, generation)), lambda: reports)
+    [report] = of(Refused, reports, generation)
+    assert isinstance(report, Refused)
+    return report.reason
+
+
+def test_a_namespace_without_rights_holds_no_node(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            server.deny = no_rights
+            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+            assert 'cannot POST resource "secrets"' in await refused(reports)
+            assert server.asked["DELETE secrets"] == 0  # there is none
+            assert executor.obstacles() == ()
+            server.deny = lambda _method, _kind: False
+            assert await executor.start(replace(order(ONE), job="other")) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Started, reports)))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", ["pods", "services"])
+def test_a_role_without_one_of_its_rights_refuses_the_start(tmp_path: Path, kind: str) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            server.deny = lambda method, of_: (method, of_) == ("POST", kind)
+            assert await executor.start(order(ONE, Share("two", 1))) == Receipt.ACCEPTED
+            assert f'cannot POST resource "{kind}"' in await refused(reports)
+            assert server.pods() == server.names("secrets") == []
+
+    run(tmp_path, scenario)
+
+
+def test_gates_that_may_not_be_removed_refuse_the_start(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            server.deny = lambda method, _: method == "PATCH"
+            assert await executor.start(order(ONE, Share("two", 1))) == Receipt.ACCEPTED
+            assert 'cannot PATCH resource "pods"' in await refused(reports)
+            assert server.pods() == []
+
+    run(tmp_path, scenario)
+
+
+def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: Path) -> None:
+    def cpu(executor: KubernetesExecutor) -> int:
+        return executor.cluster.servers["one"].capacity["cpu"]
+
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Started, reports)))
+            server.deny = no_rights
+            assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(executor.obstacles()))
+            assert 'cannot DELETE resource "pods"' in executor.obstacles()[0].reason
+            await wait_until_async(lambda: bool(of(Ended, reports)))
+            [ended] = of(Ended, reports)
+            assert isinstance(ended, Ended)
+            assert ended.ending is Ending.LOST
+            assert 'cannot DELETE resource "pods"' in ended.reason
+            # Its pod runs on: it is counted, shown, and keeps the job from running twice.
+            assert cpu(executor) == 3500
+            assert any(
+                isinstance(one, ServerSeen) and one.server.capacity["cpu"] == 3500
+                for one in reports
+            )
+            await executor.forget("job", 1)
+            await wait_until_async(lambda: "cannot DELETE" in executor.obstacles()[0].reason)
+            [obstacle] = executor.obstacles()
+            assert (obstacle.job, obstacle.generation, obstacle.servers) == ("job", 1, ("one",))
+            assert await executor.start(replace(order(ONE), generation=2)) == Receipt.ACCEPTED
+            assert pod_name("job", 1, "worker-0") in await refused(reports, 2)
+            other = replace(order(ONE), job="other", generation=3)
+            assert await executor.start(other) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Refused, reports, 3)))  # it has no rights either
+            server.deny = lambda _method, _kind: False
+            await wait_until_async(lambda: executor.obstacles() == () and cpu(executor) == 4000)
+            assert server.pods() == []
+            assert await executor.start(replace(order(ONE), generation=4)) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Started, reports, 4)))
+
+    run(tmp_path, scenario)
+
+
+def test_a_job_that_completes_without_rights_is_done(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Started, reports)))
+            server.deny = no_rights
+            server.complete(pod_name("job", 1, "worker-0"))
+            await wait_until_async(lambda: bool(of(Ended, reports)))
+            [ended] = of(Ended, reports)
+            assert isinstance(ended, Ended)
+            assert ended.ending is Ending.DONE
+            assert executor.obstacles() == ()
+
+    run(tmp_path, scenario)
+
+
+def test_a_service_that_starts_without_rights_counts_what_runs(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Started, reports)))
+        server.deny = no_rights
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Ended, reports)))
+            await executor.forget("job", 1)
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            await wait_until_async(lambda: executor.cluster.servers["one"].capacity["cpu"] == 3500)
+            assert await executor.start(replace(order(ONE), generation=2)) == Receipt.ACCEPTED
+            await refused(reports, 2)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", ["secrets", "pods", "services"])
+def test_an_object_of_something_else_with_a_generations_name_is_left_alone(
+    tmp_path: Path, kind: str
+) -> None:
+    name = pod_name("job", 1, "worker-0") if kind == "pods" else generation_name("job", 1)
+    meta = {"name": name, "namespace": "default", "labels": {}, "annotations": {}}
+
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            server.put(kind, {"metadata": meta, "spec": {"containers": []}, "status": {}})
+            assert await executor.start(order(ONE, Share("two", 1))) == Receipt.ACCEPTED
+            assert "exists already, and belongs to something else" in await refused(reports)
+            await wait_until_async(lambda: server.names(kind) == [name])
+
+    run(tmp_path, scenario)
+
+
+def test_services_with_one_name_in_two_namespaces_leave_each_others_pods(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        folders = [tmp_path / name for name in ("left", "right")]
+        async with (
+            opened(kubeconfig, folders[0], namespace="left") as (left, reports),
+            opened(kubeconfig, folders[1], namespace="right") as (right, others),
+        ):
+            assert await left.start(order(ONE)) == Receipt.ACCEPTED
+            await wait_until_async(lambda: bool(of(Started, reports)))
+            assert await right.start(order(ONE)) == Receipt.ACCEPTED
+            assert "belongs to something else" in await refused(others)
+            await wait_until_async(lambda: right.cluster.servers["one"].capacity["cpu"] == 3500)
+            await asyncio.sleep(0.5)  # many sweeps
+            assert server.pods() == [pod_name("job", 1, "worker-0")]
+            assert not of(Ended, reports)
+
+    run(tmp_path, scenario)
