@@ -1,6 +1,7 @@
 """What gets nobody in: requests that are no requests, paths that climb, names that are markup."""
 
 import socket
+import struct
 from urllib.parse import urlsplit
 
 import pytest
@@ -56,6 +57,49 @@ def test_paths_lead_nowhere(live: RunningService, path: str) -> None:
     assert status in {400, 404, 409, 422}, told[:200]
     assert b"root:" not in told
     assert token.encode() not in told
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nope",
+        "/v1/nope",
+        "/v1/jobs/%00",
+        "/v1/jobs/%00/logs",
+        "/v1/jobs/theirs?nonsense=1",
+        "/v1/jobs?limit=x",
+        "/v1/jobs/%00/progress",
+        "/v1/servers/%ff",
+        "/metrics/x",
+        "/%00",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "BREW"])
+def test_without_a_token_no_path_says_more_than_401(
+    live: RunningService, path: str, method: str
+) -> None:
+    told = _raw(live, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    # The parser of requests knows no such method.
+    assert int(told.split(b" ", 2)[1]) == (400 if method == "BREW" else 401), told[:200]
+
+
+def test_pipelined_requests_on_connections_that_are_reset_leave_no_line_in_the_log(
+    live: RunningService, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = urlsplit(live.address)
+    requests = b"GET /assets/charts/echarts.min.js HTTP/1.1\r\nHost: x\r\n\r\n" * 300
+    with caplog.at_level("WARNING"):
+        for number in range(60):
+            with socket.socket() as connection:
+                # The window fills, so that responses wait when the connection is reset.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                linger = struct.pack("ii", 1, 0)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                connection.connect((parts.hostname, parts.port))
+                connection.sendall(requests)
+                connection.recv(1 + number * 97)
+        assert live.client.get("/healthz").status_code == 200
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def _raw(live: RunningService, request: str | bytes, seconds: float = 5.0) -> bytes:

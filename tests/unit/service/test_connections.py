@@ -12,7 +12,16 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from shadowprice.service.connections import HEAD, RESERVED_FILES, Connection, most_connections
+from shadowprice.service import connections
+from shadowprice.service.connections import (
+    HEAD,
+    LOG_INTERVAL_SECONDS,
+    MAX_LOGGED_ADDRESSES,
+    RESERVED_FILES,
+    Connection,
+    ErrorLimit,
+    most_connections,
+)
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -149,3 +158,67 @@ def test_files_are_left_to_the_service_itself() -> None:
         assert 0 < most <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("pipelined", [1, 3])
+def test_a_response_to_a_connection_that_was_reset_is_dropped(
+    pipelined: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    uvloop = pytest.importorskip("uvloop")  # raises where asyncio drops what is written
+
+    async def scenario() -> None:
+        met, gone = asyncio.Event(), asyncio.Event()
+        answered: list[Any] = []
+
+        async def late(scope: Any, receive: Any, send: Any) -> None:
+            met.set()
+            await gone.wait()
+            await answering(scope, receive, send)
+            answered.append(scope)
+
+        async with listening(answers=late) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * pipelined)
+            await met.wait()
+            writer.transport.abort()
+            await asyncio.sleep(0.1)  # the server notices the reset
+            gone.set()
+            while not answered:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert len(answered) == 1  # what was pipelined has no reader
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_errors_are_logged_once_a_minute_for_each_address() -> None:
+    now = 0.0
+    limit = ErrorLimit(lambda: now)
+    assert [limit.admit("one") for _ in range(4)] == [0, None, None, None]
+    assert limit.admit("two") == 0
+    now = LOG_INTERVAL_SECONDS
+    assert limit.admit("one") == 3
+    now *= 10
+    admitted = [limit.admit(f"10.0.{number // 256}.{number % 256}") for number in range(1_000)]
+    assert admitted.count(None) == 1_000 - MAX_LOGGED_ADDRESSES
+
+
+def test_a_handler_that_fails_fills_no_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        raise KeyError("a bug")
+
+    async def scenario() -> None:
+        async with listening(answers=failing) as port:
+            for _ in range(20):
+                assert b" 500 " in await heard(port, b"GET / HTTP/1.0\r\n\r\n")
+
+    # Other tests fail from this address, too.
+    monkeypatch.setattr(connections, "_limit", ErrorLimit())
+    asyncio.run(scenario())
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert errors[0].exc_info is not None

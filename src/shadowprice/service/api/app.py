@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +28,7 @@ from shadowprice.service.api import (
     tokens,
 )
 from shadowprice.service.api.requests import problem_response, split_path
+from shadowprice.service.auth import generation_of
 from shadowprice.service.dashboard import router as dashboard
 from shadowprice.service.problems import ProblemError, problem_of
 from shadowprice.service.service import Service
@@ -156,10 +159,18 @@ _ENDLESS = "/v1/events"
 """The route that has no HEAD, because its response doesn't end."""
 
 
-class RequestGuard:
-    """ASGI middleware: security headers, encoded slashes in names, and HEAD for every GET route.
+_PUBLIC = re.compile(r"/|/assets/.*|/healthz|/readyz|/v1/openapi\.json", re.DOTALL)
+"""Paths that need no token: they hold nothing of any tenant."""
 
-    HEAD runs the handler of GET; the web server drops the body.
+_PROGRESS = re.compile(r"/v1/jobs/([^/]+)/progress")
+"""Path whose POST needs the job's own token."""
+
+
+class RequestGuard:
+    """ASGI middleware: authentication, security headers, encoded slashes, and HEAD for GET routes.
+
+    Authentication comes before routing, so that an anonymous client doesn't learn which paths
+    exist. HEAD runs the handler of GET; the web server drops the body.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -183,4 +194,27 @@ class RequestGuard:
             scope = {**scope, "path": split_path(raw)}
         if scope["method"] == "HEAD" and scope["path"] != _ENDLESS:
             scope = {**scope, "method": "GET"}
+        problem = _refusal(scope)
+        if problem is not None:
+            await problem_response(problem)(scope, receive, guarded)
+            return
         await self._app(scope, receive, guarded)
+
+
+def _refusal(scope: Scope) -> ProblemError | None:
+    """Return why a request isn't authenticated; None if it is, or needn't be."""
+    path = scope["path"]
+    if _PUBLIC.fullmatch(path):
+        return None
+    service: Service = scope["app"].state.service
+    header = Headers(scope=scope).get("authorization")
+    progress = _PROGRESS.fullmatch(path)
+    try:
+        driver = service.writing
+        if progress is not None and scope["method"] == "POST":
+            generation_of(service.key, unquote(progress[1]), header)
+        else:
+            service.tokens.caller(header, driver.clock.now())
+    except ProblemError as error:
+        return error
+    return None
