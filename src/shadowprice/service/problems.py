@@ -24,9 +24,11 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "name-conflict": (409, "Name conflict"),
     "unsupported": (409, "Not supported by the policy or the executor"),
     "overloaded": (429, "Service overloaded; retry later"),
+    "tenant-limit": (429, "Tenant limit exceeded"),
     "internal": (500, "Internal error"),
     "policy": (500, "Policy error"),
     "storage": (503, "Store unavailable"),
+    "memory": (503, "Out of memory; retry later"),
     "standby": (503, "Standby instance"),
     "stopping": (503, "Service stopping"),
 }
@@ -74,6 +76,9 @@ def problem_of(error: BaseException) -> ProblemError:
     """Return the problem of an error; unexpected errors give no details."""
     if isinstance(error, ProblemError):
         return error
+    if isinstance(error, MemoryError):
+        detail = "the service has too little memory for this request"
+        return ProblemError("memory", detail, headers={"Retry-After": "10"})
     if isinstance(error, InputError):
         return ProblemError("input", str(error), faults=error.faults)
     if isinstance(error, ShadowpriceError):

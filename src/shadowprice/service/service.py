@@ -6,8 +6,9 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -57,6 +58,7 @@ from shadowprice.service.truth.recovery import file_change, live_policy, mark_of
 from shadowprice.service.truth.slots import MoveOrigin
 from shadowprice.service.truth.timespan import FollowOption
 from shadowprice.service.truth.truth import Truth
+from shadowprice.service.usage import UsageLimits
 
 log = logging.getLogger("shadowprice.service")
 
@@ -411,6 +413,22 @@ class Service:
     def obstacles(self) -> Sequence[Obstacle]:
         """Return the generations that can't be started or ended now."""
         return () if self.runner is None else self.runner.obstacles()
+
+    @contextmanager
+    def reserve(self, tenant: str | None, jobs: int, memory: int) -> Iterator[None]:
+        """Reserve a tenant's open jobs and their memory during a block; None has no limit.
+
+        Raises
+        ------
+        ProblemError
+            If the tenant would exceed a limit.
+        """
+        if tenant is None:
+            yield
+            return
+        limits = UsageLimits(self.settings.max_open_jobs, self.settings.max_open_memory)
+        with self.writing.usage.reserve(limits, tenant, jobs, memory):
+            yield
 
     @property
     def trainingjobs_error(self) -> str | None:

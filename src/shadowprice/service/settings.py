@@ -27,6 +27,12 @@ BODY: Final = 8 << 20
 BATCH_JOBS: Final = 1_000
 """Maximum number of jobs in one request."""
 
+MAX_OPEN_JOBS: Final = 10_000
+"""Default maximum number of a tenant's open jobs."""
+
+MAX_OPEN_MEMORY: Final = 64 << 20
+"""Default maximum bytes of memory that the records of a tenant's open jobs take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -68,6 +74,10 @@ class Settings:
         `kubernetes.connection` parses it; None for no controller.
     lease : tuple of str or None
         Namespace and name of the Lease that elects the leader; None elects by the store alone.
+    max_open_jobs : int
+        Maximum number of open jobs that a tenant's token may submit.
+    max_open_memory : int
+        Maximum bytes of memory that the records of these jobs take.
     until : str or None
         End of the timespan, as `core.moments` parses it; ``none`` removes the stored one, and None
         keeps it.
@@ -93,6 +103,8 @@ class Settings:
     lease: tuple[str, str] | None = None
     nothing_runs: bool = False
     until: str | None = None
+    max_open_jobs: int = MAX_OPEN_JOBS
+    max_open_memory: int = MAX_OPEN_MEMORY
 
     @property
     def cluster_address(self) -> str:

@@ -21,6 +21,7 @@ from shadowprice.service.store import Store, StoreError
 from shadowprice.service.truth.outcome import Operation, Outcome
 from shadowprice.service.truth.reading import list_events, orders_given
 from shadowprice.service.truth.truth import Truth
+from shadowprice.service.usage import Usage
 
 log = logging.getLogger("shadowprice.service")
 
@@ -81,6 +82,9 @@ class Writer:
         )
         for view in first.views.values():
             self.metrics.count_job(None, view)
+        self.usage = Usage()
+        for name, record in first.specs.items():
+            self.usage.set(name, record)
         self.hub.last = truth.next_told - 1
 
     # ---------------------------------------------------------------- requests
@@ -175,7 +179,7 @@ class Writer:
         try:
             outcome = await loop.run_in_executor(self._thread, self._truth.commit, operations)
         except Exception as error:
-            if not isinstance(error, StoreError):
+            if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
             self._failed(error)
             problem = ProblemError("storage", "it may not have been written; ask again")
@@ -196,6 +200,8 @@ class Writer:
     def _publish(self, outcome: Outcome) -> None:
         published = self.published
         published.specs |= outcome.specs
+        for name, record in outcome.specs.items():
+            self.usage.set(name, record)
         for name, view in outcome.views.items():
             self.metrics.count_job(published.jobs.get(name), view if view.state.open else None)
             if view.state.open:
@@ -203,6 +209,7 @@ class Writer:
             else:
                 published.jobs.pop(name, None)
                 published.specs.pop(name, None)
+                self.usage.remove(name)
                 published.recent[name] = view
                 published.recent.move_to_end(name)
         while len(published.recent) > RECENT_CLOSED_JOBS:
@@ -270,4 +277,5 @@ class Writer:
             self.metrics.count_job(view, None)
         self.published.jobs.clear()
         self.published.specs.clear()
+        self.usage.clear()
         self._publish(outcome)

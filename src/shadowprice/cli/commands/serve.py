@@ -162,6 +162,16 @@ def serve(
     keep: Annotated[
         str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
     ] = "365d",
+    max_open_jobs: Annotated[
+        int, typer.Option("--max-open-jobs", help="Maximum number of a tenant's open jobs.", min=1)
+    ] = 10_000,
+    max_open_memory: Annotated[
+        str,
+        typer.Option(
+            "--max-open-memory",
+            help="Maximum memory that the records of a tenant's open jobs take, such as 64MiB.",
+        ),
+    ] = "64MiB",
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -209,6 +219,8 @@ def serve(
         address=address,
         observe=observe,
         keep_days=float(retention) / 86_400,
+        max_open_jobs=max_open_jobs,
+        max_open_memory=_bytes(max_open_memory, "--max-open-memory"),
         token_file=token_file,
         families=families,
         users=parse_users(allow_user or []),
@@ -254,6 +266,19 @@ def _followed(
         hint = "remove one of them"
         raise InputError(Fault("--trainingjobs", "not valid with --observe", hint))
     return trainingjobs
+
+
+def _bytes(text: str, place: str) -> int:
+    """Parse a number of bytes with a unit."""
+    from shadowprice.core.amounts import Dimension, parse_amount
+
+    try:
+        amount = parse_amount(text)
+    except InputError as error:
+        raise InputError(Fault(place, str(error))) from error
+    if amount.dimension is not Dimension.BYTES or not amount.value:
+        raise InputError(Fault(place, f"expected bytes with a unit, got {text!r}", "write 64MiB"))
+    return amount.value
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import shadowprice
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.wording import shown
+from shadowprice.core.wording import escaped, shown
 from shadowprice.service.api import (
     comparison,
     jobs,
@@ -79,6 +79,7 @@ def create_app(service: Service) -> FastAPI:
     for router in (*_ROUTERS, ops.probes, dashboard):
         app.include_router(router)
     app.add_exception_handler(ShadowpriceError, _known_error)
+    app.add_exception_handler(MemoryError, _out_of_memory)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(Exception, _known_error)
@@ -87,6 +88,11 @@ def create_app(service: Service) -> FastAPI:
 
 
 async def _known_error(_request: Request, error: Exception) -> Response:
+    return problem_response(problem_of(error))
+
+
+async def _out_of_memory(request: Request, error: Exception) -> Response:
+    log.error("out of memory in %s %s", request.method, escaped(request.url.path[:200]))
     return problem_response(problem_of(error))
 
 

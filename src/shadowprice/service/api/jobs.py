@@ -56,6 +56,7 @@ from shadowprice.service.truth import reading
 from shadowprice.service.truth.operations import AskQuote, Cancel, Quoted, Revise, Submit
 from shadowprice.service.truth.submission import REVISABLE, Submission, read_submissions
 from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.usage import memory_of
 
 router = api_router("/v1", "jobs")
 
@@ -137,7 +138,9 @@ async def submit(
     submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
     if service.runner is not None:
         _check_users(service, submissions, single=not several)
-    results = await driver.do(Submit(submissions, at_once=not several))
+    memory = sum(memory_of(submission.record) for submission in submissions)
+    with service.reserve(caller.scope, _count_new(driver, submissions), memory):
+        results = await driver.do(Submit(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
             driver,
@@ -160,6 +163,11 @@ async def submit(
             for name, error in results
         ]
     )
+
+
+def _count_new(driver: Driver, submissions: list[Submission]) -> int:
+    """Return how many submitted jobs aren't open yet; others are repeated submissions."""
+    return sum(submission.name not in driver.published.jobs for submission in submissions)
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -293,7 +301,7 @@ async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
     return view.to_resource()
 
 
-@router.patch("/jobs/{name:name}", responses=problems(404, 409))
+@router.patch("/jobs/{name:name}", responses=problems(404, 409, 429))
 async def revise(
     name: str,
     service: ServiceDep,
@@ -304,7 +312,8 @@ async def revise(
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
     await get_visible_job(service, caller, name)
-    view: JobView = await service.writing.do(Revise(name, changes))
+    with service.reserve(caller.scope, 0, memory_of(changes)):
+        view: JobView = await service.writing.do(Revise(name, changes))
     return view.to_resource()
 
 
@@ -456,7 +465,7 @@ async def logs(
     )
 
 
-@router.post("/quote", responses=problems(403, 409))
+@router.post("/quote", responses=problems(403, 409, 429))
 async def quote(
     service: ServiceDep,
     caller: CallerDep,

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, unquote
@@ -25,6 +26,7 @@ from shadowprice.service.auth import Caller
 from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.settings import BODY
+from shadowprice.service.usage import BodyMeter
 
 T = TypeVar("T")
 
@@ -185,10 +187,15 @@ class JsonBody:
         self.model = model
         self._validated = validated
 
-    async def __call__(self, request: Request, caller: CallerDep) -> Any:
-        """Return the body, once the caller is known."""
-        del caller
-        value = await read_json_body(request)
+    async def __call__(self, request: Request, caller: CallerDep) -> AsyncIterator[Any]:
+        """Yield the body, once the caller is known; it counts until the request is answered."""
+        if caller.scope is None:
+            yield self._checked(await read_json_body(request))
+            return
+        with service_of(request).writing.usage.receive(caller.scope) as meter:
+            yield self._checked(await read_json_body(request, meter=meter))
+
+    def _checked(self, value: Any) -> Any:
         if not self._validated:
             return value
         spec, faults = validate(self.model, value, "body")
@@ -206,13 +213,16 @@ def _path(place: str) -> str:
     return place.replace("body: ", "body.", 1)
 
 
-async def read_json_body(request: Request, limit: int = BODY) -> Any:
+async def read_json_body(
+    request: Request, limit: int = BODY, meter: BodyMeter | None = None
+) -> Any:
     """Return the JSON of a request's body.
 
     Raises
     ------
     ProblemError
-        If the body exceeds the limit in bytes, is not JSON, or has another media type.
+        If the body exceeds the limit in bytes, is not JSON, or has another media type, or if the
+        meter's limit is exceeded.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
@@ -228,6 +238,8 @@ async def read_json_body(request: Request, limit: int = BODY) -> Any:
         size += len(part)
         if size > limit:
             raise too_large
+        if meter is not None:
+            meter.add(len(part))
         parts.append(part)
     return parse_json(b"".join(parts))
 

@@ -15,8 +15,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -49,6 +49,7 @@ from shadowprice.service.truth.operations import Cancel, Revise, Submit
 from shadowprice.service.truth.outcome import Outcome
 from shadowprice.service.truth.submission import NO_LIBRARY, read_submissions
 from shadowprice.service.truth.views import JobView
+from shadowprice.service.usage import memory_of
 
 log = logging.getLogger("shadowprice.service")
 
@@ -409,7 +410,8 @@ class Controller:
         self._may_write("submit", _key(resource.owner))
         # Before the job exists, so that events of an immediate refusal reach the resource too.
         self._jobs.setdefault(_key(resource.owner), {})[job] = resource.owner
-        [(_, problem)] = await self._driver.do(Submit([submission], at_once=True))
+        with self._reserve(resource, tenant, 1, memory_of(submission.record)):
+            [(_, problem)] = await self._driver.do(Submit([submission], at_once=True))
         if problem is not None:
             return Refused(Reason.NAME_TAKEN, str(problem)), None
         self.fault("submitted", _key(resource.owner))
@@ -436,7 +438,8 @@ class Controller:
         if changes:
             self._may_write("revise", _key(resource.owner))
             try:
-                await self._driver.do(Revise(job, changes))
+                with self._reserve(resource, tenant, 0, memory_of(changes)):
+                    await self._driver.do(Revise(job, changes))
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
                 if isinstance(error, ProblemError) and error.status >= 429:
@@ -456,6 +459,18 @@ class Controller:
             verdict = (True, Reason.APPLIED, "it is as the job is")
         self._edits[uid] = (resource.generation, verdict)
         return verdict
+
+    @contextmanager
+    def _reserve(self, resource: Resource, tenant: str, jobs: int, memory: int) -> Iterator[None]:
+        """Reserve a tenant's jobs and memory; if that exceeds a limit, an event says so."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._service.reserve(tenant, jobs, memory))
+            except ProblemError as error:
+                if error.code == "tenant-limit":
+                    self._teller.warn(resource.reference(), "TenantLimit", str(error))
+                raise
+            yield
 
     def _with_curve(self, record: dict[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a resource's record with the throughput curve of its family.

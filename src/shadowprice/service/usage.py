@@ -1,0 +1,150 @@
+"""What tenants use of the service's memory, and the limits that keep it available to others."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shadowprice.core.errors import Fault
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.settings import BODY
+
+MAX_BODIES: Final = 4 * BODY
+"""Maximum bytes of a tenant's request bodies that are handled at once."""
+
+RETRY_AFTER: Final = {"Retry-After": "10"}
+
+
+def memory_of(value: object) -> int:
+    """Return about how many bytes of memory a JSON value takes; fast for long strings."""
+    size = sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        size += sum(memory_of(key) + memory_of(entry) for key, entry in value.items())
+    elif isinstance(value, list | tuple):
+        size += sum(map(memory_of, value))
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLimits:
+    """Limits of a tenant: number of open jobs, and bytes of memory that their records take."""
+
+    jobs: int
+    memory: int
+
+
+class Usage:
+    """Open jobs by tenant with the memory of their records, and requests that are under way.
+
+    A reservation covers a request from its check until its jobs are published. So concurrent
+    requests don't exceed a limit together.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[str, int]] = {}
+        self._jobs: Counter[str] = Counter()
+        self._memory: Counter[str] = Counter()
+        self._bodies: Counter[str] = Counter()
+
+    def set(self, name: str, record: Mapping[str, Any]) -> None:
+        """Record an open job, or a revision of it."""
+        self.remove(name)
+        tenant = record.get("tenant")
+        if tenant is not None:
+            size = memory_of(record)
+            self._open[name] = str(tenant), size
+            self._jobs[str(tenant)] += 1
+            self._memory[str(tenant)] += size
+
+    def remove(self, name: str) -> None:
+        """Remove a job that is closed."""
+        tenant, size = self._open.pop(name, (None, 0))
+        if tenant is not None:
+            self._jobs[tenant] -= 1
+            self._memory[tenant] -= size
+
+    def clear(self) -> None:
+        """Remove all jobs."""
+        self._open.clear()
+        self._jobs.clear()
+        self._memory.clear()
+
+    @contextmanager
+    def reserve(self, limits: UsageLimits, tenant: str, jobs: int, memory: int) -> Iterator[None]:
+        """Reserve jobs and memory of a tenant during a block.
+
+        Raises
+        ------
+        ProblemError
+            If the tenant would exceed a limit.
+        """
+        if jobs and self._jobs[tenant] + jobs > limits.jobs:
+            raise _exceeded(
+                f"{self._jobs[tenant]:,} open jobs and {jobs:,} new ones exceed the limit of "
+                f"{limits.jobs:,} open jobs of a tenant",
+                "cancel jobs, wait until some end, or ask the operator for serve --max-open-jobs",
+            )
+        if self._memory[tenant] + memory > limits.memory:
+            raise _exceeded(
+                f"the open jobs' records of {self._memory[tenant]:,} bytes and {memory:,} new "
+                f"bytes exceed the limit of {limits.memory:,} bytes of a tenant",
+                "put large inputs into files, wait until jobs end, or ask the operator for serve "
+                "--max-open-memory",
+            )
+        self._jobs[tenant] += jobs
+        self._memory[tenant] += memory
+        try:
+            yield
+        finally:
+            self._jobs[tenant] -= jobs
+            self._memory[tenant] -= memory
+
+    @contextmanager
+    def receive(self, tenant: str) -> Iterator[BodyMeter]:
+        """Count the body of a tenant's request during a block."""
+        meter = BodyMeter(self._bodies, tenant)
+        try:
+            yield meter
+        finally:
+            meter.end()
+
+
+class BodyMeter:
+    """Counts the bytes of one request's body."""
+
+    def __init__(self, bodies: Counter[str], tenant: str) -> None:
+        self._bodies = bodies
+        self._tenant = tenant
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Count bytes.
+
+        Raises
+        ------
+        ProblemError
+            If the bodies of the tenant's present requests exceed `MAX_BODIES`.
+        """
+        if self._bodies[self._tenant] + size > MAX_BODIES:
+            raise _exceeded(
+                f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
+                "send fewer large requests at once",
+            )
+        self._bodies[self._tenant] += size
+        self._size += size
+
+    def end(self) -> None:
+        """Release the bytes."""
+        self._bodies[self._tenant] -= self._size
+        if not self._bodies[self._tenant]:
+            del self._bodies[self._tenant]
+
+
+def _exceeded(detail: str, hint: str) -> ProblemError:
+    return ProblemError(
+        "tenant-limit", detail, faults=[Fault("tenant", detail, hint)], headers=RETRY_AFTER
+    )

@@ -1,0 +1,139 @@
+"""Limits of a tenant's jobs and bytes, and requests for which there is too little memory."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+
+from shadowprice.service.settings import BODY
+from shadowprice.service.usage import MAX_BODIES
+from tests.support.service_process import ServiceProcess
+from tests.support.services import CLUSTER, job
+from tests.support.waiting import wait_until
+
+LIMITS = ("--max-open-jobs", "3", "--max-open-memory", "1MiB")
+
+
+@contextmanager
+def serving(folder: Path, *more: str) -> Iterator[ServiceProcess]:
+    cluster = folder / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump(dict(CLUSTER)))
+    service = ServiceProcess(folder / "data", cluster, *more)
+    try:
+        yield service
+    finally:
+        service.kill(signal.SIGTERM)
+
+
+def as_tenant(service: ServiceProcess, tenant: str) -> httpx.Client:
+    token = service.client.post("/v1/tokens", json={"tenant": tenant}).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=service.client.base_url, headers=headers, timeout=None)
+
+
+def runs(name: str, words: int = 0, **more: Any) -> dict[str, Any]:
+    """Return a job whose command has some words of 1,100 bytes."""
+    return job(name, run={"command": ["sleep", "600", *["x" * 1_100] * words]}, **more)
+
+
+def refusal(answer: httpx.Response) -> str:
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (429, "tenant-limit"), answer.text
+    assert "retry-after" in answer.headers
+    [error] = problem["errors"]
+    return f"{problem['detail']}; {error['hint']}"
+
+
+def test_a_tenant_has_so_many_open_jobs_and_so_many_bytes(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, *LIMITS) as service,
+        as_tenant(service, "vision") as vision,
+        as_tenant(service, "speech") as speech,
+    ):
+        assert "1,048,576 bytes" in refusal(vision.post("/v1/jobs", json=runs("big", 996)))
+        for name in "abc":
+            assert vision.post("/v1/jobs", json=runs(name)).is_success
+        assert "--max-open-jobs" in refusal(vision.post("/v1/jobs", json=runs("d")))
+        assert vision.post("/v1/jobs", json=runs("a")).is_success  # the same job again
+        many = {"jobs": [runs(f"m{number}") for number in range(4)]}
+        refusal(speech.post("/v1/jobs", json=many))
+        assert speech.post("/v1/jobs", json=runs("theirs")).is_success
+        assert vision.delete("/v1/jobs/a").is_success
+        assert vision.post("/v1/jobs", json=runs("d", 830)).is_success
+        labels = {f"k{number}": "v" * 1_000 for number in range(90)}
+        refusal(vision.patch("/v1/jobs/b", json={"labels": labels}))
+        # The operator isn't limited, and may submit for a tenant.
+        assert service.client.post("/v1/jobs", json=runs("e", tenant="vision")).is_success
+    with serving(tmp_path, *LIMITS) as service, as_tenant(service, "vision") as vision:
+        refusal(vision.post("/v1/jobs", json=runs("f")))  # what is open counts after a restart
+
+
+def test_requests_at_once_do_not_exceed_a_limit_together(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--max-open-jobs", "5") as service,
+        as_tenant(service, "vision") as vision,
+        ThreadPoolExecutor(16) as threads,
+    ):
+        names = [f"job-{number}" for number in range(40)]
+        answers = list(threads.map(lambda name: vision.post("/v1/jobs", json=runs(name)), names))
+        assert sorted({answer.status_code for answer in answers}) == [200, 429]
+        assert sum(answer.is_success for answer in answers) == 5
+        assert len(vision.get("/v1/jobs").json()["jobs"]) == 5
+
+
+def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as service,
+        as_tenant(service, "vision") as vision,
+        ExitStack() as stack,
+    ):
+        # Four requests whose bodies came but for their last byte: a fifth one is too much.
+        url = urlsplit(str(service.client.base_url))
+        head = (
+            f"POST /v1/quote HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY}\r\n"
+            f"Authorization: {vision.headers['Authorization']}\r\n\r\n"
+        )
+        for _ in range(MAX_BODIES // BODY):
+            connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
+            connection.sendall(head.encode() + b" " * (BODY - 1))
+        body = b"{}" + b" " * 10_000
+        wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 429)
+        assert "at once" in refusal(vision.post("/v1/quote", content=body))
+        with as_tenant(service, "speech") as speech:
+            assert speech.post("/v1/quote", content=body).status_code == 422
+        stack.close()
+        wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 422)
+
+
+def test_a_request_without_memory_answers_503_and_one_line(tmp_path: Path) -> None:
+    with serving(tmp_path) as service, as_tenant(service, "vision") as vision:
+        assert vision.post("/v1/jobs", json=runs("before")).is_success
+        body = b"[" + b"[]," * (BODY // 3 - 2) + b"[]]"  # as lists it takes more than 150 MB
+        pid = service.process.pid
+        assert pid is not None
+        status = Path(f"/proc/{pid}/status").read_text()
+        [data] = [line.split()[1] for line in status.splitlines() if line.startswith("VmData")]
+        limits = resource.prlimit(pid, resource.RLIMIT_DATA)
+        below = (int(data) << 10) + (48 << 20)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (below, limits[1]))
+        try:
+            answer = vision.post("/v1/quote", content=body)
+            assert (answer.status_code, answer.json()["code"]) == (503, "memory")
+            assert vision.get("/v1/jobs/before").is_success
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_DATA, limits)
+        assert vision.post("/v1/quote", content=body).status_code == 422
+        assert vision.post("/v1/jobs", json=runs("after")).is_success
+    log = service.log.read_text()
+    assert "Traceback" not in log
+    assert log.count("out of memory in POST /v1/quote") == 1
