@@ -1,4 +1,4 @@
-"""The slow, obvious twin of `kernels.revision.standing`: every server looked at for every job."""
+"""The slow twin of `kernels.replanning.placement`: it examines every server for every job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.revision.timeline import FOR_EVER, SERVERS, WORKERS
+from shadowprice.kernels.replanning.timeline import FOR_EVER, SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

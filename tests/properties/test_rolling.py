@@ -34,11 +34,11 @@ from shadowprice.core.utility import (
     Utility,
 )
 from shadowprice.engine import Engine
-from shadowprice.kernels.revision.coming import overfull
-from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
+from shadowprice.kernels.replanning.next_slot import overfull
+from shadowprice.kernels.replanning.timeline import SERVERS, WORKERS
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling import planner
-from shadowprice.policies.rolling.book import MIN_UTILITY_SHARE, NEVER, Book
+from shadowprice.policies.rolling.open_jobs import MIN_UTILITY_SHARE, NEVER, Book
 from shadowprice.policies.rolling.quotas import quotas_of
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation

@@ -28,7 +28,7 @@ from shadowprice.core.utility import Deadline, Sigmoid, Utility
 from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling import beside, planner
+from shadowprice.policies.rolling import planner
 from shadowprice.policies.rolling.policy import Rolling
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
@@ -155,8 +155,8 @@ def test_promises_are_kept_where_a_timeline_has_too_few_groups(
         narrow += 1
         made_narrow(*told)  # type: ignore[arg-type]  # as it was called
 
-    made_narrow = beside._begin_narrow
-    monkeypatch.setattr(beside, "_begin_narrow", seen)
+    made_narrow = planner._begin_narrow
+    monkeypatch.setattr(planner, "_begin_narrow", seen)
     for seed in range(40):
         on, jobs, _ = lasting(seed)
         policy = rolling(on)

@@ -18,7 +18,7 @@ from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
-from shadowprice.kernels.revision.jobs import Jobs
+from shadowprice.kernels.replanning.jobs import Jobs
 from tests.properties.test_engine import Auditor, Simulation, world
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.policy_cases import build_policy, policy_names, record_run, run_slot

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.revision.beside import begin_beside
-from shadowprice.kernels.revision.timeline import FOR_EVER, new_timeline
+from shadowprice.kernels.replanning.timeline import FOR_EVER, begin_beside, new_timeline
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.revision.duals import shadow_prices
-from shadowprice.kernels.revision.timeline import (
+from shadowprice.kernels.replanning.duals import shadow_prices
+from shadowprice.kernels.replanning.timeline import (
     SERVERS,
     WORKERS,
     Timeline,
@@ -21,7 +21,7 @@ from shadowprice.kernels.revision.timeline import (
     total_fit,
 )
 from shadowprice.policies.milp import Program
-from shadowprice.policies.rolling.book import upper_hull
+from shadowprice.policies.rolling.open_jobs import upper_hull
 from tests.oracles.standing import put_on
 
 

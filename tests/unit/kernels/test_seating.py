@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowprice.kernels.revision.chains import Stood
-from shadowprice.kernels.revision.coming import Terms
-from shadowprice.kernels.revision.plans import Log
-from shadowprice.kernels.revision.seating import seat
-from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
+from shadowprice.kernels.replanning.next_slot import Terms
+from shadowprice.kernels.replanning.placement import Stood, seat
+from shadowprice.kernels.replanning.plans import Log
+from shadowprice.kernels.replanning.timeline import SERVERS, WORKERS
 from tests.oracles.standing import put_on
 from tests.unit.kernels.test_standing import dense, drawn_jobs
 

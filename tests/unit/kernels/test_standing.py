@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.reactive.worth import Worths
-from shadowprice.kernels.revision.chains import Stood
-from shadowprice.kernels.revision.jobs import Jobs
-from shadowprice.kernels.revision.plans import Log
-from shadowprice.kernels.revision.standing import compared, stand
-from shadowprice.policies.rolling.standing import NOWHERE
+from shadowprice.kernels.replanning.jobs import Jobs
+from shadowprice.kernels.replanning.placement import Stood, compared, stand
+from shadowprice.kernels.replanning.plans import Log
+from shadowprice.policies.rolling.open_jobs import NOWHERE
 from tests.oracles import standing as twin
 
 

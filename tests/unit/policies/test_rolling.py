@@ -31,13 +31,12 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
 from shadowprice.engine import Engine
-from shadowprice.kernels.revision.coming import least_use
+from shadowprice.kernels.replanning.next_slot import least_use
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling.book import Book
+from shadowprice.policies.rolling.open_jobs import Book, Ways
 from shadowprice.policies.rolling.prices import Pools
 from shadowprice.policies.rolling.quotas import quotas_of
-from shadowprice.policies.rolling.ways import Ways
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation

@@ -17,8 +17,8 @@ from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.bags.planner import Plan
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.pinned_plans import Stay
 from shadowprice.policies.rolling.policy import Rolling
-from shadowprice.policies.rolling.stays import Stay
 from tests.support.bag_cases import build_bag, exponential, place_cluster
 from tests.unit.policies.test_rolling import gpus, promises, rolling, training
 

@@ -17,7 +17,7 @@ from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling.ways import Ways
+from shadowprice.policies.rolling.open_jobs import Ways
 from shadowprice.simulator.driver import Simulation
 from tests.support.workloads import cluster, faster_together, job, random_job
 

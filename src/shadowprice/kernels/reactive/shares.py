@@ -5,7 +5,7 @@ Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed
 the ceiling that fits. The least ceiling that completes its work in time is its share.
 
 The caller defines what fits: a pool's sums slot by slot (`satisfactory`), or groups of servers over
-intervals (`revision.plans`). If a level fits, all smaller ones must fit, so that one number per
+intervals (`replanning.plans`). If a level fits, all smaller ones must fit, so that one number per
 interval is enough.
 """
 

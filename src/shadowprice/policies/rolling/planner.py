@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -13,54 +12,244 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes_fresh
-from shadowprice.kernels.revision.coming import overfull
-from shadowprice.kernels.revision.jobs import hull_of, ways
-from shadowprice.kernels.revision.plans import enter, lay_out, lay_out_again, offer
-from shadowprice.kernels.revision.rooms import rooms
-from shadowprice.kernels.revision.timeline import (
+from shadowprice.kernels.replanning.jobs import hull_of, ways
+from shadowprice.kernels.replanning.next_slot import overfull
+from shadowprice.kernels.replanning.plans import (
+    Log,
+    Steps,
+    enter,
+    lay_out,
+    lay_out_again,
+    offer,
+    rooms,
+)
+from shadowprice.kernels.replanning.timeline import (
+    FOR_EVER,
     SERVERS,
     WORKERS,
+    Timeline,
+    begin_beside,
     clear,
+    new_timeline,
     rooms_for_copies,
     split,
 )
 from shadowprice.policies.rolling.bags import BagBook
-from shadowprice.policies.rolling.beside import begin, starts_of
-from shadowprice.policies.rolling.book import Book
-from shadowprice.policies.rolling.layout import Layout
+from shadowprice.policies.rolling.offers import Offer
+from shadowprice.policies.rolling.open_jobs import Book
+from shadowprice.policies.rolling.pinned_plans import Plans, Stays
 from shadowprice.policies.rolling.quotas import Quotas
-from shadowprice.policies.rolling.stays import Plans, Stays
+
+Integers = NDArray[np.int64]
+
+_RUNS: Final = 256
+"""Maximum number of runs of equal slots in a plan."""
+
+
+class Layout:
+    """A timeline with the plans in it.
+
+    Pickles omit unused space.
+
+    Parameters
+    ----------
+    most : int
+        Maximum number of intervals.
+    width : int
+        Maximum number of groups of equal servers in an interval.
+    share, common : ndarray of int64
+        As in `Timeline`.
+
+    Attributes
+    ----------
+    line : Timeline
+        Free capacity over time.
+    steps : Steps
+        Plans by row.
+    log : Log
+        Allocations of the first slot, in packing order.
+    order : ndarray of int64, shape (planned,)
+        Rows in planning order.
+    """
+
+    def __init__(self, most: int, width: int, share: Integers, common: Integers) -> None:
+        self.most = most
+        self.line: Timeline = new_timeline(most, width, share, common)
+        self.steps = Steps(
+            np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+        )
+        self.log = Log(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
+        self.order = np.zeros(0, np.int64)
+
+    def __getstate__(self) -> dict[str, object]:
+        line, steps, log = self.line, self.steps, self.log
+        states = int(line.used[1])
+        groups = int(line.groups[:states].max(initial=0))
+        runs = int(steps.runs.max(initial=0))
+        entries = int(log.used[0])
+        return {
+            "size": (self.most, line.free.shape[1], line.share, line.common),
+            "line": [
+                part[: states + 1] if part is line.start else part[:states] for part in line[:4]
+            ]
+            + [part[:states, :groups] for part in line[4:7]]
+            + [line.held[:states]],
+            "used": line.used,
+            "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
+            "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
+            "order": self.order,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__init__(*state["size"])  # type: ignore[misc]  # two integers, two arrays
+        for array, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
+            array[tuple(slice(size) for size in part.shape)] = part
+        self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
+        self.steps = Steps(*state["steps"])  # type: ignore[misc]  # three arrays
+        self.log = Log(*state["log"])  # type: ignore[misc]  # five arrays
+        self.order = state["order"]  # type: ignore[assignment]
+
+    def reserve(self, rows: int, entries: int) -> None:
+        """Allocate space for plans of ``rows`` rows and a log of ``entries``; keep the content."""
+        steps, log, width = self.steps, self.log, min(self.most, _RUNS)
+        if steps.until.shape != (rows, width):
+            self.steps = Steps(
+                _padded(steps.runs, (rows,), -1),
+                _wider(steps.until, steps.runs, (rows, width)),
+                _wider(steps.level, steps.runs, (rows, width)),
+            )
+        if len(log.row) < entries or len(log.level) < rows:
+            entries = max(entries, min(2 * entries, 2 * len(log.row)))
+            self.log = Log(
+                log.used,
+                _padded(log.row, (entries,), 0),
+                _padded(log.workers, (entries,), 0),
+                _padded(log.servers, (entries,), 0),
+                _padded(log.level, (rows,), -1),
+            )
+
+    def grow(self, most: int) -> None:
+        """Allocate space for ``most`` intervals; keep the plans."""
+        old = self.line
+        larger = new_timeline(most, old.servers.shape[1], old.share, old.common)
+        larger.used[:] = old.used
+        # Copy used states only: writing to the rest, which is most of it, would delay a submission.
+        states = int(old.used[1]) + 1
+        for new_array, old_array in zip(larger[1:8], old[1:8], strict=True):
+            used = old_array[:states]
+            new_array[: len(used)] = used
+        self.line, self.most = larger, most
+
+
+def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
+    """Return a larger array that starts with the content of the old one."""
+    larger_shape = tuple(map(max, array.shape, shape))
+    larger = np.full(larger_shape, value, np.int64) if value else np.zeros(larger_shape, np.int64)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    return larger
+
+
+def _wider(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
+    """Return a larger array of zeros with the runs of each row."""
+    larger = np.zeros(shape, np.int64)
+    rows, count = np.flatnonzero(runs > 0), int(runs.max(initial=0))
+    larger[rows, :count] = array[rows, :count]
+    return larger
+
+
+Flags = NDArray[np.bool_]
+
+
+def starts_of(now: int, bags: BagBook, stays: Stays) -> list[int]:
+    """Return the slots from ``now`` on in which the capacity beside these plans changes."""
+    return sorted({now, *bags.cuts(now), *(slot for slot in stays.ends() if slot > now)})
+
+
+def begin(
+    line: Timeline,
+    starts: list[int],
+    bags: BagBook,
+    stays: Stays,
+    whole: Integers,
+    roles: Integers,
+    up: Flags,
+) -> None:
+    """Initialise a timeline in which only bags and pinned jobs take capacity.
+
+    Their plans name their servers, so the capacity that they leave is known server by server.
+
+    Parameters
+    ----------
+    line : Timeline
+        Written.
+    starts : list of int
+        As of `starts_of`.
+    whole : ndarray of int64, shape (servers, resources)
+        Capacity of the servers; 0 for lost ones.
+    roles : ndarray of int64, shape (servers,)
+        Roles as in `Timeline`.
+    up : ndarray of bool, shape (servers,)
+        Whether each server is up.
+    """
+    now, cuts = starts[0], set(bags.cuts(starts[0]))
+    usage = np.array([bags.held_by(slot) + stays.held_by(slot) for slot in starts], np.int64)
+    end, server, amount = stays.entries()
+    before = bags.held(now)
+    servers, changes, first = [server[:0]], [amount[:0]], [0, 0]
+    for slot in starts[1:]:
+        over = end + 1 == slot
+        servers.append(server[over])
+        changes.append(amount[over])
+        if slot in cuts:
+            after = bags.held(slot)
+            differ = np.flatnonzero((after != before).any(axis=1))
+            servers.append(differ)
+            changes.append(before[differ] - after[differ])
+            before = after
+        first.append(sum(map(len, servers)))
+    if not begin_beside(
+        line, np.array(starts, np.int64), whole - bags.held(now) - stays.held(now), roles, up,
+        np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), usage,
+    ):  # fmt: skip
+        _begin_narrow(line, starts, bags, stays, whole, roles, up, usage)
+
+
+def _begin_narrow(
+    line: Timeline,
+    starts: list[int],
+    bags: BagBook,
+    stays: Stays,
+    whole: Integers,
+    roles: Integers,
+    up: Flags,
+    held: Integers,
+) -> None:
+    """Initialise the timeline if there are more groups than it can hold.
+
+    The first groups in order of role and free capacity are dropped.
+    """
+    width = line.servers.shape[1]
+    for interval, slot in enumerate(starts):
+        free = np.maximum(whole - bags.held(slot) - stays.held(slot), 0)
+        groups, count = np.unique(np.column_stack((roles, free))[up], axis=0, return_counts=True)
+        groups, count = groups[-width:], count[-width:]
+        number = len(groups)
+        line.groups[interval] = number
+        line.servers[interval, :number] = count
+        line.role[interval, :number] = groups[:, 0]
+        line.free[interval, :number] = groups[:, 1:]
+        line.held[interval] = held[interval]
+        line.start[interval], line.state[interval] = slot, interval
+    line.used[:] = len(starts)
+    line.start[len(starts)] = FOR_EVER
+
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _GROUPS: Final = 512
 """Maximum groups of equal servers in an interval, or as many as kinds; others are dropped."""
 _ORDERS: Final = 3
 """Maximum number of planning orders that are tried before a joint plan is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A plan that a job could have.
-
-    Parameters
-    ----------
-    end : int
-        Latest completion slot that was tried.
-    ceiling : int
-        Position on the job's hulls of the highest level that the plan takes.
-    done : int
-        Completion slot of the plan.
-    utility, cost : float
-        Utility of completing then, and the plan's cost at current prices.
-    """
-
-    end: int
-    ceiling: int
-    done: int
-    utility: float
-    cost: float
 
 
 class Beside(Enum):

@@ -22,7 +22,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
-from shadowprice.kernels.revision.coming import (
+from shadowprice.kernels.replanning.next_slot import (
     Terms,
     densities,
     due,
@@ -30,18 +30,12 @@ from shadowprice.kernels.revision.coming import (
     fill,
     plan_waiting,
 )
-from shadowprice.kernels.revision.timeline import Timeline
+from shadowprice.kernels.replanning.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
+from shadowprice.policies.rolling.bag_scheduler import Copies
 from shadowprice.policies.rolling.bags import BagBook
-from shadowprice.policies.rolling.book import Book
-from shadowprice.policies.rolling.copies import Copies
-from shadowprice.policies.rolling.demand import Demand
-from shadowprice.policies.rolling.evidence import Evidence
-from shadowprice.policies.rolling.parameters import RollingParameters
-from shadowprice.policies.rolling.planner import Offer, Planner
-from shadowprice.policies.rolling.prices import Pools
-from shadowprice.policies.rolling.quotas import check_shares, quotas_of
-from shadowprice.policies.rolling.reasons import (
+from shadowprice.policies.rolling.offers import (
+    Offer,
     crowded,
     dear,
     past_end,
@@ -49,6 +43,11 @@ from shadowprice.policies.rolling.reasons import (
     unsettled,
     worthless,
 )
+from shadowprice.policies.rolling.open_jobs import Book
+from shadowprice.policies.rolling.parameters import RollingParameters
+from shadowprice.policies.rolling.planner import Planner
+from shadowprice.policies.rolling.prices import Demand, Evidence, Pools
+from shadowprice.policies.rolling.quotas import check_shares, quotas_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

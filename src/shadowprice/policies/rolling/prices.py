@@ -1,9 +1,11 @@
-"""Shadow prices learnt from the jobs that have arrived."""
+"""Shadow prices learnt from the jobs that have arrived, and the promises that they justify."""
 
 from __future__ import annotations
 
 import copy
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +13,14 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.kernels.revision.duals import shadow_prices
-from shadowprice.policies.rolling.ways import Ways
+from shadowprice.core.refusal import Refusal
+from shadowprice.kernels.replanning.duals import shadow_prices
+from shadowprice.kernels.replanning.jobs import Jobs
+from shadowprice.kernels.replanning.next_slot import least_use
+from shadowprice.policies.rolling.offers import Offer, early
+from shadowprice.policies.rolling.open_jobs import Book, Ways
+from shadowprice.policies.rolling.parameters import RollingParameters
+from shadowprice.policies.rolling.quotas import Quotas
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -271,3 +279,195 @@ def costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     if price.ndim == 1:
         return np.column_stack([share @ price for share in shares])
     return np.column_stack([(share * price).sum(axis=1) for share in shares])
+
+
+_BLANK: Final = 0.25
+"""Horizons without demand that are assumed before the first arrival."""
+
+
+class Demand:
+    """Learns prices: from all demand to rank jobs, by tenant to price promises.
+
+    Without shares, both are the same.
+
+    Attributes
+    ----------
+    learners : list of PriceLearner
+        One for each row of ``quotas`` if tenants have shares, otherwise one for all demand.
+    """
+
+    def __init__(
+        self, cluster: Cluster, pools: Pools, quotas: Quotas, parameters: RollingParameters
+    ) -> None:
+        self._cluster, self._pools = cluster, pools
+        self._quotas, self._parameters = quotas, parameters
+        self._everybody = self._new_learner(self._everything)
+        self.learners = (
+            [self._new_learner(part) for part in quotas.part] if quotas.given else [self._everybody]
+        )
+
+    @property
+    def _everything(self) -> Floats:
+        return np.ones(len(self._cluster.resources))
+
+    def _new_learner(self, part: Floats) -> PriceLearner:
+        horizon, memory = self._cluster.horizon, self._parameters.memory
+        return PriceLearner(self._pools, memory * horizon, _BLANK * horizon, part)
+
+    def recall(self, before: Self) -> None:
+        """Keep the prices learnt before the cluster changed."""
+        self._everybody = before._everybody.rebased_on(self._pools, self._everything)
+        if not self._quotas.given:
+            self.learners = [self._everybody]
+            return
+        # Tenants keep their learnt prices; new tenants start without any.
+        by_owner: dict[str | None, PriceLearner] = {}
+        if before._quotas.given:
+            by_owner = dict(zip(_owners(before._cluster), before.learners, strict=True))
+        self.learners = [
+            by_owner[name].rebased_on(self._pools, part)
+            if name in by_owner
+            else self._new_learner(part)
+            for name, part in zip(_owners(self._cluster), self._quotas.part, strict=True)
+        ]
+
+    def learn(self, job: Job, slot: int) -> None:
+        """Record an arrival."""
+        self._everybody.learn(job, slot)
+        if self._quotas.given:
+            self.learners[self._quotas.row_of(self._cluster, job)].learn(job, slot)
+
+    def price(self, slot: int) -> Floats:
+        """Return the shadow prices of all demand, by pool and resource, shape (columns,)."""
+        return self._price(slot, self._everybody)
+
+    def posted(self, slot: int) -> Floats:
+        """Return the result of `price` and change nothing; for readers between two decisions."""
+        if self._parameters.prices == "given":
+            return self.price(slot)
+        return self._everybody.posted(slot, self._parameters.scarcity)
+
+    def costs(self, slot: int, jobs: Jobs, rows: Integers | None = None) -> Floats:
+        """Return the cost of a worker and of a parameter server of rows (None: all) in a slot.
+
+        Returns
+        -------
+        ndarray of float64, shape (rows, 2)
+            At the prices of each job's tenant if tenants have shares.
+        """
+        worker, ps, owner = jobs.worker, jobs.ps, jobs.tenant
+        if rows is not None:
+            worker, ps, owner = worker[rows], ps[rows], owner[rows]
+        shares = self._pools.shares(worker, ps)
+        if not self._quotas.given:
+            return costs(self.price(slot), shares)
+        price = np.zeros((len(self.learners), self._pools.columns))
+        for tenant in np.unique(owner).tolist():
+            price[tenant] = self._price(slot, self.learners[tenant])
+        return costs(price[owner], shares)
+
+    def weights(self, slot: int, jobs: Jobs) -> Floats:
+        """Return the weight of a worker and of a PS of all rows, for ranking: above 0.
+
+        Unlike costs, weights use one price for all tenants.
+        """
+        return weights(self.price(slot), self._pools.shares(jobs.worker, jobs.ps))
+
+    def copy_cost(self, slot: int, job: Job) -> float:
+        """Return the cost of a copy of a bag's tasks in a slot."""
+        owner = self._quotas.row_of(self._cluster, job)
+        return float(costs(self._price(slot, self.learners[owner]), self._of_copy(job))[0, 0])
+
+    def copy_weight(self, slot: int, job: Job) -> float:
+        """Return the weight of a copy of a bag's tasks, for ranking: above 0."""
+        return float(weights(self.price(slot), self._of_copy(job))[0, 0])
+
+    def _of_copy(self, job: Job) -> tuple[Floats, Floats]:
+        worker = job.worker[None, :]
+        return self._pools.shares(worker, np.zeros_like(worker))
+
+    def _price(self, slot: int, learner: PriceLearner) -> Floats:
+        if self._parameters.prices == "given":
+            return np.full(self._pools.columns, self._parameters.price)
+        return learner.prices(slot, self._parameters.scarcity)
+
+
+def _owners(cluster: Cluster) -> list[str | None]:
+    """Return the tenant of each row of `Quotas`; None, the last, for jobs without one."""
+    return [*(tenant.name for tenant in cluster.tenants), None]
+
+
+Flags = NDArray[np.bool_]
+
+_LITTLE: Final = 0.3
+"""Share of a job's utility at arrival below which a promise earns little."""
+
+_MUCH: Final = 6.0
+"""Factor on the size limit of a promise that earns more than a little."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Compares the size of a promise with the demand observed so far.
+
+    Prices are learnt from arrivals, so the first jobs pay none. A job without a promise still runs
+    while capacity is spare. So a promise that is large compared with the observed demand gains
+    little and may keep later jobs out, above all if it earns a small part of the job's utility.
+
+    Parameters
+    ----------
+    learners : sequence of PriceLearner
+        One for each row of ``quotas`` if tenants have shares, otherwise one.
+    parameters : RollingParameters
+        With given prices, or if jobs can't wait, every promise is allowed.
+    """
+
+    book: Book
+    pools: Pools
+    quotas: Quotas
+    learners: Sequence[PriceLearner]
+    parameters: RollingParameters
+
+    def suffices(self, slot: int, rows: Integers, value: Floats) -> Flags:
+        """Return which jobs may be promised.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (jobs,)
+            Rows of the book.
+        value : ndarray of float64, shape (jobs,)
+            Utility that each would earn.
+        """
+        parameters = self.parameters
+        if parameters.prices == "given" or not parameters.standby or not len(rows):
+            return np.ones(len(rows), np.bool_)
+        size, observed = self._measure(slot, rows)
+        factor = np.where(self._little(rows, value), 1.0, _MUCH)
+        return np.asarray(size <= parameters.evidence * factor * observed, np.bool_)
+
+    def suffices_for(self, slot: int, row: int, found: Offer) -> bool:
+        """Return whether one job may be promised."""
+        return bool(self.suffices(slot, np.array([row]), np.array([found.utility]))[0])
+
+    def refusal(self, slot: int, row: int, found: Offer) -> Refusal:
+        """Return the refusal of a promise that is too large for the observed demand."""
+        rows = np.array([row])
+        size, observed = self._measure(slot, rows)
+        little = self._little(rows, np.array([found.utility]))
+        return early(found, float(size[0]), float(observed[0]), little=bool(little[0]))
+
+    def _little(self, rows: Integers, value: Floats) -> Flags:
+        """Return which jobs would earn little of their utility at arrival."""
+        return np.asarray(value < _LITTLE * self.book.at_once[rows], np.bool_)
+
+    def _measure(self, slot: int, rows: Integers) -> tuple[Floats, Floats]:
+        """Return the minimum size of each promise and the time observed, in cluster slots."""
+        jobs, quotas = self.book.jobs, self.quotas
+        shares = self.pools.shares(jobs.worker[rows], jobs.ps[rows])
+        observed = np.array([learner.watched(slot) for learner in self.learners])
+        owner = jobs.tenant[rows] if quotas.given else np.zeros(len(rows), np.int64)
+        if quotas.given:  # relative to the part of the cluster that the tenant may have
+            part = np.maximum(quotas.part[owner], 1e-12)
+            part = np.tile(part, self.pools.columns // part.shape[1])
+            shares = (shares[0] / part, shares[1] / part)
+        return least_use(jobs, rows, *shares), observed[owner]

@@ -21,7 +21,7 @@ _MOST: Final = np.iinfo(np.int64).max // 16
 
 @dataclass(frozen=True, eq=False)
 class Quotas:
-    """Shares of a cluster's tenants, for the kernels of `kernels.revision`.
+    """Shares of a cluster's tenants, for the kernels of `kernels.replanning`.
 
     Parameters
     ----------

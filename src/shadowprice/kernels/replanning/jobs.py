@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.worth import Worths, worth
-from shadowprice.kernels.revision.timeline import SERVERS, WORKERS
+from shadowprice.kernels.replanning.timeline import SERVERS, WORKERS
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

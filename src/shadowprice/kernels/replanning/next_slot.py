@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.arrays import copy_into
 from shadowprice.kernels.jit import inlined, kernel
-from shadowprice.kernels.revision.jobs import (
+from shadowprice.kernels.replanning.jobs import (
     Jobs,
     demand_of_whole,
     last_worth,
@@ -16,9 +16,16 @@ from shadowprice.kernels.revision.jobs import (
     role_of_whole,
     utility,
 )
-from shadowprice.kernels.revision.plans import Log, Steps, density, enter, note, offer
-from shadowprice.kernels.revision.rooms import room_for_whole
-from shadowprice.kernels.revision.timeline import (
+from shadowprice.kernels.replanning.plans import (
+    Log,
+    Steps,
+    density,
+    enter,
+    note,
+    offer,
+    room_for_whole,
+)
+from shadowprice.kernels.replanning.timeline import (
     ONE,
     SERVERS,
     WORKERS,
@@ -266,7 +273,7 @@ def fill(
     The value of a step is the share of the remaining work that it adds times the job's utility,
     over the weight of the resources that it takes. A step that moves a job which would otherwise
     keep its placement also costs the move. A co-located job may start here; it scales up once its
-    server is known (`growing.grow`).
+    server is known (`placement.grow`).
 
     Parameters
     ----------

@@ -1,11 +1,35 @@
-"""Refusals of promises, explained by the jobs displaced and by what the job lacks."""
+"""Offers of promises, and their refusals: the jobs displaced, and what the job lacks."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.rolling.planner import Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A plan that a job could have.
+
+    Parameters
+    ----------
+    end : int
+        Latest completion slot that was tried.
+    ceiling : int
+        Position on the job's hulls of the highest level that the plan takes.
+    done : int
+        Completion slot of the plan.
+    utility, cost : float
+        Utility of completing then, and the plan's cost at current prices.
+    """
+
+    end: int
+    ceiling: int
+    done: int
+    utility: float
+    cost: float
 
 
 def worthless(job: Job, done: int) -> Refusal:

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.kernels.revision.chains import Stood
+from shadowprice.kernels.replanning.placement import Stood
 from shadowprice.policies.rolling.bags import BagBook
-from shadowprice.policies.rolling.book import Book
+from shadowprice.policies.rolling.open_jobs import NOWHERE, Book
 from shadowprice.policies.rolling.quotas import Quotas
-from shadowprice.policies.rolling.standing import NOWHERE
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

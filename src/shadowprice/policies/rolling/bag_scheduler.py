@@ -24,8 +24,8 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import BagPlanner, Plan
 from shadowprice.policies.bags.refusals import out_of_reach, past_deadline
 from shadowprice.policies.rolling.bags import BagBook, CopyPlan
-from shadowprice.policies.rolling.planner import Beside, Offer, Planner
-from shadowprice.policies.rolling.reasons import crowded, dear
+from shadowprice.policies.rolling.offers import Offer, crowded, dear
+from shadowprice.policies.rolling.planner import Beside, Planner
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
