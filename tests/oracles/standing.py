@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.replanning.timeline import FOR_EVER, SERVERS, WORKERS
+from shadowprice.kernels.replanning.timeline import INFINITE_SLOT, PS_ROLE, WORKER_ROLE
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -28,7 +28,7 @@ def stand(
 ) -> bool:
     """Put what was packed on servers: what each row keeps, or is given, over all servers."""
     entries = log.used[0]
-    carries = hosts_workers * WORKERS + hosts_ps * SERVERS
+    carries = hosts_workers * WORKER_ROLE + hosts_ps * PS_ROLE
     if stay:
         return _stay(free, carries, jobs, log, kept_workers, kept_ps, new_workers, new_ps)
     complete = True
@@ -36,15 +36,15 @@ def stand(
         row = log.row[at]
         if log.level[row] < 0:
             continue
-        if log.level[row] >= jobs.spread[row]:
+        if log.level[row] >= jobs.spread_levels[row]:
             if not _put_whole(free, carries, jobs, row, log.level[row], new_workers, new_ps):
                 complete = False
                 log.level[row] = -1
             continue
-        fits = put_on(free, carries, WORKERS, jobs.worker[row], log.workers[at], new_workers[row])
-        if not fits or not put_on(
-            free, carries, SERVERS, jobs.ps[row], log.servers[at], new_ps[row]
-        ):
+        fits = put_on(
+            free, carries, WORKER_ROLE, jobs.worker[row], log.workers[at], new_workers[row]
+        )
+        if not fits or not put_on(free, carries, PS_ROLE, jobs.ps[row], log.ps[at], new_ps[row]):
             complete = False
             _take_back(free, jobs.worker[row], new_workers[row])
             _take_back(free, jobs.ps[row], new_ps[row])
@@ -70,7 +70,7 @@ def _stay(
         if seen[row]:
             continue
         seen[row] = True
-        if log.level[row] >= jobs.spread[row]:
+        if log.level[row] >= jobs.spread_levels[row]:
             role = _role_of_whole(jobs, row, log.level[row])
             hosts = carries & role == role
             demand, count, count_ps = _whole(jobs, row, log.level[row])
@@ -88,27 +88,27 @@ def _stay(
         for s in range(servers):
             left[s], left_ps[s] = _still_there(free[s], jobs, row, left[s], left_ps[s])
         level = log.level[row]
-        _keep(free, left, jobs.worker[row], jobs.workers[row, level], new_workers[row])
-        _keep(free, left_ps, jobs.ps[row], jobs.servers[row, level], new_ps[row])
+        _keep(free, left, jobs.worker[row], jobs.worker_counts[row, level], new_workers[row])
+        _keep(free, left_ps, jobs.ps[row], jobs.ps_counts[row, level], new_ps[row])
     for row in range(len(seen)):
         if not seen[row]:
             continue
-        if log.level[row] >= jobs.spread[row]:
+        if log.level[row] >= jobs.spread_levels[row]:
             if not new_workers[row].any() and not _put_whole(
                 free, carries, jobs, row, log.level[row], new_workers, new_ps
             ):
                 return False
             continue
-        lack = jobs.workers[row, log.level[row]]
-        lack_ps = jobs.servers[row, log.level[row]]
+        lack = jobs.worker_counts[row, log.level[row]]
+        lack_ps = jobs.ps_counts[row, log.level[row]]
         for s in range(servers):
             lack -= new_workers[row, s]
             lack_ps -= new_ps[row, s]
         if lack > 0 and not put_on(
-            free, carries, WORKERS, jobs.worker[row], lack, new_workers[row]
+            free, carries, WORKER_ROLE, jobs.worker[row], lack, new_workers[row]
         ):
             return False
-        if lack_ps > 0 and not put_on(free, carries, SERVERS, jobs.ps[row], lack_ps, new_ps[row]):
+        if lack_ps > 0 and not put_on(free, carries, PS_ROLE, jobs.ps[row], lack_ps, new_ps[row]):
             return False
     return True
 
@@ -127,22 +127,16 @@ def _still_there(room: Ints, jobs: Jobs, row: int, workers: int, ps: int) -> tup
 
 def _whole(jobs: Jobs, row: int, level: int) -> tuple[Ints, int, int]:
     """Return what all of a level takes, its workers and its parameter servers."""
-    count, count_ps = int(jobs.workers[row, level]), int(jobs.servers[row, level])
+    count, count_ps = int(jobs.worker_counts[row, level]), int(jobs.ps_counts[row, level])
     return count * jobs.worker[row] + count_ps * jobs.ps[row], count, count_ps
 
 
 def _role_of_whole(jobs: Jobs, row: int, level: int) -> int:
-    return WORKERS | SERVERS if jobs.servers[row, level] else WORKERS
+    return WORKER_ROLE | PS_ROLE if jobs.ps_counts[row, level] else WORKER_ROLE
 
 
 def _put_whole(
-    free: Ints,
-    carries: Ints,
-    jobs: Jobs,
-    row: int,
-    level: int,
-    new_workers: Ints,
-    new_ps: Ints,
+    free: Ints, carries: Ints, jobs: Jobs, row: int, level: int, new_workers: Ints, new_ps: Ints
 ) -> bool:
     """Place all of a level on the one server that it fills best."""
     demand, count, count_ps = _whole(jobs, row, level)
@@ -184,14 +178,16 @@ def _keep(free: Ints, kept: Ints, demand: Ints, wanted: int, new: Ints) -> None:
 
 
 def put_on(free: Ints, carries: Ints, role: int, demand: Ints, number: int, new: Ints) -> bool:
-    """Place so many of a demand on servers that carry a role, by the rule of `timeline.put`."""
+    """Place so many of a demand on servers that carry a role, by the rule of `timeline.pack`."""
     rest = number
     asked = demand > 0
     hosts = carries & role == role
     while rest > 0:
         options = []
         for server in np.flatnonzero(hosts).tolist():
-            room = int((free[server, asked] // demand[asked]).min()) if asked.any() else FOR_EVER
+            room = (
+                int((free[server, asked] // demand[asked]).min()) if asked.any() else INFINITE_SLOT
+            )
             if room:
                 options.append((room, free[server].tolist(), int(carries[server]), server))
         if not options:

@@ -25,17 +25,10 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.schedule import Placement
-from shadowprice.core.utility import (
-    Constant,
-    Deadline,
-    Linear,
-    Reciprocal,
-    Sigmoid,
-    Utility,
-)
+from shadowprice.core.utility import Constant, Deadline, Linear, Reciprocal, Sigmoid, Utility
 from shadowprice.engine import Engine
-from shadowprice.kernels.replanning.next_slot import overfull
-from shadowprice.kernels.replanning.timeline import SERVERS, WORKERS
+from shadowprice.kernels.replanning.next_slot import exceeds_capacity
+from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling import planner
 from shadowprice.policies.rolling.open_jobs import MIN_UTILITY_SHARE, NEVER, Book
@@ -50,7 +43,7 @@ from tests.support.policy_runs import SlotObserver, random_world
 from tests.support.workloads import cluster, faster_together, job, mixed, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
-CARRIES = {Role.WORKER: WORKERS, Role.PS: SERVERS, Role.ANY: WORKERS | SERVERS}
+CARRIES = {Role.WORKER: WORKER_ROLE, Role.PS: PS_ROLE, Role.ANY: WORKER_ROLE | PS_ROLE}
 
 
 def run(
@@ -142,7 +135,7 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
             one = record.job
             worker, count = one.worker, int(one.worker_counts[0])
             ps, count_ps = (worker * 0, 0) if one.ps is None else (one.ps, int(one.ps_counts[0]))
-            asked = [(WORKERS, worker, count), (SERVERS, ps, count_ps)]
+            asked = [(WORKER_ROLE, worker, count), (PS_ROLE, ps, count_ps)]
             for order in (asked, asked[::-1]):
                 free = room.copy()
                 none = np.zeros(on.servers, np.int64)
@@ -202,7 +195,7 @@ def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -
     answers = {True: 0, False: 0}
 
     def seen(*told: Any) -> bool:
-        found = bool(overfull(*told))
+        found = bool(exceeds_capacity(*told))
         answers[found] += 1
         return found
 

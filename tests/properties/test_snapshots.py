@@ -18,7 +18,7 @@ from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import recall, remember
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
-from shadowprice.kernels.replanning.jobs import Jobs
+from shadowprice.kernels.replanning.jobs import JobArrays
 from tests.properties.test_engine import Auditor, Simulation, world
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.policy_cases import build_policy, policy_names, record_run, run_slot
@@ -250,8 +250,8 @@ def test_a_damaged_snapshot_is_refused() -> None:
 class _OfAnotherShape:
     """Is written as a record of jobs that had fewer columns."""
 
-    def __reduce__(self) -> tuple[type[Jobs], tuple[int]]:
-        return Jobs, (1,)
+    def __reduce__(self) -> tuple[type[JobArrays], tuple[int]]:
+        return JobArrays, (1,)
 
 
 def test_a_memory_holds_no_strange_classes() -> None:

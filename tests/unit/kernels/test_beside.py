@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.replanning.timeline import FOR_EVER, begin_beside, new_timeline
+from shadowprice.kernels.replanning.timeline import (
+    INFINITE_SLOT,
+    init_residual_timeline,
+    new_timeline,
+)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -23,9 +27,9 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
     change = rng.integers(-1, 3, (int(count.sum()), resources))
     held = rng.integers(0, 9, (intervals, *share.shape))
     line = new_timeline(16, servers, share, np.full(resources, -1))
-    assert begin_beside(line, starts, free.copy(), role, up, first, server, change, held)
+    assert init_residual_timeline(line, starts, free.copy(), role, up, first, server, change, held)
     assert line.used.tolist() == [intervals, intervals]
-    assert line.start[: intervals + 1].tolist() == [*starts.tolist(), FOR_EVER]
+    assert line.start[: intervals + 1].tolist() == [*starts.tolist(), INFINITE_SLOT]
     for k in range(intervals):
         for at in range(first[k], first[k + 1]):
             free[server[at]] += change[at]
@@ -39,7 +43,7 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
         ]
         assert sorted(found) == expected
         assert len({(role, *left) for role, *left in found}) == line.groups[state]
-        assert (line.held[state] == held[k]).all()
+        assert (line.tenant_usage[state] == held[k]).all()
 
 
 def test_more_groups_than_there_is_room_for_are_told() -> None:
@@ -49,7 +53,7 @@ def test_more_groups_than_there_is_room_for_are_told() -> None:
     held = np.zeros((2, 0, 1), np.int64)
     starts, first, up = np.array([0, 3]), np.array([0, 0, 1]), np.ones(3, np.bool_)
     for change, fits in ((-1, True), (1, False)):
-        told = begin_beside(
+        told = init_residual_timeline(
             line, starts, free.copy(), one, up, first, np.array([2]), np.array([[change]]), held
         )
         assert told == fits

@@ -7,17 +7,17 @@ import pytest
 
 from shadowprice.kernels.replanning.duals import shadow_prices
 from shadowprice.kernels.replanning.timeline import (
-    SERVERS,
-    WORKERS,
+    PS_ROLE,
+    WORKER_ROLE,
     Timeline,
-    clear,
+    add_tenant_usage,
     copy_state,
-    entitled,
-    hold,
     new_timeline,
-    put,
-    put_servers_first,
-    split,
+    pack,
+    pack_ps_first,
+    reset,
+    split_interval_at,
+    tenant_headroom,
     total_fit,
 )
 from shadowprice.policies.milp import Program
@@ -48,11 +48,11 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
     role = rng.integers(1, 4, kinds)
     capacity = rng.integers(2, 12, (kinds, resources))
     line = new_timeline(8, int(count.sum()), *unshared(resources))
-    clear(line, 5, count, role, capacity)
+    reset(line, 5, count, role, capacity)
     free = np.repeat(capacity, count, axis=0)
     roles = np.repeat(role, count)
     for _ in range(12):
-        bit = WORKERS if rng.random() < 0.6 else SERVERS
+        bit = WORKER_ROLE if rng.random() < 0.6 else PS_ROLE
         demand = rng.integers(0, 5, resources)
         demand[rng.integers(resources)] += 1
         hosts = (roles & bit) > 0
@@ -63,7 +63,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
         assert total_fit(line, 0, bit, demand, number) == min(number, everything)
         if number > everything:
             continue
-        assert put(line, 0, bit, demand, number)
+        assert pack(line, 0, bit, demand, number)
         assert put_on(free, roles, bit, demand, number, np.zeros(len(free), np.int64))
         expected = sorted((int(r), *row) for r, row in zip(roles, free.tolist(), strict=True))
         assert contents(line, 0) == expected
@@ -73,11 +73,11 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
 def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count, resources = int(rng.integers(1, 5)), int(rng.integers(1, 3))
-    role = rng.choice([WORKERS | SERVERS, WORKERS | SERVERS, WORKERS, SERVERS], count)
+    role = rng.choice([WORKER_ROLE | PS_ROLE, WORKER_ROLE | PS_ROLE, WORKER_ROLE, PS_ROLE], count)
     capacity = rng.integers(2, 14, (count, resources))
     asked = [
-        (WORKERS, rng.integers(1, 6, resources), int(rng.integers(1, 5))),
-        (SERVERS, rng.integers(1, 6, resources), int(rng.integers(1, 4))),
+        (WORKER_ROLE, rng.integers(1, 6, resources), int(rng.integers(1, 5))),
+        (PS_ROLE, rng.integers(1, 6, resources), int(rng.integers(1, 4))),
     ]
     expected, wanted = 0, sorted((int(r), *row) for r, row in zip(role, capacity, strict=True))
     for first in (asked, asked[::-1]):
@@ -87,13 +87,13 @@ def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int
             wanted = sorted((int(r), *row) for r, row in zip(role, free.tolist(), strict=True))
             break
     line = new_timeline(8, count, *unshared(resources))
-    clear(line, 0, np.ones(count, np.int64), role, capacity)
+    reset(line, 0, np.ones(count, np.int64), role, capacity)
     copy_state(line, 0, 5)
     found = 0
-    if all(put(line, 0, *one) for one in asked):
-        found = WORKERS
-    elif put_servers_first(line, 0, 5, *asked[0][1:], *asked[1][1:]):
-        found = SERVERS
+    if all(pack(line, 0, *one) for one in asked):
+        found = WORKER_ROLE
+    elif pack_ps_first(line, 0, 5, *asked[0][1:], *asked[1][1:]):
+        found = PS_ROLE
     assert found == expected
     assert contents(line, 0) == wanted
 
@@ -101,15 +101,15 @@ def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int
 def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
     rng = np.random.default_rng(3)
     line = new_timeline(4, 3, *unshared(1))
-    clear(line, 0, np.array([40]), np.array([WORKERS]), np.array([[60]]))
+    reset(line, 0, np.array([40]), np.array([WORKER_ROLE]), np.array([[60]]))
     real = np.full((40, 1), 60)
-    carries = np.full(40, WORKERS)
+    carries = np.full(40, WORKER_ROLE)
     for _ in range(60):
         demand = np.array([int(rng.integers(1, 30))])
-        if total_fit(line, 0, WORKERS, demand, 1) < 1:
+        if total_fit(line, 0, WORKER_ROLE, demand, 1) < 1:
             continue
-        assert put(line, 0, WORKERS, demand, 1)
-        assert put_on(real, carries, WORKERS, demand, 1, np.zeros(40, np.int64))
+        assert pack(line, 0, WORKER_ROLE, demand, 1)
+        assert put_on(real, carries, WORKER_ROLE, demand, 1, np.zeros(40, np.int64))
     state = int(line.state[0])
     held = line.servers[state, : line.groups[state]].sum()
     assert held == 40
@@ -118,34 +118,36 @@ def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
 
 def test_splits_keep_what_is_there_and_are_found_again() -> None:
     line = new_timeline(16, 4, *unshared(1))
-    clear(line, 3, np.array([2]), np.array([WORKERS]), np.array([[4]]))
-    assert split(line, 10) == 1
-    assert put(line, int(line.state[0]), WORKERS, np.array([3]), 1)
-    assert split(line, 6) == 1
-    assert split(line, 10) == 2
-    assert split(line, 3) == 0
+    reset(line, 3, np.array([2]), np.array([WORKER_ROLE]), np.array([[4]]))
+    assert split_interval_at(line, 10) == 1
+    assert pack(line, int(line.state[0]), WORKER_ROLE, np.array([3]), 1)
+    assert split_interval_at(line, 6) == 1
+    assert split_interval_at(line, 10) == 2
+    assert split_interval_at(line, 3) == 0
     assert line.start[:3].tolist() == [3, 6, 10]
     assert contents(line, 0) == contents(line, 1) == [(1, 1), (1, 4)]
     assert contents(line, 2) == [(1, 4), (1, 4)]
     for slot in range(20, 60):
-        split(line, slot)
-    assert split(line, 99) == -1  # no interval is left, and nothing is lost
+        split_interval_at(line, slot)
+    assert split_interval_at(line, 99) == -1  # no interval is left, and nothing is lost
     assert contents(line, 0) == [(1, 1), (1, 4)]
 
 
 def test_what_a_tenant_may_hold_is_its_share_and_what_nobody_owns() -> None:
     share = np.array([[4, 0], [2, 0], [0, 0]])
     line = new_timeline(4, 2, share, np.array([3, -1]))
-    clear(line, 0, np.array([1]), np.array([WORKERS]), np.array([[9, 9]]))
+    reset(line, 0, np.array([1]), np.array([WORKER_ROLE]), np.array([[9, 9]]))
     none = np.zeros(2, np.int64)
-    assert [entitled(line, 0, tenant, 0) for tenant in range(3)] == [7, 5, 3]
-    hold(line, 0, 0, np.array([5, 1]), 1, none, 0)  # its 4, and one of the 3 that nobody owns
-    assert [entitled(line, 0, tenant, 0) for tenant in range(3)] == [2, 4, 2]
-    hold(line, 0, 2, np.array([1, 1]), 2, none, 0)
-    assert [entitled(line, 0, tenant, 0) for tenant in range(3)] == [0, 2, 0]
-    assert entitled(line, 0, 2, 1) > 10**9  # a resource without shares
-    split(line, 6)
-    assert entitled(line, int(line.state[1]), 1, 0) == 2
+    assert [tenant_headroom(line, 0, tenant, 0) for tenant in range(3)] == [7, 5, 3]
+    add_tenant_usage(
+        line, 0, 0, np.array([5, 1]), 1, none, 0
+    )  # its 4, and one of the 3 that nobody owns
+    assert [tenant_headroom(line, 0, tenant, 0) for tenant in range(3)] == [2, 4, 2]
+    add_tenant_usage(line, 0, 2, np.array([1, 1]), 2, none, 0)
+    assert [tenant_headroom(line, 0, tenant, 0) for tenant in range(3)] == [0, 2, 0]
+    assert tenant_headroom(line, 0, 2, 1) > 10**9  # a resource without shares
+    split_interval_at(line, 6)
+    assert tenant_headroom(line, int(line.state[1]), 1, 0) == 2
 
 
 def dual_value(value: np.ndarray, use: np.ndarray, weight: np.ndarray, budget: np.ndarray) -> float:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowprice.kernels.replanning.next_slot import Terms
-from shadowprice.kernels.replanning.placement import Stood, seat
-from shadowprice.kernels.replanning.plans import Log
-from shadowprice.kernels.replanning.timeline import SERVERS, WORKERS
+from shadowprice.kernels.replanning.next_slot import StepWeights
+from shadowprice.kernels.replanning.placement import Placements, place_paused_jobs
+from shadowprice.kernels.replanning.plans import PackingLog
+from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from tests.oracles.standing import put_on
 from tests.unit.kernels.test_standing import dense, drawn_jobs
 
@@ -26,21 +26,23 @@ class Twin:
     carries: Array
     jobs: Any
     worth: Array
-    terms: Terms
+    terms: StepWeights
 
     def step(self, row: int, below: int) -> tuple[float, int]:
         """Return what the best level below another brings by its weight, and which it is."""
-        jobs, spread = self.jobs, int(self.jobs.spread[row])
+        jobs, spread = self.jobs, int(self.jobs.spread_levels[row])
         for levels in (range(spread, below), range(min(below, spread))):
             best, target = 0.0, -1
             for level in levels:
-                more = float(min(jobs.gains[row, level], jobs.left[row]))
-                more *= 1.0 if self.terms.standing[row] == level else 1.0 - self.terms.loss[row]
-                cost = self.terms.weight[row, 0] * jobs.workers[row, level]
-                cost += self.terms.weight[row, 1] * jobs.servers[row, level]
-                if not self.terms.barred[row, level] and more > best * cost * (1.0 + 1e-9):
+                more = float(min(jobs.gains[row, level], jobs.remaining[row]))
+                more *= (
+                    1.0 if self.terms.current_level[row] == level else 1.0 - self.terms.loss[row]
+                )
+                cost = self.terms.process[row, 0] * jobs.worker_counts[row, level]
+                cost += self.terms.process[row, 1] * jobs.ps_counts[row, level]
+                if not self.terms.forbidden[row, level] and more > best * cost * (1.0 + 1e-9):
                     best, target = more / cost, level
-                if jobs.gains[row, level] >= jobs.left[row]:
+                if jobs.gains[row, level] >= jobs.remaining[row]:
                     break
             if target >= 0:
                 return best, target
@@ -49,16 +51,16 @@ class Twin:
     def fits(self, row: int, level: int) -> tuple[Array, Array] | None:
         """Put a job at a level if there is room; return its workers and servers by server."""
         jobs = self.jobs
-        count, count_ps = int(jobs.workers[row, level]), int(jobs.servers[row, level])
+        count, count_ps = int(jobs.worker_counts[row, level]), int(jobs.ps_counts[row, level])
         workers, ps = np.zeros(len(self.free), np.int64), np.zeros(len(self.free), np.int64)
-        if level >= jobs.spread[row]:
-            role = WORKERS | SERVERS if jobs.ps[row].any() else WORKERS
+        if level >= jobs.spread_levels[row]:
+            role = WORKER_ROLE | PS_ROLE if jobs.ps[row].any() else WORKER_ROLE
             demand = count * jobs.worker[row] + count_ps * jobs.ps[row]
             if not put_on(self.free, self.carries, role, demand, 1, workers):
                 return None
             return workers * count, workers * count_ps
-        first = (WORKERS, jobs.worker[row], count, workers)
-        second = (SERVERS, jobs.ps[row], count_ps, ps)
+        first = (WORKER_ROLE, jobs.worker[row], count, workers)
+        second = (PS_ROLE, jobs.ps[row], count_ps, ps)
         for order in ((first, second), (second, first)):
             free = self.free.copy()
             workers[:], ps[:] = 0, 0
@@ -76,7 +78,7 @@ class Twin:
             for row, most in below.items():
                 value, target = self.step(row, most)
                 if target >= 0:
-                    key = -value * self.worth[row] / self.jobs.left[row]
+                    key = -value * self.worth[row] / self.jobs.remaining[row]
                     offers.append((key, row, target))
             if not offers:
                 return seated
@@ -94,13 +96,13 @@ class Twin:
 def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, servers, resources = int(rng.integers(1, 12)), int(rng.integers(1, 16)), 2
-    jobs = drawn_jobs(rng, rows, resources)._replace(left=rng.integers(1, 12, rows))
+    jobs = drawn_jobs(rng, rows, resources)._replace(remaining=rng.integers(1, 12, rows))
     free = rng.integers(0, 9, (servers, resources))
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
-    carries = hosts_workers * WORKERS + hosts_ps * SERVERS
+    carries = hosts_workers * WORKER_ROLE + hosts_ps * PS_ROLE
     level = np.where(rng.random(rows) < 0.3, 0, -1)
     there = [row for row in range(rows) if level[row] >= 0]
-    stood = Stood(
+    stood = Placements(
         np.cumsum(level >= 0) - (level >= 0),
         (level >= 0).astype(np.int64),
         rng.integers(0, servers, len(there)),
@@ -108,7 +110,7 @@ def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
         np.zeros(len(there), np.int64),
     )
     worth = rng.random(rows) * (rng.random(rows) < 0.9)
-    terms = Terms(
+    terms = StepWeights(
         rng.random((rows, 2)) + 0.1,
         rng.choice([0.0, 0.1, 1.0], rows),
         rng.integers(-1, 3, rows),
@@ -119,10 +121,10 @@ def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
     expected = level.copy()
     seated = twin.seat(expected)
     none = np.zeros(0, np.int64)
-    log = Log(np.zeros(1, np.int64), none, none, none, level)
+    log = PackingLog(np.zeros(1, np.int64), none, none, none, level)
     every = np.arange(rows)
     rest = free.copy()
-    found = seat(rest, hosts_workers, hosts_ps, jobs, every, worth, terms, stood, log)
+    found = place_paused_jobs(rest, hosts_workers, hosts_ps, jobs, every, worth, terms, stood, log)
     assert level.tolist() == expected.tolist()
     assert (rest == twin.free).all()
     assert (rest >= np.minimum(free, 0)).all()

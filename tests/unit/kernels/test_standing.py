@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.reactive.worth import Worths
-from shadowprice.kernels.replanning.jobs import Jobs
-from shadowprice.kernels.replanning.placement import Stood, compared, stand
-from shadowprice.kernels.replanning.plans import Log
+from shadowprice.kernels.replanning.jobs import JobArrays
+from shadowprice.kernels.replanning.placement import (
+    Placements,
+    compare_placements,
+    place_packed_jobs,
+)
+from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.open_jobs import NOWHERE
 from tests.oracles import standing as twin
 
 
-def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> Jobs:
+def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArrays:
     """Return the rows of jobs that may run at three levels, some of them whole.
 
     Some have parameter servers.
@@ -21,22 +25,22 @@ def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> Jobs:
     workers = np.sort(rng.choice(np.arange(1, 9), (rows, 3)), axis=1)
     ps = rng.integers(0, 4, (rows, resources)) * (rng.random(rows) < 0.6)[:, None]
     none, wide = np.zeros(rows, np.int64), np.zeros((rows, 3), np.int64)
-    return Jobs(
+    return JobArrays(
         worker=rng.integers(0, 4, (rows, resources)) + np.eye(1, resources, dtype=np.int64),
         ps=ps,
         levels=np.full(rows, 3),
-        spread=rng.integers(1, 4, rows),
-        workers=workers,
-        servers=-(-workers // 2) * (ps.sum(axis=1) > 0)[:, None],
+        spread_levels=rng.integers(1, 4, rows),
+        worker_counts=workers,
+        ps_counts=-(-workers // 2) * (ps.sum(axis=1) > 0)[:, None],
         gains=workers,
-        sure=wide,
-        fresh=np.zeros(rows, np.bool_),
-        hulls=none,
-        hulls_spread=none,
+        certain_gains=wide,
+        starts_free=np.zeros(rows, np.bool_),
+        hull_size=none,
+        spread_hull_size=none,
         hull=wide,
-        left=none,
+        remaining=none,
         arrival=none,
-        last=none,
+        last_slot=none,
         tenant=none,
         worths=Worths(
             none, np.zeros((rows, 3)), np.zeros((rows, 0), np.int64), np.zeros((rows, 0))
@@ -44,11 +48,11 @@ def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> Jobs:
     )
 
 
-def dense(stood: Stood, rows: int, servers: int) -> tuple[np.ndarray, np.ndarray]:
+def dense(stood: Placements, rows: int, servers: int) -> tuple[np.ndarray, np.ndarray]:
     """Return workers and parameter servers by row and server."""
     workers, ps = np.zeros((rows, servers), np.int64), np.zeros((rows, servers), np.int64)
     for row in range(rows):
-        part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
+        part = slice(int(stood.first[row]), int(stood.first[row] + stood.size[row]))
         assert (np.diff(stood.server[part]) > 0).all()
         workers[row, stood.server[part]] = stood.workers[part]
         ps[row, stood.server[part]] = stood.ps[part]
@@ -63,14 +67,14 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
     capacity = kinds[rng.integers(0, len(kinds), servers)]
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
     jobs = drawn_jobs(rng, rows, resources)
-    stood = Stood(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
+    stood = Placements(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
     on_workers, on_ps = dense(stood, rows, servers)
     for _ in range(6):
         level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
         # A job may be packed in two steps: at a lower level, and what it lacks of a higher one.
         entries = [(row, 0, int(level[row])) for row in range(rows) if level[row] >= 0]
         # A whole one is packed at once.
-        whole = [row for row, _, high in entries if high >= jobs.spread[row]]
+        whole = [row for row, _, high in entries if high >= jobs.spread_levels[row]]
         entries = [(row, high if row in whole else low, high) for row, low, high in entries]
         steps = [(row, low, high) for row, low, high in entries if high > low]
         packed = [(row, low) for row, low, _ in entries] + [(row, high) for row, _, high in steps]
@@ -78,12 +82,12 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
         log_rows, log_workers, log_servers = [], [], []
         for row, at in packed:
             had = taken.get(row, (0, 0))
-            now = int(jobs.workers[row, at]), int(jobs.servers[row, at])
+            now = int(jobs.worker_counts[row, at]), int(jobs.ps_counts[row, at])
             log_rows.append(row)
             log_workers.append(now[0] - had[0])
             log_servers.append(now[1] - had[1])
             taken[row] = now
-        log = Log(
+        log = PackingLog(
             np.array([len(log_rows)]),
             *(np.array(column, np.int64) for column in (log_rows, log_workers, log_servers)),
             level,
@@ -92,7 +96,7 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
             free, room = capacity.copy(), capacity.copy()
             old = log._replace(level=level.copy())
             new_workers, new_ps = np.zeros_like(on_workers), np.zeros_like(on_ps)
-            whole, found = stand(
+            whole, found = place_packed_jobs(
                 room, hosts_workers, hosts_ps, jobs, log, stood, NOWHERE, NOWHERE.first, stay
             )
             expected = twin.stand(
@@ -110,28 +114,28 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
         every = np.arange(rows)
         less = ((workers < on_workers) | (ps < on_ps)).any(axis=1)
         more = ((workers > on_workers) | (ps > on_ps)).any(axis=1)
-        assert (compared(every, stood, found) == less * 1 + more * 2).all()
+        assert (compare_placements(every, stood, found) == less * 1 + more * 2).all()
         stood, on_workers, on_ps = found, workers, ps
 
 
 def packed(
-    rng: np.random.Generator, jobs: Jobs, level: np.ndarray, least: np.ndarray
-) -> tuple[Log, Log]:
+    rng: np.random.Generator, jobs: JobArrays, level: np.ndarray, least: np.ndarray
+) -> tuple[PackingLog, PackingLog]:
     """Return what is packed where some rows have a least level already, and without those."""
     entries = []
     for row in rng.permutation(len(level)).tolist():
         if level[row] > least[row]:
             had = int(least[row])
-            workers = int(jobs.workers[row, level[row]])
-            ps = int(jobs.servers[row, level[row]])
+            workers = int(jobs.worker_counts[row, level[row]])
+            ps = int(jobs.ps_counts[row, level[row]])
             if had >= 0:
-                workers -= int(jobs.workers[row, had])
-                ps -= int(jobs.servers[row, had])
+                workers -= int(jobs.worker_counts[row, had])
+                ps -= int(jobs.ps_counts[row, had])
             entries.append((row, workers, ps))
     logs = []
     for some in (entries, [one for one in entries if least[one[0]] < 0]):
         columns = np.array(some, np.int64).reshape(-1, 3).T.copy()
-        logs.append(Log(np.array([len(some)]), *columns, level.copy()))
+        logs.append(PackingLog(np.array([len(some)]), *columns, level.copy()))
     logs[1].level[least >= 0] = -1
     return logs[0], logs[1]
 
@@ -147,11 +151,13 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     capacity = kinds[rng.integers(0, len(kinds), servers)]
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
     jobs = drawn_jobs(rng, rows, resources)
-    nobody = Stood(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
+    nobody = Placements(
+        *(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3
+    )
     level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
     none = np.full(rows, -1)
     log, _ = packed(rng, jobs, level, none)
-    _, stood = stand(
+    _, stood = place_packed_jobs(
         capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NOWHERE, none[:0], False
     )
     on_workers, on_ps = dense(stood, rows, servers)
@@ -160,14 +166,16 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     drawn = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
     level = np.where(least >= 0, least, drawn)
     if rises:
-        level = np.where((least >= 0) & (least < jobs.spread - 1), level + 1, level)
+        level = np.where((least >= 0) & (least < jobs.spread_levels - 1), level + 1, level)
     at = least >= 0
-    fixed = stood._replace(number=np.where(at, stood.number, 0))
+    fixed = stood._replace(size=np.where(at, stood.size, 0))
     for stay in (True, False):
         state = np.random.default_rng(seed)
         log, others = packed(state, jobs, level, least)
         free = capacity.copy()
-        whole, found = stand(free, hosts_workers, hosts_ps, jobs, log, stood, fixed, least, stay)
+        whole, found = place_packed_jobs(
+            free, hosts_workers, hosts_ps, jobs, log, stood, fixed, least, stay
+        )
         workers, ps = dense(found, rows, servers)
         held = np.einsum("js,jr->sr", workers, jobs.worker) + np.einsum("js,jr->sr", ps, jobs.ps)
         assert (held + free == capacity).all()
@@ -176,14 +184,14 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
         assert (ps[at] >= on_ps[at]).all()
         if whole or not stay:
             runs = np.flatnonzero(log.level >= 0)
-            assert (workers.sum(axis=1)[runs] == jobs.workers[runs, log.level[runs]]).all()
-            assert (ps.sum(axis=1)[runs] == jobs.servers[runs, log.level[runs]]).all()
+            assert (workers.sum(axis=1)[runs] == jobs.worker_counts[runs, log.level[runs]]).all()
+            assert (ps.sum(axis=1)[runs] == jobs.ps_counts[runs, log.level[runs]]).all()
             assert (log.level[at] >= least[at]).all()
         if not rises:
             theirs, their_ps = on_workers * at[:, None], on_ps * at[:, None]
             room = capacity - np.einsum("js,jr->sr", theirs, jobs.worker)
             room -= np.einsum("js,jr->sr", their_ps, jobs.ps)
-            same, expected = stand(
+            same, expected = place_packed_jobs(
                 room, hosts_workers, hosts_ps, jobs, others, stood, NOWHERE, none[:0], stay
             )
             some, some_ps = dense(expected, rows, servers)

@@ -31,7 +31,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
 from shadowprice.engine import Engine
-from shadowprice.kernels.replanning.next_slot import least_use
+from shadowprice.kernels.replanning.next_slot import min_cluster_slots
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.open_jobs import Book, Ways
@@ -298,7 +298,7 @@ def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -
     rows = np.array([book.add(one) for one in jobs])
     shares = pools.shares(book.jobs.worker[rows], book.jobs.ps[rows])
     total = on.capacity.sum(axis=0)
-    for one, found in zip(jobs, least_use(book.jobs, rows, *shares), strict=True):
+    for one, found in zip(jobs, min_cluster_slots(book.jobs, rows, *shares), strict=True):
         ways = [(one.gains, range(len(one.gains))), (one.internal_gains, Ways(on).whole(one))]
         expected = min(
             float((taken / total).max()) * one.required / int(gains[n])

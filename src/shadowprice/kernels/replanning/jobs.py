@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.worth import Worths, worth
-from shadowprice.kernels.replanning.timeline import SERVERS, WORKERS
+from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-class Jobs(NamedTuple):
+class JobArrays(NamedTuple):
     """Open jobs as rows.
 
     Attributes
@@ -27,28 +27,28 @@ class Jobs(NamedTuple):
         Demands; zeros for the parameter servers of all-reduce jobs.
     levels : int64[rows]
         Number of useful worker counts: each gains more than all smaller ones of the same mode.
-    spread : int64[rows]
+    spread_levels : int64[rows]
         Number of levels in spread mode, at the external rate. The levels after them are co-located,
         at the internal rate; a job with one rate has none.
-    workers, servers, gains : int64[rows, width]
+    worker_counts, ps_counts, gains : int64[rows, width]
         Workers, parameter servers and progress units of each level, ascending in each mode.
-    sure : int64[rows, width]
+    certain_gains : int64[rows, width]
         Progress units of a slot in which the job restarts. Plans count on no more, so that no move
         can break a promise.
-    fresh : bool[rows]
-        Whether the first slot of a job yields more than ``sure``: it has never run, and only later
-        starts cost progress.
-    hulls : int64[rows]
+    starts_free : bool[rows]
+        Whether the first slot of a job yields more than ``certain_gains``: it has never run, and
+        only later starts cost progress.
+    hull_size : int64[rows]
         Number of levels on the upper hulls of the curves through the origin.
-    hulls_spread : int64[rows]
+    spread_hull_size : int64[rows]
         Number of those on the spread curve; they come first.
     hull : int64[rows, width]
         The levels on the hulls, ascending.
-    left : int64[rows]
+    remaining : int64[rows]
         Remaining progress units.
     arrival : int64[rows]
         Arrival slot.
-    last : int64[rows]
+    last_slot : int64[rows]
         Last slot in which completing has a utility that counts.
     tenant : int64[rows]
         Owner, as a row of `Timeline.share`.
@@ -59,94 +59,96 @@ class Jobs(NamedTuple):
     worker: Ints
     ps: Ints
     levels: Ints
-    spread: Ints
-    workers: Ints
-    servers: Ints
+    spread_levels: Ints
+    worker_counts: Ints
+    ps_counts: Ints
     gains: Ints
-    sure: Ints
-    fresh: Flags
-    hulls: Ints
-    hulls_spread: Ints
+    certain_gains: Ints
+    starts_free: Flags
+    hull_size: Ints
+    spread_hull_size: Ints
     hull: Ints
-    left: Ints
+    remaining: Ints
     arrival: Ints
-    last: Ints
+    last_slot: Ints
     tenant: Ints
     worths: Worths
 
 
-SPREAD, WHOLE = constant(0), constant(1)
+SPREAD, COLOCATED = constant(0), constant(1)
 """Placement modes: processes on any servers, or all of them on one."""
 
 
 @inlined
-def ways(jobs: Jobs, row: int) -> int:
+def mode_count(jobs: JobArrays, row: int) -> int:
     """Return the number of placement modes of a job."""
-    return 2 if jobs.levels[row] > jobs.spread[row] else 1
+    return 2 if jobs.levels[row] > jobs.spread_levels[row] else 1
 
 
 @inlined
-def most_gain(jobs: Jobs, row: int) -> int:
+def max_gain(jobs: JobArrays, row: int) -> int:
     """Return the maximum progress units of a job in a slot, in either mode."""
-    return int(max(jobs.gains[row, jobs.spread[row] - 1], jobs.gains[row, jobs.levels[row] - 1]))
+    spread, colocated = jobs.spread_levels[row] - 1, jobs.levels[row] - 1
+    return int(max(jobs.gains[row, spread], jobs.gains[row, colocated]))
 
 
 @inlined
-def first_gains(jobs: Jobs, row: int) -> Ints:
+def first_slot_gains(jobs: JobArrays, row: int) -> Ints:
     """Return the certain progress units of a job's first slot, by level."""
-    first: Ints = jobs.gains[row] if jobs.fresh[row] else jobs.sure[row]
+    first: Ints = jobs.gains[row] if jobs.starts_free[row] else jobs.certain_gains[row]
     return first
 
 
 @inlined
-def levels_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
+def level_range(jobs: JobArrays, row: int, mode: int) -> tuple[int, int]:
     """Return the first level of a mode, and the end of its levels."""
-    if way == SPREAD:
-        return 0, int(jobs.spread[row])
-    return int(jobs.spread[row]), int(jobs.levels[row])
+    if mode == SPREAD:
+        return 0, int(jobs.spread_levels[row])
+    return int(jobs.spread_levels[row]), int(jobs.levels[row])
 
 
 @inlined
-def hull_of(jobs: Jobs, row: int, way: int) -> tuple[int, int]:
+def hull_range(jobs: JobArrays, row: int, mode: int) -> tuple[int, int]:
     """Return the first position of a mode on the hulls, and the end of its positions."""
-    if way == SPREAD:
-        return 0, int(jobs.hulls_spread[row])
-    return int(jobs.hulls_spread[row]), int(jobs.hulls[row])
+    if mode == SPREAD:
+        return 0, int(jobs.spread_hull_size[row])
+    return int(jobs.spread_hull_size[row]), int(jobs.hull_size[row])
 
 
 @inlined
-def role_of_whole(jobs: Jobs, row: int) -> int:
+def colocated_role(jobs: JobArrays, row: int) -> int:
     """Return the role that a server needs to host the whole job."""
-    return WORKERS | SERVERS if jobs.servers[row, jobs.spread[row]] > 0 else WORKERS
+    needs_ps = jobs.ps_counts[row, jobs.spread_levels[row]] > 0
+    return WORKER_ROLE | PS_ROLE if needs_ps else WORKER_ROLE
 
 
 @inlined
-def demand_of_whole(jobs: Jobs, row: int, level: int) -> Ints:
+def colocated_demand(jobs: JobArrays, row: int, level: int) -> Ints:
     """Return the demand of all workers and parameter servers of a level together."""
     demand = np.empty(jobs.worker.shape[1], np.int64)
     for r in range(len(demand)):
-        demand[r] = jobs.workers[row, level] * jobs.worker[row, r]
-        demand[r] += jobs.servers[row, level] * jobs.ps[row, r]
+        demand[r] = jobs.worker_counts[row, level] * jobs.worker[row, r]
+        demand[r] += jobs.ps_counts[row, level] * jobs.ps[row, r]
     return demand
 
 
 @inlined
-def utility(jobs: Jobs, row: int, slot: int) -> float:
+def utility(jobs: JobArrays, row: int, slot: int) -> float:
     """Return the utility of completing in a slot."""
     return worth(jobs.worths, row, float(slot - jobs.arrival[row]))
 
 
 @kernel
-def last_worth(jobs: Jobs, row: int, least: float, low: int, high: int) -> int:
-    """Return the last slot of ``[low, high]`` with a utility of at least ``least``, or low - 1.
+def last_slot_worth(jobs: JobArrays, row: int, min_utility: float, low: int, high: int) -> int:
+    """Return the last slot of ``[low, high]`` that is worth ``min_utility`` or more, or low - 1.
 
     Bisection, because utilities never rise.
     """
-    if utility(jobs, row, low) < least:
+    if utility(jobs, row, low) < min_utility:
         return low - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if utility(jobs, row, middle) >= least:
+        if utility(jobs, row, middle) >= min_utility:
             low = middle
         else:
             high = middle - 1

@@ -9,32 +9,32 @@ from numpy.typing import NDArray
 from shadowprice.kernels.arrays import copy_into
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.replanning.jobs import (
-    Jobs,
-    demand_of_whole,
-    last_worth,
-    most_gain,
-    role_of_whole,
+    JobArrays,
+    colocated_demand,
+    colocated_role,
+    last_slot_worth,
+    max_gain,
     utility,
 )
 from shadowprice.kernels.replanning.plans import (
-    Log,
-    Steps,
-    density,
-    enter,
-    note,
-    offer,
-    room_for_whole,
+    PackingLog,
+    PlannedLevels,
+    best_plan,
+    commit_plan,
+    log_allocation,
+    max_colocated_level,
+    utility_density,
 )
 from shadowprice.kernels.replanning.timeline import (
     ONE,
-    SERVERS,
-    WORKERS,
+    PS_ROLE,
+    WORKER_ROLE,
     Timeline,
+    add_tenant_usage,
     copy_state,
-    hold,
-    may_hold,
-    put,
-    put_servers_first,
+    is_within_share,
+    pack,
+    pack_ps_first,
     total_fit,
 )
 
@@ -42,19 +42,21 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-REACH = 8
+MAX_PROMISE_STRETCH = 8
 """Maximum distance of a promise, in planned durations; the horizon if that is more."""
 
 
 @kernel
-def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats, Floats]:
-    """Return the utility density of each row and its utility; see `plans.density`.
+def utility_densities(
+    jobs: JobArrays, rows: Ints, next_slot: int, weight: Floats
+) -> tuple[Floats, Floats]:
+    """Return the utility density of each row and its utility; see `plans.utility_density`.
 
     Parameters
     ----------
     rows : int64[jobs]
         Rows of the table.
-    now : int
+    next_slot : int
         The next slot.
     weight : float64[rows of the table, 2]
         Weight of a worker and of a parameter server of each job.
@@ -62,12 +64,12 @@ def densities(jobs: Jobs, rows: Ints, now: int, weight: Floats) -> tuple[Floats,
     result = np.zeros(len(rows))
     value = np.zeros(len(rows))
     for n in range(len(rows)):
-        result[n], value[n] = density(jobs, rows[n], now, weight[rows[n]])
+        result[n], value[n] = utility_density(jobs, rows[n], next_slot, weight[rows[n]])
     return result, value
 
 
 @kernel
-def least_use(jobs: Jobs, rows: Ints, on_worker: Floats, on_ps: Floats) -> Floats:
+def min_cluster_slots(jobs: JobArrays, rows: Ints, on_worker: Floats, on_ps: Floats) -> Floats:
     """Return the minimum cluster slots of each row's work.
 
     Parameters
@@ -86,48 +88,57 @@ def least_use(jobs: Jobs, rows: Ints, on_worker: Floats, on_ps: Floats) -> Float
     result = np.full(len(rows), np.inf)
     for n in range(len(rows)):
         row = rows[n]
-        for at in range(jobs.hulls[row]):
-            level = jobs.hull[row, at]
+        for position in range(jobs.hull_size[row]):
+            level = jobs.hull[row, position]
             share = 0.0
             for c in range(on_worker.shape[1]):
-                taken = jobs.workers[row, level] * on_worker[n, c]
-                share = max(share, taken + jobs.servers[row, level] * on_ps[n, c])
-            result[n] = min(result[n], share * jobs.left[row] / jobs.gains[row, level])
+                used = jobs.worker_counts[row, level] * on_worker[n, c]
+                share = max(share, used + jobs.ps_counts[row, level] * on_ps[n, c])
+            result[n] = min(result[n], share * jobs.remaining[row] / jobs.gains[row, level])
     return result
 
 
 @kernel
-def due(jobs: Jobs, row: int, now: int, done: int, horizon: int, slack: float) -> int:
+def latest_acceptable_slot(
+    jobs: JobArrays, row: int, next_slot: int, done: int, horizon: int, slack: float
+) -> int:
     """Return the last slot whose utility is within ``slack`` of that of completing in ``done``.
 
     Parameters
     ----------
-    now : int
+    next_slot : int
         The next slot.
     done : int
         Completion slot of the plan.
     horizon : int
-        Maximum slots ahead, unless `REACH` times those of ``done`` are more.
+        Maximum slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``done`` are more.
     slack : float
         Share of the utility that may be lost.
     """
-    reach = max(horizon, REACH * (done - now + 1))
-    last = max(done, min(jobs.last[row], now + reach))
-    return max(done, last_worth(jobs, row, utility(jobs, row, done) * (1.0 - slack), done, last))
+    reach = max(horizon, MAX_PROMISE_STRETCH * (done - next_slot + 1))
+    last = max(done, min(jobs.last_slot[row], next_slot + reach))
+    min_utility = utility(jobs, row, done) * (1.0 - slack)
+    return max(done, last_slot_worth(jobs, row, min_utility, done, last))
 
 
 @kernel
-def dues(
-    jobs: Jobs, rows: Ints, now: int, horizon: int, slack: float, result: Ints, value: Floats
+def latest_acceptable_slots(
+    jobs: JobArrays,
+    rows: Ints,
+    next_slot: int,
+    horizon: int,
+    slack: float,
+    result: Ints,
+    value: Floats,
 ) -> None:
-    """Write the utility that each job would have alone, and the last acceptable slot; see `due`.
+    """Write the utility that each job would have alone, and its latest acceptable slot.
 
     Parameters
     ----------
     rows : int64[jobs]
         Rows of the table.
-    now, horizon, slack
-        As in `due`.
+    next_slot, horizon, slack
+        As in `latest_acceptable_slot`.
     result : int64[jobs]
         Last acceptable slots; written.
     value : float64[jobs]
@@ -135,14 +146,16 @@ def dues(
     """
     for n in range(len(rows)):
         row = rows[n]
-        fastest = max(most_gain(jobs, row), 1)
-        done = now + (jobs.left[row] + fastest - 1) // fastest - 1
+        fastest = max(max_gain(jobs, row), 1)
+        done = next_slot + (jobs.remaining[row] + fastest - 1) // fastest - 1
         value[n] = utility(jobs, row, done)
-        result[n] = due(jobs, row, now, done, horizon, slack)
+        result[n] = latest_acceptable_slot(jobs, row, next_slot, done, horizon, slack)
 
 
 @kernel
-def overfull(jobs: Jobs, order: Ints, by: Ints, now: int, capacity: Floats) -> bool:
+def exceeds_capacity(
+    jobs: JobArrays, order: Ints, due: Ints, next_slot: int, capacity: Floats
+) -> bool:
     """Return whether jobs need more than the capacity up to a due slot, so that no plans exist.
 
     Each job needs at least its work at the level that is thriftiest with the resource.
@@ -151,9 +164,9 @@ def overfull(jobs: Jobs, order: Ints, by: Ints, now: int, capacity: Floats) -> b
     ----------
     order : int64[jobs]
         Rows, the earliest due first.
-    by : int64[rows of the table]
+    due : int64[rows of the table]
         Due slot of each.
-    now : int
+    next_slot : int
         The next slot.
     capacity : float64[resources]
         Capacity of all servers together.
@@ -162,15 +175,15 @@ def overfull(jobs: Jobs, order: Ints, by: Ints, now: int, capacity: Floats) -> b
     for n in range(len(order)):
         row = order[n]
         for resource in range(len(capacity)):
-            least = np.inf
+            min_use = np.inf
             for level in range(jobs.levels[row]):
                 if jobs.gains[row, level] > 0:
-                    taken = float(jobs.workers[row, level]) * jobs.worker[row, resource]
-                    taken += float(jobs.servers[row, level]) * jobs.ps[row, resource]
-                    least = min(least, taken / jobs.gains[row, level])
-            if least < np.inf:
-                need[resource] += least * jobs.left[row]
-            if need[resource] > capacity[resource] * (by[row] - now + 1) * (1.0 + 1e-9):
+                    used = float(jobs.worker_counts[row, level]) * jobs.worker[row, resource]
+                    used += float(jobs.ps_counts[row, level]) * jobs.ps[row, resource]
+                    min_use = min(min_use, used / jobs.gains[row, level])
+            if min_use < np.inf:
+                need[resource] += min_use * jobs.remaining[row]
+            if need[resource] > capacity[resource] * (due[row] - next_slot + 1) * (1.0 + 1e-9):
                 return True
     return False
 
@@ -178,15 +191,15 @@ def overfull(jobs: Jobs, order: Ints, by: Ints, now: int, capacity: Floats) -> b
 @kernel
 def plan_waiting(
     line: Timeline,
-    jobs: Jobs,
+    jobs: JobArrays,
     rows: Ints,
     hoped: Ints,
     hope: Flags,
     price: Floats,
     shared: bool,
-    room: Ints,
-    steps: Steps,
-    log: Log,
+    fitting: Ints,
+    steps: PlannedLevels,
+    log: PackingLog,
     result: Floats,
 ) -> None:
     """Plan waiting jobs in order, each in the capacity that the plans before it leave.
@@ -206,9 +219,9 @@ def plan_waiting(
         Price of a worker and of a parameter server of each.
     shared : bool
         Whether some servers host both workers and parameter servers.
-    room : int64[intervals]
+    fitting : int64[intervals]
         Scratch space.
-    steps, log : Steps, Log
+    steps, log : PlannedLevels, PackingLog
         Plans; written.
     result : float64[jobs, 5]
         Completion slot that was tried (-1 without a plan), completion slot, utility, cost, and 1 if
@@ -218,16 +231,18 @@ def plan_waiting(
         row = rows[n]
         result[n, 0] = -1.0
         result[n, 4] = 1.0
-        end, ceiling, done, value, cost = offer(line, jobs, row, price[row], shared, room)
+        end, ceiling, done, value, cost = best_plan(line, jobs, row, price[row], shared, fitting)
         hopeful = end < 0 and hope[n]
         if hopeful:
-            sure = jobs.sure[row].copy()
-            copy_into(jobs.sure[row], hoped[n])
+            sure = jobs.certain_gains[row].copy()
+            copy_into(jobs.certain_gains[row], hoped[n])
             result[n, 4] = 0.0
-            end, ceiling, done, value, cost = offer(line, jobs, row, price[row], shared, room)
-        entered = end < 0 or enter(line, jobs, row, ceiling, done, room, steps, log)
+            end, ceiling, done, value, cost = best_plan(
+                line, jobs, row, price[row], shared, fitting
+            )
+        entered = end < 0 or commit_plan(line, jobs, row, ceiling, done, fitting, steps, log)
         if hopeful:
-            copy_into(jobs.sure[row], sure)
+            copy_into(jobs.certain_gains[row], sure)
         if not entered:
             return
         if end < 0:
@@ -238,42 +253,42 @@ def plan_waiting(
         result[n, 3] = cost
 
 
-class Terms(NamedTuple):
+class StepWeights(NamedTuple):
     """Weights of a job's steps up.
 
     Attributes
     ----------
-    weight : float64[rows, 2]
+    process : float64[rows, 2]
         Weight of a worker and of a parameter server of each job.
     loss : float64[rows]
         Share of a slot that each job loses if its placement changes; 0 before its first start.
-    standing : int64[rows]
+    current_level : int64[rows]
         Level of each job in the slot before, -1 for none.
-    barred : bool[rows, levels]
+    forbidden : bool[rows, levels]
         Levels that jobs may not scale up to; empty without limits.
     """
 
-    weight: Floats
+    process: Floats
     loss: Floats
-    standing: Ints
-    barred: Flags
+    current_level: Ints
+    forbidden: Flags
 
 
 @kernel
-def fill(
+def allocate_spare(
     line: Timeline,
-    jobs: Jobs,
+    jobs: JobArrays,
     rows: Ints,
-    worth_left: Floats,
-    terms: Terms,
-    log: Log,
+    job_utility: Floats,
+    weights: StepWeights,
+    log: PackingLog,
 ) -> None:
     """Allocate the spare capacity of the first slot: one step up at a time, the best first.
 
     The value of a step is the share of the remaining work that it adds times the job's utility,
     over the weight of the resources that it takes. A step that moves a job which would otherwise
     keep its placement also costs the move. A co-located job may start here; it scales up once its
-    server is known (`placement.grow`).
+    server is known (`placement.scale_up_colocated`).
 
     Parameters
     ----------
@@ -281,82 +296,79 @@ def fill(
         Free capacity; the first slot is updated.
     rows : int64[jobs]
         Rows that may run in the slot.
-    worth_left : float64[jobs]
+    job_utility : float64[jobs]
         Utility of completing each.
-    log : Log
+    log : PackingLog
         Levels; written.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
-        most = jobs.levels[rows[n]]
-        offer_step(heap, jobs, rows[n], worth_left[n], n, most, terms, log)
+        below = jobs.levels[rows[n]]
+        push_step(heap, jobs, rows[n], job_utility[n], n, below, weights, log)
     state = line.state[0]
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
         before = log.level[row]
-        workers = jobs.workers[row, target]
-        servers = jobs.servers[row, target]
+        workers = jobs.worker_counts[row, target]
+        ps_count = jobs.ps_counts[row, target]
         if before >= 0:
-            workers -= jobs.workers[row, before]
-            servers -= jobs.servers[row, before]
-        whole = target >= jobs.spread[row]
+            workers -= jobs.worker_counts[row, before]
+            ps_count -= jobs.ps_counts[row, before]
+        colocated = target >= jobs.spread_levels[row]
         put_first = 0
-        if not whole:
-            put_first = _pack_beside(
-                line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers
+        if not colocated:
+            put_first = _pack_spread_step(
+                line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
             )
-        elif room_for_whole(line, state, jobs, row) >= target:
-            put_first = WORKERS
-            put(line, state, role_of_whole(jobs, row), demand_of_whole(jobs, row, target), ONE)
-            hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
+        elif max_colocated_level(line, state, jobs, row) >= target:
+            put_first = WORKER_ROLE
+            pack(line, state, colocated_role(jobs, row), colocated_demand(jobs, row, target), ONE)
+            add_tenant_usage(
+                line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
+            )
         if put_first == 0:
             # Free capacity only shrinks, but a smaller step may still fit.
-            offer_step(heap, jobs, row, worth_left[n], n, target, terms, log)
+            push_step(heap, jobs, row, job_utility[n], n, target, weights, log)
             continue
-        if not note(log, row, target, workers, servers, put_first):
+        if not log_allocation(log, row, target, workers, ps_count, put_first):
             return
-        most = jobs.levels[row]
-        offer_step(heap, jobs, row, worth_left[n], n, most, terms, log)
+        below = jobs.levels[row]
+        push_step(heap, jobs, row, job_utility[n], n, below, weights, log)
 
 
 @kernel
-def offer_step(
+def push_step(
     heap: list[tuple[float, int, int]],
-    jobs: Jobs,
+    jobs: JobArrays,
     row: int,
-    worth_left: float,
+    job_utility: float,
     n: int,
-    most: int,
-    terms: Terms,
-    log: Log,
+    below: int,
+    weights: StepWeights,
+    log: PackingLog,
 ) -> None:
     """Push the best step up of a job below a level, if it adds progress.
 
     A paused job starts co-located if it can, else spread.
     """
-    before, spread = log.level[row], jobs.spread[row]
+    before, spread = log.level[row], jobs.spread_levels[row]
     if before >= spread:
         return
     value, target = 0.0, -1
-    if before < 0 and most > spread:
-        value, target = best_step(jobs, row, before, spread, most, terms)
+    if before < 0 and below > spread:
+        value, target = best_step(jobs, row, before, spread, below, weights)
     if target < 0:
-        first, end = before + 1, min(most, spread)
-        value, target = best_step(jobs, row, before, first, end, terms)
+        first, end = before + 1, min(below, spread)
+        value, target = best_step(jobs, row, before, first, end, weights)
     if target >= 0:
-        heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))
+        heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
 
 
 @kernel
 def best_step(
-    jobs: Jobs,
-    row: int,
-    before: int,
-    first: int,
-    end: int,
-    terms: Terms,
+    jobs: JobArrays, row: int, before: int, first: int, end: int, weights: StepWeights
 ) -> tuple[float, int]:
     """Return the value per weight of the best step up, and its level; -1 if none adds progress.
 
@@ -368,37 +380,37 @@ def best_step(
         First level to consider, and the end.
     """
     gain = 0.0
-    taken = 0.0
+    used = 0.0
     if before >= 0:
         gain = float(jobs.gains[row, before])
-        if gain >= jobs.left[row]:
+        if gain >= jobs.remaining[row]:
             return 0.0, -1
-        taken = terms.weight[row, 0] * jobs.workers[row, before]
-        taken += terms.weight[row, 1] * jobs.servers[row, before]
-        if terms.standing[row] != before:
-            gain *= 1.0 - terms.loss[row]
+        used = weights.process[row, 0] * jobs.worker_counts[row, before]
+        used += weights.process[row, 1] * jobs.ps_counts[row, before]
+        if weights.current_level[row] != before:
+            gain *= 1.0 - weights.loss[row]
     best = 0.0
     target = -1
     # Several workers more may add progress where one adds none: compare all steps.
     for level in range(first, end):
-        more = float(min(jobs.gains[row, level], jobs.left[row]))
-        if terms.standing[row] != level:
-            more *= 1.0 - terms.loss[row]
+        more = float(min(jobs.gains[row, level], jobs.remaining[row]))
+        if weights.current_level[row] != level:
+            more *= 1.0 - weights.loss[row]
         more -= gain
-        cost = terms.weight[row, 0] * jobs.workers[row, level]
-        cost += terms.weight[row, 1] * jobs.servers[row, level] - taken
-        allowed = len(terms.barred) == 0 or not terms.barred[row, level]
+        cost = weights.process[row, 0] * jobs.worker_counts[row, level]
+        cost += weights.process[row, 1] * jobs.ps_counts[row, level] - used
+        allowed = len(weights.forbidden) == 0 or not weights.forbidden[row, level]
         if allowed and more > 0.0 and more > best * cost * (1.0 + 1e-9):
             best = more / cost
             target = level
-        if jobs.gains[row, level] >= jobs.left[row]:
+        if jobs.gains[row, level] >= jobs.remaining[row]:
             break
     return best, target
 
 
 @inlined
-def _pack_beside(
-    line: Timeline, state: int, tenant: int, worker: Ints, workers: int, ps: Ints, servers: int
+def _pack_spread_step(
+    line: Timeline, state: int, tenant: int, worker: Ints, workers: int, ps: Ints, ps_count: int
 ) -> int:
     """Pack more workers and parameter servers of a tenant into a state, within its headroom.
 
@@ -407,20 +419,20 @@ def _pack_beside(
     int
         The role that was packed first; 0 if they don't fit, and nothing changes.
     """
-    if not may_hold(line, state, tenant, worker, workers, ps, servers):
+    if not is_within_share(line, state, tenant, worker, workers, ps, ps_count):
         return 0
-    if total_fit(line, state, WORKERS, worker, workers) < workers:
+    if total_fit(line, state, WORKER_ROLE, worker, workers) < workers:
         return 0
-    put_first = WORKERS
-    if servers == 0:
-        put(line, state, WORKERS, worker, workers)
+    put_first = WORKER_ROLE
+    if ps_count == 0:
+        pack(line, state, WORKER_ROLE, worker, workers)
     else:
         scratch = len(line.state) - 1
         copy_state(line, state, scratch)
-        put(line, state, WORKERS, worker, workers)
-        if not put(line, state, SERVERS, ps, servers):
-            if not put_servers_first(line, state, scratch, worker, workers, ps, servers):
+        pack(line, state, WORKER_ROLE, worker, workers)
+        if not pack(line, state, PS_ROLE, ps, ps_count):
+            if not pack_ps_first(line, state, scratch, worker, workers, ps, ps_count):
                 return 0
-            put_first = SERVERS
-    hold(line, state, tenant, worker, workers, ps, servers)
+            put_first = PS_ROLE
+    add_tenant_usage(line, state, tenant, worker, workers, ps, ps_count)
     return put_first

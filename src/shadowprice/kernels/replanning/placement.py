@@ -12,31 +12,31 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.arrays import copy_into
 from shadowprice.kernels.jit import inlined, kernel
-from shadowprice.kernels.replanning.jobs import Jobs, demand_of_whole, role_of_whole
-from shadowprice.kernels.replanning.next_slot import Terms, best_step, offer_step
-from shadowprice.kernels.replanning.plans import Log
-from shadowprice.kernels.replanning.timeline import FOR_EVER, ONE, SERVERS, WORKERS
+from shadowprice.kernels.replanning.jobs import JobArrays, colocated_demand, colocated_role
+from shadowprice.kernels.replanning.next_slot import StepWeights, best_step, push_step
+from shadowprice.kernels.replanning.plans import PackingLog
+from shadowprice.kernels.replanning.timeline import INFINITE_SLOT, ONE, PS_ROLE, WORKER_ROLE
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-class Crowds(NamedTuple):
+class ServerGroups(NamedTuple):
     """Servers grouped by free capacity.
 
     Attributes
     ----------
-    free : int64[most, resources]
+    free : int64[capacity, resources]
         Free capacity of each server of a group.
-    role : int64[most]
+    role : int64[capacity]
         Role of its servers, as in `Timeline`.
-    size : int64[most]
+    size : int64[capacity]
         Number of its servers; an empty group is reused.
     member : int64[servers]
         Servers of the initial groups, ascending in each.
-    first, end : int64[most]
+    first, end : int64[capacity]
         Range of ``member`` on which nothing was placed yet.
-    head, after : int64[most], int64[servers]
+    head, next : int64[capacity], int64[servers]
         Linked list of the group's other servers, unordered; -1 ends it.
     of : int64[servers]
         Group of each server, -1 for one without a role.
@@ -51,111 +51,111 @@ class Crowds(NamedTuple):
     first: Ints
     end: Ints
     head: Ints
-    after: Ints
+    next: Ints
     of: Ints
     used: Ints
 
 
 @kernel
-def best_crowd(crowds: Crowds, role: int, demand: Ints, rest: int) -> tuple[int, int]:
+def best_fit_group(groups: ServerGroups, role: int, demand: Ints, rest: int) -> tuple[int, int]:
     """Return the best-fitting group for the rest of a demand, -1 for none, and the fit of a server.
 
     The group that the rest fills best; if the rest fits on no single server, the freest.
     """
     best = -1
     best_fit = 0
-    for g in range(crowds.used[0]):
-        if crowds.size[g] == 0 or crowds.role[g] & role != role:
+    for g in range(groups.used[0]):
+        if groups.size[g] == 0 or groups.role[g] & role != role:
             continue
-        room = FOR_EVER
+        fits = INFINITE_SLOT
         for r in range(len(demand)):
             if demand[r] > 0:
-                if crowds.free[g, r] < demand[r]:
-                    room = 0
+                if groups.free[g, r] < demand[r]:
+                    fits = 0
                     break
-                room = min(room, crowds.free[g, r] // demand[r])
-        if room == 0:
+                fits = min(fits, groups.free[g, r] // demand[r])
+        if fits == 0:
             continue
         if best < 0:
             better = True
-        elif room == best_fit:
-            better = _before(crowds, g, best)
-        elif room >= rest:
-            better = best_fit < rest or room < best_fit
+        elif fits == best_fit:
+            better = _precedes(groups, g, best)
+        elif fits >= rest:
+            better = best_fit < rest or fits < best_fit
         else:
-            better = best_fit < rest and room > best_fit
+            better = best_fit < rest and fits > best_fit
         if better:
             best = g
-            best_fit = room
+            best_fit = fits
     return best, best_fit
 
 
 @inlined
-def _before(crowds: Crowds, g: int, other: int) -> bool:
+def _precedes(groups: ServerGroups, g: int, other: int) -> bool:
     """Return whether a group precedes another with the same fit, as in `timeline`."""
-    for r in range(crowds.free.shape[1]):
-        if crowds.free[g, r] != crowds.free[other, r]:
-            return bool(crowds.free[g, r] < crowds.free[other, r])
-    return bool(crowds.role[g] < crowds.role[other])
+    for r in range(groups.free.shape[1]):
+        if groups.free[g, r] != groups.free[other, r]:
+            return bool(groups.free[g, r] < groups.free[other, r])
+    return bool(groups.role[g] < groups.role[other])
 
 
 @kernel
-def lowest_of(crowds: Crowds, g: int) -> int:
+def lowest_server(groups: ServerGroups, g: int) -> int:
     """Return the lowest server of a group."""
-    lowest = len(crowds.of)
-    if crowds.first[g] < crowds.end[g]:
-        lowest = crowds.member[crowds.first[g]]
-    s = crowds.head[g]
+    lowest = len(groups.of)
+    if groups.first[g] < groups.end[g]:
+        lowest = groups.member[groups.first[g]]
+    s = groups.head[g]
     while s >= 0:
         lowest = min(lowest, s)
-        s = crowds.after[s]
+        s = groups.next[s]
     return lowest
 
 
 @kernel
-def change(free: Ints, crowds: Crowds, server: int, demand: Ints, number: int) -> None:
+def update_free(free: Ints, groups: ServerGroups, server: int, demand: Ints, number: int) -> None:
     """Add a number of demands to a server's free capacity, and move it to the matching group."""
     if number == 0:
         return
-    g = crowds.of[server]
-    role = crowds.role[g]
-    if crowds.first[g] < crowds.end[g] and crowds.member[crowds.first[g]] == server:
-        crowds.first[g] += 1  # nothing was put on it yet
-    elif crowds.head[g] == server:
-        crowds.head[g] = crowds.after[server]
+    g = groups.of[server]
+    role = groups.role[g]
+    if groups.first[g] < groups.end[g] and groups.member[groups.first[g]] == server:
+        groups.first[g] += 1  # nothing was put on it yet
+    elif groups.head[g] == server:
+        groups.head[g] = groups.next[server]
     else:
-        s = crowds.head[g]
-        while crowds.after[s] != server:
-            s = crowds.after[s]
-        crowds.after[s] = crowds.after[server]
-    crowds.size[g] -= 1
+        s = groups.head[g]
+        while groups.next[s] != server:
+            s = groups.next[s]
+        groups.next[s] = groups.next[server]
+    groups.size[g] -= 1
     for r in range(len(demand)):
         free[server, r] += number * demand[r]
-    g = _crowd_of(crowds, free[server], role)
-    crowds.of[server] = g
-    crowds.size[g] += 1
-    crowds.after[server] = crowds.head[g]
-    crowds.head[g] = server
+    g = _find_or_add_group(groups, free[server], role)
+    groups.of[server] = g
+    groups.size[g] += 1
+    groups.next[server] = groups.head[g]
+    groups.head[g] = server
 
 
 @inlined
-def _crowd_of(crowds: Crowds, room: Ints, role: int) -> int:
+def _find_or_add_group(groups: ServerGroups, free: Ints, role: int) -> int:
     """Return the group of a role and free capacity, and add one if there is none."""
     vacant = -1
-    for g in range(crowds.used[0]):
-        if crowds.size[g] == 0:
+    for g in range(groups.used[0]):
+        if groups.size[g] == 0:
             vacant = g if vacant < 0 else vacant
-        elif crowds.role[g] == role and _equal(crowds.free[g], room):
+        elif groups.role[g] == role and _equal(groups.free[g], free):
             return g
     if vacant < 0:
-        vacant = crowds.used[0]
-        crowds.used[0] = vacant + 1
-    for r in range(len(room)):
-        crowds.free[vacant, r] = room[r]
-    crowds.role[vacant] = role
-    crowds.first[vacant] = 0
-    crowds.end[vacant] = 0
-    crowds.head[vacant] = -1
+        vacant = groups.used[0]
+        groups.used[0] = vacant + 1
+    for r in range(len(free)):
+        groups.free[vacant, r] = free[r]
+    groups.role[vacant] = role
+    groups.first[vacant] = 0
+    groups.end[vacant] = 0
+    groups.head[vacant] = -1
     return vacant
 
 
@@ -168,18 +168,18 @@ def _equal(one: Ints, other: Ints) -> bool:
 
 
 @kernel
-def gather(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> Crowds:
+def group_servers(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> ServerGroups:
     """Group servers by free capacity."""
     servers, resources = free.shape
-    most = servers + 1
-    crowds = Crowds(
-        np.zeros((most, resources), np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
+    capacity = servers + 1
+    groups = ServerGroups(
+        np.zeros((capacity, resources), np.int64),
+        np.zeros(capacity, np.int64),
+        np.zeros(capacity, np.int64),
         np.zeros(servers, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.full(most, -1),
+        np.zeros(capacity, np.int64),
+        np.zeros(capacity, np.int64),
+        np.full(capacity, -1),
         np.full(servers, -1),
         np.full(servers, -1),
         np.zeros(1, np.int64),
@@ -187,73 +187,73 @@ def gather(free: Ints, hosts_workers: Flags, hosts_ps: Flags) -> Crowds:
     slots = 2 * servers + 1
     table = np.full(slots, -1)  # hash table of groups with open addressing
     for s in range(servers):
-        role = (WORKERS if hosts_workers[s] else 0) + (SERVERS if hosts_ps[s] else 0)
+        role = (WORKER_ROLE if hosts_workers[s] else 0) + (PS_ROLE if hosts_ps[s] else 0)
         if role == 0:
             continue
         key = role
         for r in range(resources):
             key = (31 * key + free[s, r] % 1_000_003) % slots
         g = table[key]
-        while g >= 0 and not (crowds.role[g] == role and _equal(crowds.free[g], free[s])):
+        while g >= 0 and not (groups.role[g] == role and _equal(groups.free[g], free[s])):
             key = key + 1 if key + 1 < slots else 0
             g = table[key]
         if g < 0:
-            g = crowds.used[0]
-            crowds.used[0] = g + 1
+            g = groups.used[0]
+            groups.used[0] = g + 1
             table[key] = g
             for r in range(free.shape[1]):
-                crowds.free[g, r] = free[s, r]
-            crowds.role[g] = role
-        crowds.of[s] = g
-        crowds.size[g] += 1
+                groups.free[g, r] = free[s, r]
+            groups.role[g] = role
+        groups.of[s] = g
+        groups.size[g] += 1
     begin = 0
-    for g in range(crowds.used[0]):
-        crowds.first[g] = begin
-        crowds.end[g] = begin
-        begin += crowds.size[g]
+    for g in range(groups.used[0]):
+        groups.first[g] = begin
+        groups.end[g] = begin
+        begin += groups.size[g]
     for s in range(servers):
-        g = crowds.of[s]
+        g = groups.of[s]
         if g >= 0:
-            crowds.member[crowds.end[g]] = s
-            crowds.end[g] += 1
-    return crowds
+            groups.member[groups.end[g]] = s
+            groups.end[g] += 1
+    return groups
 
 
-class Stood(NamedTuple):
+class Placements(NamedTuple):
     """Placements of jobs, as entries of one server each.
 
     Attributes
     ----------
-    first, number : int64[rows]
+    first, size : int64[rows]
         First entry of a row, and the number of its entries.
     server, workers, ps : int64[entries]
         Server, workers and parameter servers on it; a row's servers ascend.
     """
 
     first: Ints
-    number: Ints
+    size: Ints
     server: Ints
     workers: Ints
     ps: Ints
 
 
-class Chains(NamedTuple):
+class PlacementLists(NamedTuple):
     """Placements while they are computed: a linked list of entries a job.
 
     Attributes
     ----------
     head : int64[rows]
         Newest entry of a row, -1 for none.
-    after : int64[most]
+    next : int64[capacity]
         The entry of the same row before it, -1 for none.
-    server, workers, ps : int64[most]
-        As in `Stood`.
+    server, workers, ps : int64[capacity]
+        As in `Placements`.
     used : int64[1]
         Number of entries.
     """
 
     head: Ints
-    after: Ints
+    next: Ints
     server: Ints
     workers: Ints
     ps: Ints
@@ -261,113 +261,123 @@ class Chains(NamedTuple):
 
 
 @kernel
-def entry(chains: Chains, row: int, server: int) -> int:
+def find_or_add_entry(lists: PlacementLists, row: int, server: int) -> int:
     """Return a row's entry of a server, and add one if there is none."""
-    at = chains.head[row]
-    while at >= 0:
-        if chains.server[at] == server:
-            return int(at)
-        at = chains.after[at]
-    at = chains.used[0]
-    chains.used[0] = at + 1
-    chains.server[at] = server
-    chains.workers[at] = 0
-    chains.ps[at] = 0
-    chains.after[at] = chains.head[row]
-    chains.head[row] = at
-    return int(at)
+    entry = lists.head[row]
+    while entry >= 0:
+        if lists.server[entry] == server:
+            return int(entry)
+        entry = lists.next[entry]
+    entry = lists.used[0]
+    lists.used[0] = entry + 1
+    lists.server[entry] = server
+    lists.workers[entry] = 0
+    lists.ps[entry] = 0
+    lists.next[entry] = lists.head[row]
+    lists.head[row] = entry
+    return int(entry)
 
 
 @kernel
-def listed(chains: Chains) -> Stood:
+def to_placements(lists: PlacementLists) -> Placements:
     """Return the placements of all entries that aren't empty."""
-    rows, used = len(chains.head), chains.used[0]
+    rows, used = len(lists.head), lists.used[0]
     first, number = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     server, workers = np.empty(used, np.int64), np.empty(used, np.int64)
     ps = np.empty(used, np.int64)
     end = 0
     for row in range(rows):
         first[row] = end
-        at = chains.head[row]
-        while at >= 0:
-            if chains.workers[at] > 0 or chains.ps[at] > 0:
+        entry = lists.head[row]
+        while entry >= 0:
+            if lists.workers[entry] > 0 or lists.ps[entry] > 0:
                 to = end
-                while to > first[row] and server[to - 1] > chains.server[at]:
+                while to > first[row] and server[to - 1] > lists.server[entry]:
                     server[to], workers[to] = server[to - 1], workers[to - 1]
                     ps[to] = ps[to - 1]
                     to -= 1
-                server[to], workers[to] = chains.server[at], chains.workers[at]
-                ps[to] = chains.ps[at]
+                server[to], workers[to] = lists.server[entry], lists.workers[entry]
+                ps[to] = lists.ps[entry]
                 end += 1
-            at = chains.after[at]
+            entry = lists.next[entry]
         number[row] = end - first[row]
-    return Stood(first, number, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
+    return Placements(first, number, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
 
 
 @kernel
-def put_on(
-    free: Ints, crowds: Crowds, role: int, demand: Ints, number: int, row: int, chains: Chains
+def place_spread(
+    free: Ints,
+    groups: ServerGroups,
+    role: int,
+    demand: Ints,
+    number: int,
+    row: int,
+    lists: PlacementLists,
 ) -> bool:
-    """Place several of a job's demands on servers, by the rule of `timeline.put`."""
+    """Place several of a job's demands on servers, by the rule of `timeline.pack`."""
     rest = number
     while rest > 0:
-        best, fits = best_crowd(crowds, role, demand, rest)
+        best, fits = best_fit_group(groups, role, demand, rest)
         if best < 0:
             return False
-        server = lowest_of(crowds, best)
+        server = lowest_server(groups, best)
         each = min(fits, rest)
-        at = entry(chains, row, server)
-        if role == WORKERS:
-            chains.workers[at] += each
+        entry = find_or_add_entry(lists, row, server)
+        if role == WORKER_ROLE:
+            lists.workers[entry] += each
         else:
-            chains.ps[at] += each
-        change(free, crowds, server, demand, -each)
+            lists.ps[entry] += each
+        update_free(free, groups, server, demand, -each)
         rest -= each
     return True
 
 
 @kernel
-def put_whole(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: Chains) -> bool:
-    """Place a co-located level on one server, by the rule of `timeline.put`."""
-    demand = demand_of_whole(jobs, row, level)
-    best, _ = best_crowd(crowds, role_of_whole(jobs, row), demand, ONE)
+def place_colocated(
+    free: Ints, groups: ServerGroups, jobs: JobArrays, row: int, level: int, lists: PlacementLists
+) -> bool:
+    """Place a co-located level on one server, by the rule of `timeline.pack`."""
+    demand = colocated_demand(jobs, row, level)
+    best, _ = best_fit_group(groups, colocated_role(jobs, row), demand, ONE)
     if best < 0:
         return False
-    server = lowest_of(crowds, best)
-    at = entry(chains, row, server)
-    chains.workers[at] = jobs.workers[row, level]
-    chains.ps[at] = jobs.servers[row, level]
-    change(free, crowds, server, demand, -ONE)
+    server = lowest_server(groups, best)
+    entry = find_or_add_entry(lists, row, server)
+    lists.workers[entry] = jobs.worker_counts[row, level]
+    lists.ps[entry] = jobs.ps_counts[row, level]
+    update_free(free, groups, server, demand, -ONE)
     return True
 
 
 @kernel
-def take_back(free: Ints, crowds: Crowds, worker: Ints, ps: Ints, row: int, chains: Chains) -> None:
+def unplace(
+    free: Ints, groups: ServerGroups, worker: Ints, ps: Ints, row: int, lists: PlacementLists
+) -> None:
     """Release everything that a job was given."""
-    at = chains.head[row]
-    while at >= 0:
-        change(free, crowds, chains.server[at], worker, chains.workers[at])
-        change(free, crowds, chains.server[at], ps, chains.ps[at])
-        chains.workers[at] = 0
-        chains.ps[at] = 0
-        at = chains.after[at]
+    entry = lists.head[row]
+    while entry >= 0:
+        update_free(free, groups, lists.server[entry], worker, lists.workers[entry])
+        update_free(free, groups, lists.server[entry], ps, lists.ps[entry])
+        lists.workers[entry] = 0
+        lists.ps[entry] = 0
+        entry = lists.next[entry]
 
 
 Floats = NDArray[np.float64]
 
 
 @kernel
-def stand(
+def place_packed_jobs(
     free: Ints,
     hosts_workers: Flags,
     hosts_ps: Flags,
-    jobs: Jobs,
-    log: Log,
-    kept: Stood,
-    fixed: Stood,
-    least: Ints,
-    stay: bool,
-) -> tuple[bool, Stood]:
+    jobs: JobArrays,
+    log: PackingLog,
+    current: Placements,
+    pinned: Placements,
+    pinned_level: Ints,
+    keep_servers: bool,
+) -> tuple[bool, Placements]:
     """Place the levels that were packed by groups on servers.
 
     Parameters
@@ -376,15 +386,15 @@ def stand(
         Capacity of each server; placements are subtracted.
     hosts_workers, hosts_ps : bool[servers]
         Whether each may host workers, and parameter servers.
-    log : Log
+    log : PackingLog
         Levels to place, in order.
-    kept : Stood
+    current : Placements
         Current placements.
-    fixed : Stood
+    pinned : Placements
         Pinned placements; the log has the levels beyond them.
-    least : int64[rows]
+    pinned_level : int64[rows]
         Pinned level of each row, -1 for jobs that may move; empty if all may.
-    stay : bool
+    keep_servers : bool
         Whether jobs first keep their current servers. If not, everything is packed in the order of
         the log by the rules of the timeline, and fits as it did there. A level that doesn't fit,
         because the timeline ran out of groups, is dropped.
@@ -392,76 +402,80 @@ def stand(
     Returns
     -------
     (bool, Stood)
-        Whether everything fits, and the placements. Without ``stay`` they are valid in any case.
+        Whether everything fits, and the placements. Without ``keep_servers`` they are valid in any
+        case.
     """
     entries = log.used[0]
-    rows = len(kept.first)
-    chains = _no_chains(jobs, log, kept, len(free), len(fixed.server))
+    rows = len(current.first)
+    lists = _empty_lists_for_log(jobs, log, current, len(free), len(pinned.server))
     complete = True
-    for row in range(len(least)):
-        if least[row] >= 0:
-            _fix(free, jobs, row, fixed, chains)
-    if stay:
+    for row in range(len(pinned_level)):
+        if pinned_level[row] >= 0:
+            _place_pinned(free, jobs, row, pinned, lists)
+    if keep_servers:
         seen = np.zeros(rows, np.bool_)
-        for at in range(entries):
-            row = log.row[at]
+        for entry in range(entries):
+            row = log.row[entry]
             if not seen[row]:
                 seen[row] = True
-                if log.level[row] >= jobs.spread[row]:
-                    _stay_whole(
-                        free, hosts_workers, hosts_ps, jobs, row, log.level[row], kept, chains
+                if log.level[row] >= jobs.spread_levels[row]:
+                    _keep_colocated(
+                        free, hosts_workers, hosts_ps, jobs, row, log.level[row], current, lists
                     )
                 else:
-                    _stay(free, jobs, row, log.level[row], kept, chains)
-        crowds = gather(free, hosts_workers, hosts_ps)
+                    _keep_spread(free, jobs, row, log.level[row], current, lists)
+        groups = group_servers(free, hosts_workers, hosts_ps)
         for row in range(rows):
             if not seen[row]:
                 continue
-            if log.level[row] >= jobs.spread[row]:
-                if chains.head[row] < 0 and not put_whole(
-                    free, crowds, jobs, row, log.level[row], chains
+            if log.level[row] >= jobs.spread_levels[row]:
+                if lists.head[row] < 0 and not place_colocated(
+                    free, groups, jobs, row, log.level[row], lists
                 ):
                     complete = False
                     break
                 continue
-            lack, lack_ps = jobs.workers[row, log.level[row]], jobs.servers[row, log.level[row]]
-            at = chains.head[row]
-            while at >= 0:
-                lack -= chains.workers[at]
-                lack_ps -= chains.ps[at]
-                at = chains.after[at]
+            missing, missing_ps = (
+                jobs.worker_counts[row, log.level[row]],
+                jobs.ps_counts[row, log.level[row]],
+            )
+            entry = lists.head[row]
+            while entry >= 0:
+                missing -= lists.workers[entry]
+                missing_ps -= lists.ps[entry]
+                entry = lists.next[entry]
             complete = (
                 complete
-                and put_on(free, crowds, WORKERS, jobs.worker[row], lack, row, chains)
-                and put_on(free, crowds, SERVERS, jobs.ps[row], lack_ps, row, chains)
+                and place_spread(free, groups, WORKER_ROLE, jobs.worker[row], missing, row, lists)
+                and place_spread(free, groups, PS_ROLE, jobs.ps[row], missing_ps, row, lists)
             )
             if not complete:
                 break
-        return complete, listed(chains)
-    crowds = gather(free, hosts_workers, hosts_ps)
-    for at in range(entries):
-        row = log.row[at]
+        return complete, to_placements(lists)
+    groups = group_servers(free, hosts_workers, hosts_ps)
+    for entry in range(entries):
+        row = log.row[entry]
         if log.level[row] < 0:
             continue
-        if log.level[row] >= jobs.spread[row]:
-            found = put_whole(free, crowds, jobs, row, log.level[row], chains)
+        if log.level[row] >= jobs.spread_levels[row]:
+            fits = place_colocated(free, groups, jobs, row, log.level[row], lists)
         else:
-            found = put_on(
-                free, crowds, WORKERS, jobs.worker[row], log.workers[at], row, chains
-            ) and put_on(free, crowds, SERVERS, jobs.ps[row], log.servers[at], row, chains)
-        if not found:
+            fits = place_spread(
+                free, groups, WORKER_ROLE, jobs.worker[row], log.workers[entry], row, lists
+            ) and place_spread(free, groups, PS_ROLE, jobs.ps[row], log.ps[entry], row, lists)
+        if not fits:
             complete = False
-            if len(least) > 0 and least[row] >= 0:
-                _cut_back(free, crowds, jobs, row, fixed, chains)
-                log.level[row] = least[row]
+            if len(pinned_level) > 0 and pinned_level[row] >= 0:
+                _release_unpinned(free, groups, jobs, row, pinned, lists)
+                log.level[row] = pinned_level[row]
                 continue
-            take_back(free, crowds, jobs.worker[row], jobs.ps[row], row, chains)
+            unplace(free, groups, jobs.worker[row], jobs.ps[row], row, lists)
             log.level[row] = -1
-    return complete, listed(chains)
+    return complete, to_placements(lists)
 
 
 @kernel
-def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
+def compare_placements(rows: Ints, current: Placements, new: Placements) -> Ints:
     """Compare new placements with the current ones.
 
     Returns
@@ -472,19 +486,19 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
     result = np.zeros(len(rows), np.int64)
     for n in range(len(rows)):
         row = rows[n]
-        a, b = then.first[row], now.first[row]
-        a_end, b_end = a + then.number[row], b + now.number[row]
+        a, b = current.first[row], new.first[row]
+        a_end, b_end = a + current.size[row], b + new.size[row]
         less = False
         more = False
         while a < a_end or b < b_end:
-            if b == b_end or (a < a_end and then.server[a] < now.server[b]):
+            if b == b_end or (a < a_end and current.server[a] < new.server[b]):
                 less = True
                 a += 1
-            elif a == a_end or now.server[b] < then.server[a]:
+            elif a == a_end or new.server[b] < current.server[a]:
                 more = True
                 b += 1
             else:
-                workers, ps = now.workers[b] - then.workers[a], now.ps[b] - then.ps[a]
+                workers, ps = new.workers[b] - current.workers[a], new.ps[b] - current.ps[a]
                 less = less or workers < 0 or ps < 0
                 more = more or workers > 0 or ps > 0
                 a += 1
@@ -494,250 +508,263 @@ def compared(rows: Ints, then: Stood, now: Stood) -> Ints:
 
 
 @inlined
-def _no_chains(jobs: Jobs, log: Log, kept: Stood, servers: int, fixed: int) -> Chains:
-    """Return empty lists with room for all possible entries."""
+def _empty_lists_for_log(
+    jobs: JobArrays, log: PackingLog, current: Placements, servers: int, pinned: int
+) -> PlacementLists:
+    """Return empty lists with capacity for all possible entries."""
     # Placing one number of a demand uses each server at most once.
-    rows = len(kept.first)
-    most = fixed
-    for at in range(log.used[0]):
-        most += min(log.workers[at], servers) + min(log.servers[at], servers)
+    rows = len(current.first)
+    capacity = pinned
+    for entry in range(log.used[0]):
+        capacity += min(log.workers[entry], servers) + min(log.ps[entry], servers)
     for row in range(rows):
         level = log.level[row]
         if level >= 0:
-            most += min(jobs.workers[row, level], servers) + min(jobs.servers[row, level], servers)
-        most += kept.number[row]
-    return Chains(
+            capacity += min(jobs.worker_counts[row, level], servers) + min(
+                jobs.ps_counts[row, level], servers
+            )
+        capacity += current.size[row]
+    return PlacementLists(
         np.full(rows, -1),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
+        np.empty(capacity, np.int64),
+        np.empty(capacity, np.int64),
+        np.empty(capacity, np.int64),
+        np.empty(capacity, np.int64),
         np.zeros(1, np.int64),
     )
 
 
 @inlined
-def _fix(free: Ints, jobs: Jobs, row: int, fixed: Stood, chains: Chains) -> None:
+def _place_pinned(
+    free: Ints, jobs: JobArrays, row: int, pinned: Placements, lists: PlacementLists
+) -> None:
     """Add a job's pinned placement."""
-    for n in range(fixed.first[row], fixed.first[row] + fixed.number[row]):
-        server = fixed.server[n]
-        at = entry(chains, row, server)
-        chains.workers[at] = fixed.workers[n]
-        chains.ps[at] = fixed.ps[n]
+    for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
+        server = pinned.server[n]
+        entry = find_or_add_entry(lists, row, server)
+        lists.workers[entry] = pinned.workers[n]
+        lists.ps[entry] = pinned.ps[n]
         for r in range(free.shape[1]):
-            free[server, r] -= fixed.workers[n] * jobs.worker[row, r]
-            free[server, r] -= fixed.ps[n] * jobs.ps[row, r]
+            free[server, r] -= pinned.workers[n] * jobs.worker[row, r]
+            free[server, r] -= pinned.ps[n] * jobs.ps[row, r]
 
 
 @inlined
-def _cut_back(
-    free: Ints, crowds: Crowds, jobs: Jobs, row: int, fixed: Stood, chains: Chains
+def _release_unpinned(
+    free: Ints,
+    groups: ServerGroups,
+    jobs: JobArrays,
+    row: int,
+    pinned: Placements,
+    lists: PlacementLists,
 ) -> None:
     """Release what a job was given beyond its pinned placement."""
-    at = chains.head[row]
-    while at >= 0:
-        workers, ps = chains.workers[at], chains.ps[at]
-        for n in range(fixed.first[row], fixed.first[row] + fixed.number[row]):
-            if fixed.server[n] == chains.server[at]:
-                workers -= fixed.workers[n]
-                ps -= fixed.ps[n]
-        change(free, crowds, chains.server[at], jobs.worker[row], workers)
-        change(free, crowds, chains.server[at], jobs.ps[row], ps)
-        chains.workers[at] -= workers
-        chains.ps[at] -= ps
-        at = chains.after[at]
+    entry = lists.head[row]
+    while entry >= 0:
+        workers, ps = lists.workers[entry], lists.ps[entry]
+        for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
+            if pinned.server[n] == lists.server[entry]:
+                workers -= pinned.workers[n]
+                ps -= pinned.ps[n]
+        update_free(free, groups, lists.server[entry], jobs.worker[row], workers)
+        update_free(free, groups, lists.server[entry], jobs.ps[row], ps)
+        lists.workers[entry] -= workers
+        lists.ps[entry] -= ps
+        entry = lists.next[entry]
 
 
 @inlined
-def _stay(free: Ints, jobs: Jobs, row: int, level: int, kept: Stood, chains: Chains) -> None:
+def _keep_spread(
+    free: Ints, jobs: JobArrays, row: int, level: int, current: Placements, lists: PlacementLists
+) -> None:
     """Keep a level's processes where they are, releasing the smallest groups first.
 
     Capacity that other jobs took meanwhile, such as bags of tasks, is released before that.
     """
-    begin, end = kept.first[row], kept.first[row] + kept.number[row]
-    workers, ps = kept.workers[begin:end].copy(), kept.ps[begin:end].copy()
-    at = chains.head[row]
-    while at >= 0:  # pinned processes are placed already
+    begin, end = current.first[row], current.first[row] + current.size[row]
+    workers, ps = current.workers[begin:end].copy(), current.ps[begin:end].copy()
+    entry = lists.head[row]
+    while entry >= 0:  # pinned processes are placed already
         for n in range(end - begin):
-            if kept.server[begin + n] == chains.server[at]:
-                workers[n] = max(0, workers[n] - chains.workers[at])
-                ps[n] = max(0, ps[n] - chains.ps[at])
-        at = chains.after[at]
+            if current.server[begin + n] == lists.server[entry]:
+                workers[n] = max(0, workers[n] - lists.workers[entry])
+                ps[n] = max(0, ps[n] - lists.ps[entry])
+        entry = lists.next[entry]
     for n in range(end - begin):
-        room = free[kept.server[begin + n]]
+        free_here = free[current.server[begin + n]]
         for r in range(free.shape[1]):
-            one, other = jobs.worker[row, r], jobs.ps[row, r]
-            if one > 0 and workers[n] * one > room[r]:
-                workers[n] = max(0, room[r]) // one
-            if other > 0 and workers[n] * one + ps[n] * other > room[r]:
-                ps[n] = max(0, room[r] - workers[n] * one) // other
-    lack, lack_ps = jobs.workers[row, level], jobs.servers[row, level]
-    at = chains.head[row]
-    while at >= 0:
-        lack -= chains.workers[at]
-        lack_ps -= chains.ps[at]
-        at = chains.after[at]
-    workers = _cut(workers, lack)
-    ps = _cut(ps, lack_ps)
+            need, ps_need = jobs.worker[row, r], jobs.ps[row, r]
+            if need > 0 and workers[n] * need > free_here[r]:
+                workers[n] = max(0, free_here[r]) // need
+            if ps_need > 0 and workers[n] * need + ps[n] * ps_need > free_here[r]:
+                ps[n] = max(0, free_here[r] - workers[n] * need) // ps_need
+    missing, missing_ps = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
+    entry = lists.head[row]
+    while entry >= 0:
+        missing -= lists.workers[entry]
+        missing_ps -= lists.ps[entry]
+        entry = lists.next[entry]
+    workers = _reduce_to_sum(workers, missing)
+    ps = _reduce_to_sum(ps, missing_ps)
     for n in range(end - begin):
         if workers[n] == 0 and ps[n] == 0:
             continue
-        server = kept.server[begin + n]
-        at = entry(chains, row, server)
-        chains.workers[at] += workers[n]
-        chains.ps[at] += ps[n]
+        server = current.server[begin + n]
+        entry = find_or_add_entry(lists, row, server)
+        lists.workers[entry] += workers[n]
+        lists.ps[entry] += ps[n]
         for r in range(free.shape[1]):
             free[server, r] -= workers[n] * jobs.worker[row, r] + ps[n] * jobs.ps[row, r]
 
 
 @inlined
-def _stay_whole(
+def _keep_colocated(
     free: Ints,
     hosts_workers: Flags,
     hosts_ps: Flags,
-    jobs: Jobs,
+    jobs: JobArrays,
     row: int,
     level: int,
-    kept: Stood,
-    chains: Chains,
+    current: Placements,
+    lists: PlacementLists,
 ) -> None:
     """Place a co-located level on the server that has most of the job, if it fits there."""
-    demand = demand_of_whole(jobs, row, level)
+    demand = colocated_demand(jobs, row, level)
     best = -1
-    for n in range(kept.first[row], kept.first[row] + kept.number[row]):
-        server = kept.server[n]
-        fits = hosts_workers[server] and (jobs.servers[row, level] == 0 or hosts_ps[server])
+    for n in range(current.first[row], current.first[row] + current.size[row]):
+        server = current.server[n]
+        fits = hosts_workers[server] and (jobs.ps_counts[row, level] == 0 or hosts_ps[server])
         for r in range(len(demand)):
             fits = fits and demand[r] <= free[server, r]
-        if fits and (best < 0 or kept.workers[n] > kept.workers[best]):
+        if fits and (best < 0 or current.workers[n] > current.workers[best]):
             best = n
     if best >= 0:
-        server = kept.server[best]
-        at = entry(chains, row, server)
-        chains.workers[at] = jobs.workers[row, level]
-        chains.ps[at] = jobs.servers[row, level]
+        server = current.server[best]
+        entry = find_or_add_entry(lists, row, server)
+        lists.workers[entry] = jobs.worker_counts[row, level]
+        lists.ps[entry] = jobs.ps_counts[row, level]
         for r in range(len(demand)):
             free[server, r] -= demand[r]
 
 
 @kernel
-def _cut(left: Ints, wanted: int) -> Ints:
+def _reduce_to_sum(counts: Ints, wanted: int) -> Ints:
     """Reduce numbers to a sum, the smallest first; return them."""
-    total = left.sum()
+    total = counts.sum()
     while total > wanted:
         smallest = -1
-        for n in range(len(left)):
-            if left[n] > 0 and (smallest < 0 or left[n] < left[smallest]):
+        for n in range(len(counts)):
+            if counts[n] > 0 and (smallest < 0 or counts[n] < counts[smallest]):
                 smallest = n
-        gone = min(left[smallest], total - wanted)
-        left[smallest] -= gone
-        total -= gone
-    return left
+        removed = min(counts[smallest], total - wanted)
+        counts[smallest] -= removed
+        total -= removed
+    return counts
 
 
 @kernel
-def grow(
+def scale_up_colocated(
     free: Ints,
-    jobs: Jobs,
+    jobs: JobArrays,
     rows: Ints,
-    worth_left: Floats,
-    terms: Terms,
-    stood: Stood,
-    log: Log,
+    job_utility: Floats,
+    weights: StepWeights,
+    placements: Placements,
+    log: PackingLog,
 ) -> None:
     """Scale co-located jobs up into the free capacity of their servers, one best step at a time.
 
-    A step is weighed as in `next_slot.fill`.
+    A step is weighed as in `next_slot.allocate_spare`.
 
     Parameters
     ----------
     free : int64[servers, resources]
-        Free capacity after `stand`; what is taken is subtracted.
+        Free capacity after `place_packed_jobs`; what is taken is subtracted.
     rows : int64[jobs]
         Rows of co-located jobs that run in the slot.
-    worth_left : float64[jobs]
+    job_utility : float64[jobs]
         Utility of completing each.
-    stood : Stood
+    placements : Placements
         Placements; written.
-    log : Log
+    log : PackingLog
         Levels; written.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
-        most = jobs.levels[rows[n]]
-        _push(heap, jobs, rows[n], worth_left[n], n, most, terms, log)
+        below = jobs.levels[rows[n]]
+        _push_colocated_step(heap, jobs, rows[n], job_utility[n], n, below, weights, log)
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
         before = log.level[row]
-        at = stood.first[row]
-        server = stood.server[at]
-        workers = jobs.workers[row, target] - jobs.workers[row, before]
-        servers = jobs.servers[row, target] - jobs.servers[row, before]
+        entry = placements.first[row]
+        server = placements.server[entry]
+        workers = jobs.worker_counts[row, target] - jobs.worker_counts[row, before]
+        ps_count = jobs.ps_counts[row, target] - jobs.ps_counts[row, before]
         fits = True
         for r in range(free.shape[1]):
-            asked = workers * jobs.worker[row, r] + servers * jobs.ps[row, r]
-            fits = fits and (asked <= 0 or asked <= free[server, r])
-        most = target
+            needed = workers * jobs.worker[row, r] + ps_count * jobs.ps[row, r]
+            fits = fits and (needed <= 0 or needed <= free[server, r])
+        below = target
         if fits:
             for r in range(free.shape[1]):
-                free[server, r] -= workers * jobs.worker[row, r] + servers * jobs.ps[row, r]
-            stood.workers[at] += workers
-            stood.ps[at] += servers
+                free[server, r] -= workers * jobs.worker[row, r] + ps_count * jobs.ps[row, r]
+            placements.workers[entry] += workers
+            placements.ps[entry] += ps_count
             log.level[row] = target
-            most = jobs.levels[row]
-        _push(heap, jobs, row, worth_left[n], n, most, terms, log)
+            below = jobs.levels[row]
+        _push_colocated_step(heap, jobs, row, job_utility[n], n, below, weights, log)
 
 
 @inlined
-def _push(
+def _push_colocated_step(
     heap: list[tuple[float, int, int]],
-    jobs: Jobs,
+    jobs: JobArrays,
     row: int,
-    worth_left: float,
+    job_utility: float,
     n: int,
-    most: int,
-    terms: Terms,
-    log: Log,
+    below: int,
+    weights: StepWeights,
+    log: PackingLog,
 ) -> None:
     """Push the best step up of a co-located job below a level, if it adds progress."""
     before = log.level[row]
-    value, target = best_step(jobs, row, before, before + 1, most, terms)
+    value, target = best_step(jobs, row, before, before + 1, below, weights)
     if target >= 0:
-        heapq.heappush(heap, (-value * worth_left / jobs.left[row], n, target))
+        heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
 
 
 @kernel
-def seat(
+def place_paused_jobs(
     free: Ints,
     hosts_workers: Flags,
     hosts_ps: Flags,
-    jobs: Jobs,
+    jobs: JobArrays,
     rows: Ints,
-    worth_left: Floats,
-    terms: Terms,
-    stood: Stood,
-    log: Log,
-) -> Stood:
+    job_utility: Floats,
+    weights: StepWeights,
+    placements: Placements,
+    log: PackingLog,
+) -> Placements:
     """Place paused jobs on the remaining capacity of servers, the best steps first.
 
-    `next_slot.fill` assumes servers as plans pack them. Jobs that keep their placement leave other
-    capacity: less on some servers, more on others.
+    `next_slot.allocate_spare` assumes servers as plans pack them. Jobs that keep their placement
+    leave other capacity: less on some servers, more on others.
 
     Parameters
     ----------
     free : int64[servers, resources]
-        Free capacity after `stand` and `grow`; placements are subtracted.
+        Free capacity after `place_packed_jobs` and `scale_up_colocated`; placements are subtracted.
     hosts_workers, hosts_ps : bool[servers]
         Whether each may host workers, and parameter servers.
     rows : int64[jobs]
         Rows that may run in the slot.
-    worth_left : float64[jobs]
+    job_utility : float64[jobs]
         Utility of completing each.
-    stood : Stood
+    placements : Placements
         Placements so far.
-    log : Log
+    log : PackingLog
         Levels; written.
 
     Returns
@@ -749,58 +776,60 @@ def seat(
     heap.pop()
     for n in range(len(rows)):
         if log.level[rows[n]] < 0:
-            most = jobs.levels[rows[n]]
-            offer_step(heap, jobs, rows[n], worth_left[n], n, most, terms, log)
+            below = jobs.levels[rows[n]]
+            push_step(heap, jobs, rows[n], job_utility[n], n, below, weights, log)
     if len(heap) == 0:
-        return stood
-    crowds = gather(free, hosts_workers, hosts_ps)
-    chains = _wider(_none(len(stood.first)), len(free))
+        return placements
+    groups = group_servers(free, hosts_workers, hosts_ps)
+    lists = _with_capacity(_empty_lists(len(placements.first)), len(free))
     found = False
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
-        if best_crowd(crowds, WORKERS, jobs.worker[row], ONE)[0] < 0:
+        if best_fit_group(groups, WORKER_ROLE, jobs.worker[row], ONE)[0] < 0:
             continue
-        used = chains.used[0]
-        chains = _wider(chains, used + 2 * len(free))
-        if _seated(free, crowds, jobs, row, target, chains):
+        used = lists.used[0]
+        lists = _with_capacity(lists, used + 2 * len(free))
+        if _place_job(free, groups, jobs, row, target, lists):
             log.level[row] = target
             found = True
         else:
-            chains.head[row], chains.used[0] = -1, used
-            offer_step(heap, jobs, row, worth_left[n], n, target, terms, log)
-    return _joined(stood, listed(chains)) if found else stood
+            lists.head[row], lists.used[0] = -1, used
+            push_step(heap, jobs, row, job_utility[n], n, target, weights, log)
+    return _concatenate(placements, to_placements(lists)) if found else placements
 
 
 @inlined
-def _seated(free: Ints, crowds: Crowds, jobs: Jobs, row: int, level: int, chains: Chains) -> bool:
+def _place_job(
+    free: Ints, groups: ServerGroups, jobs: JobArrays, row: int, level: int, lists: PlacementLists
+) -> bool:
     """Place a job at a level; on failure nothing changes.
 
     Workers come first, or parameter servers if they don't fit after the workers.
     """
-    if level >= jobs.spread[row]:
-        return put_whole(free, crowds, jobs, row, level, chains)
-    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+    if level >= jobs.spread_levels[row]:
+        return place_colocated(free, groups, jobs, row, level, lists)
+    workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
     worker, ps = jobs.worker[row], jobs.ps[row]
-    if put_on(free, crowds, WORKERS, worker, workers, row, chains) and put_on(
-        free, crowds, SERVERS, ps, servers, row, chains
+    if place_spread(free, groups, WORKER_ROLE, worker, workers, row, lists) and place_spread(
+        free, groups, PS_ROLE, ps, ps_count, row, lists
     ):
         return True
-    take_back(free, crowds, worker, ps, row, chains)
-    if servers == 0:
+    unplace(free, groups, worker, ps, row, lists)
+    if ps_count == 0:
         return False
-    if put_on(free, crowds, SERVERS, ps, servers, row, chains) and put_on(
-        free, crowds, WORKERS, worker, workers, row, chains
+    if place_spread(free, groups, PS_ROLE, ps, ps_count, row, lists) and place_spread(
+        free, groups, WORKER_ROLE, worker, workers, row, lists
     ):
         return True
-    take_back(free, crowds, worker, ps, row, chains)
+    unplace(free, groups, worker, ps, row, lists)
     return False
 
 
 @inlined
-def _none(rows: int) -> Chains:
-    """Return empty lists without room for entries."""
-    return Chains(
+def _empty_lists(rows: int) -> PlacementLists:
+    """Return empty lists without capacity."""
+    return PlacementLists(
         np.full(rows, -1),
         np.empty(0, np.int64),
         np.empty(0, np.int64),
@@ -811,40 +840,40 @@ def _none(rows: int) -> Chains:
 
 
 @kernel
-def _wider(chains: Chains, entries: int) -> Chains:
-    """Return lists with room for at least ``entries`` entries."""
-    if len(chains.after) >= entries:
-        return chains
-    most = max(entries, 2 * len(chains.after))
-    return Chains(
-        chains.head,
-        _longer(chains.after, most),
-        _longer(chains.server, most),
-        _longer(chains.workers, most),
-        _longer(chains.ps, most),
-        chains.used,
+def _with_capacity(lists: PlacementLists, entries: int) -> PlacementLists:
+    """Return lists with capacity for at least ``entries`` entries."""
+    if len(lists.next) >= entries:
+        return lists
+    capacity = max(entries, 2 * len(lists.next))
+    return PlacementLists(
+        lists.head,
+        _longer(lists.next, capacity),
+        _longer(lists.server, capacity),
+        _longer(lists.workers, capacity),
+        _longer(lists.ps, capacity),
+        lists.used,
     )
 
 
 @inlined
-def _longer(column: Ints, most: int) -> Ints:
-    whole = np.empty(most, np.int64)
-    copy_into(whole, column)
-    return whole
+def _longer(column: Ints, capacity: int) -> Ints:
+    longer = np.empty(capacity, np.int64)
+    copy_into(longer, column)
+    return longer
 
 
 @inlined
-def _joined(stood: Stood, more: Stood) -> Stood:
+def _concatenate(placements: Placements, more: Placements) -> Placements:
     """Return placements of both; a row has entries in at most one of them."""
-    first, number = stood.first.copy(), stood.number.copy()
+    first, number = placements.first.copy(), placements.size.copy()
     for row in range(len(first)):
-        if more.number[row] > 0:
-            first[row] = len(stood.server) + more.first[row]
-            number[row] = more.number[row]
-    return Stood(
+        if more.size[row] > 0:
+            first[row] = len(placements.server) + more.first[row]
+            number[row] = more.size[row]
+    return Placements(
         first,
         number,
-        np.concatenate((stood.server, more.server)),
-        np.concatenate((stood.workers, more.workers)),
-        np.concatenate((stood.ps, more.ps)),
+        np.concatenate((placements.server, more.server)),
+        np.concatenate((placements.workers, more.workers)),
+        np.concatenate((placements.ps, more.ps)),
     )

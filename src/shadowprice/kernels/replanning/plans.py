@@ -17,29 +17,29 @@ from numpy.typing import NDArray
 from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
 from shadowprice.kernels.replanning.jobs import (
+    COLOCATED,
     SPREAD,
-    WHOLE,
-    Jobs,
-    demand_of_whole,
-    first_gains,
-    hull_of,
-    last_worth,
-    levels_of,
-    role_of_whole,
+    JobArrays,
+    colocated_demand,
+    colocated_role,
+    first_slot_gains,
+    hull_range,
+    last_slot_worth,
+    level_range,
+    mode_count,
     utility,
-    ways,
 )
 from shadowprice.kernels.replanning.timeline import (
     ONE,
-    SERVERS,
-    WORKERS,
+    PS_ROLE,
+    WORKER_ROLE,
     Timeline,
+    add_tenant_usage,
     copy_state,
-    entitled,
-    hold,
-    put,
-    put_servers_first,
-    split,
+    pack,
+    pack_ps_first,
+    split_interval_at,
+    tenant_headroom,
     total_fit,
 )
 
@@ -48,14 +48,14 @@ Ints = NDArray[np.int64]
 LOWEST = constant(0)
 
 
-class Asked(NamedTuple):
-    """Demand of one job by level; functions that visit every interval get this, not all `Jobs`.
+class LevelDemand(NamedTuple):
+    """Demand of one job by level: functions that visit every interval get no other arrays.
 
     Attributes
     ----------
     worker, ps : int64[resources]
         Demands.
-    workers, servers : int64[levels]
+    worker_counts, ps_counts : int64[levels]
         Workers and parameter servers of each level.
     tenant : int
         Owner, as a row of `Timeline.share`.
@@ -63,21 +63,27 @@ class Asked(NamedTuple):
 
     worker: Ints
     ps: Ints
-    workers: Ints
-    servers: Ints
+    worker_counts: Ints
+    ps_counts: Ints
     tenant: int
 
 
 @inlined
-def _asked(jobs: Jobs, row: int) -> Asked:
+def _level_demand(jobs: JobArrays, row: int) -> LevelDemand:
     """Return the demand of a job by level."""
-    return Asked(
-        jobs.worker[row], jobs.ps[row], jobs.workers[row], jobs.servers[row], jobs.tenant[row]
+    return LevelDemand(
+        jobs.worker[row],
+        jobs.ps[row],
+        jobs.worker_counts[row],
+        jobs.ps_counts[row],
+        jobs.tenant[row],
     )
 
 
 @inlined
-def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool) -> int:
+def _max_spread_level(
+    line: Timeline, state: int, demand: LevelDemand, last: int, shared: bool
+) -> int:
     """Return the highest level of a spread job that fits into a state, or -1.
 
     Parameters
@@ -88,28 +94,28 @@ def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool)
         Whether some servers host both workers and parameter servers, so that only a trial packing
         can tell.
     """
-    top = _level_of_tenant(line, state, asked, LOWEST, last)
+    top = _max_level_in_share(line, state, demand, LOWEST, last)
     if top < 0:
         return -1
-    most = total_fit(line, state, WORKERS, asked.worker, asked.workers[top])
-    level = _at_most(asked.workers, top + 1, most)
-    if level < 0 or asked.servers[top] == 0:
+    limit = total_fit(line, state, WORKER_ROLE, demand.worker, demand.worker_counts[top])
+    level = _last_at_most(demand.worker_counts, top + 1, limit)
+    if level < 0 or demand.ps_counts[top] == 0:
         return level
     if not shared:
-        most = total_fit(line, state, SERVERS, asked.ps, asked.servers[level])
-        while level >= 0 and asked.servers[level] > most:
+        limit = total_fit(line, state, PS_ROLE, demand.ps, demand.ps_counts[level])
+        while level >= 0 and demand.ps_counts[level] > limit:
             level -= 1
         return level
     scratch = len(line.state) - 1
     low, high = -1, level
     probe = level  # the highest level fits most often
     while low < high:
-        workers, servers = asked.workers[probe], asked.servers[probe]
+        workers, ps_count = demand.worker_counts[probe], demand.ps_counts[probe]
         copy_state(line, state, scratch)
         if (
-            put(line, scratch, WORKERS, asked.worker, workers)
-            and put(line, scratch, SERVERS, asked.ps, servers)
-        ) or put_servers_first(line, scratch, state, asked.worker, workers, asked.ps, servers):
+            pack(line, scratch, WORKER_ROLE, demand.worker, workers)
+            and pack(line, scratch, PS_ROLE, demand.ps, ps_count)
+        ) or pack_ps_first(line, scratch, state, demand.worker, workers, demand.ps, ps_count):
             low = probe
         else:
             high = probe - 1
@@ -118,11 +124,11 @@ def _room_for(line: Timeline, state: int, asked: Asked, last: int, shared: bool)
 
 
 @kernel
-def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
+def max_colocated_level(line: Timeline, state: int, jobs: JobArrays, row: int) -> int:
     """Return the highest level of a job that fits on one server of a state, or -1."""
-    first = jobs.spread[row]
-    top = _level_of_tenant(line, state, _asked(jobs, row), first, jobs.levels[row] - 1)
-    role = role_of_whole(jobs, row)
+    first = jobs.spread_levels[row]
+    top = _max_level_in_share(line, state, _level_demand(jobs, row), first, jobs.levels[row] - 1)
+    role = colocated_role(jobs, row)
     worker, ps = jobs.worker[row], jobs.ps[row]
     level = first - 1
     for g in range(line.groups[state]):
@@ -130,9 +136,9 @@ def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
             continue
         fits = True
         while fits and level < top:
-            workers, servers = jobs.workers[row, level + 1], jobs.servers[row, level + 1]
+            workers, ps_count = jobs.worker_counts[row, level + 1], jobs.ps_counts[row, level + 1]
             for r in range(len(worker)):
-                if line.free[state, g, r] < workers * worker[r] + servers * ps[r]:
+                if line.free[state, g, r] < workers * worker[r] + ps_count * ps[r]:
                     fits = False
                     break
             if fits:
@@ -141,28 +147,33 @@ def room_for_whole(line: Timeline, state: int, jobs: Jobs, row: int) -> int:
 
 
 @kernel
-def _level_of_tenant(line: Timeline, state: int, asked: Asked, first: int, top: int) -> int:
+def _max_level_in_share(
+    line: Timeline, state: int, demand: LevelDemand, first: int, top: int
+) -> int:
     """Return the highest level of ``[first, top]`` within the tenant's headroom, or first - 1."""
     level = top
     if len(line.share) == 0:
         return int(level)
-    for r in range(len(asked.worker)):
-        worker, ps = asked.worker[r], asked.ps[r]
+    for r in range(len(demand.worker)):
+        worker, ps = demand.worker[r], demand.ps[r]
         if worker == 0 and ps == 0:
             continue
-        most = entitled(line, state, asked.tenant, r)
-        while level >= first and asked.workers[level] * worker > most - asked.servers[level] * ps:
+        headroom = tenant_headroom(line, state, demand.tenant, r)
+        while (
+            level >= first
+            and demand.worker_counts[level] * worker > headroom - demand.ps_counts[level] * ps
+        ):
             level -= 1
     return int(level)
 
 
 @inlined
-def _at_most(numbers: Ints, count: int, most: int) -> int:
-    """Return the position of the last of ascending numbers that is at most ``most``."""
+def _last_at_most(numbers: Ints, count: int, limit: int) -> int:
+    """Return the position of the last of ascending numbers that is at most ``limit``."""
     low, high = -1, count - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if numbers[middle] <= most:
+        if numbers[middle] <= limit:
             low = middle
         else:
             high = middle - 1
@@ -170,21 +181,21 @@ def _at_most(numbers: Ints, count: int, most: int) -> int:
 
 
 @kernel
-def rooms(
-    line: Timeline, jobs: Jobs, row: int, way: int, end: int, shared: bool, room: Ints
+def fitting_levels(
+    line: Timeline, jobs: JobArrays, row: int, mode: int, end: int, shared: bool, fitting: Ints
 ) -> int:
     """Write the level that fits into each interval that starts before ``end``; count them."""
     intervals = line.used[0]
     k = 0
     # Two loops, because LLVM unrolls and inlines small bodies only.
-    if way == WHOLE:
+    if mode == COLOCATED:
         while k < intervals and line.start[k] < end:
-            room[k] = room_for_whole(line, line.state[k], jobs, row)
+            fitting[k] = max_colocated_level(line, line.state[k], jobs, row)
             k += 1
         return k
-    asked, last = _asked(jobs, row), jobs.spread[row] - 1
+    demand, last = _level_demand(jobs, row), jobs.spread_levels[row] - 1
     while k < intervals and line.start[k] < end:
-        room[k] = _room_for(line, line.state[k], asked, last, shared)
+        fitting[k] = _max_spread_level(line, line.state[k], demand, last, shared)
         k += 1
     return k
 
@@ -192,7 +203,7 @@ def rooms(
 Floats = NDArray[np.float64]
 
 
-class Steps(NamedTuple):
+class PlannedLevels(NamedTuple):
     """Planned levels by row, as runs of equal slots that start at the slot of planning.
 
     Attributes
@@ -210,14 +221,14 @@ class Steps(NamedTuple):
     level: Ints
 
 
-class Log(NamedTuple):
+class PackingLog(NamedTuple):
     """Allocations of the first slot in packing order, so that they can be packed on servers again.
 
     Attributes
     ----------
     used : int64[1]
         Number of entries.
-    row, workers, servers : int64[most]
+    row, workers, ps : int64[capacity]
         Job, workers and parameter servers of each.
     level : int64[rows]
         Level of each job in the first slot, -1 for none.
@@ -226,43 +237,39 @@ class Log(NamedTuple):
     used: Ints
     row: Ints
     workers: Ints
-    servers: Ints
+    ps: Ints
     level: Ints
 
 
 @kernel
-def last_level(line: Timeline, jobs: Jobs, row: int, ceiling: int, done: int, room: Ints) -> int:
+def min_final_level(
+    line: Timeline, jobs: JobArrays, row: int, ceiling: int, done: int, fitting: Ints
+) -> int:
     """Return the least level that completes a plan in its last slot."""
     top = jobs.hull[row, ceiling]
-    first, _ = levels_of(jobs, row, WHOLE if top >= jobs.spread[row] else SPREAD)
-    left = jobs.left[row]
-    fresh = jobs.fresh[row]
+    first, _ = level_range(jobs, row, COLOCATED if top >= jobs.spread_levels[row] else SPREAD)
+    remaining = jobs.remaining[row]
+    starts_free = jobs.starts_free[row]
     level = -1
     for k in range(line.used[0]):
         if line.start[k] > done:
             break
-        level = min(top, room[k])
+        level = min(top, fitting[k])
         slots = min(line.start[k + 1], done) - line.start[k]
         if level >= 0 and slots > 0:
-            left -= slots * jobs.sure[row, level]
-            if fresh:
-                left -= jobs.gains[row, level] - jobs.sure[row, level]
-                fresh = False
-    made = jobs.gains[row] if fresh else jobs.sure[row]
-    while level > first and made[level - 1] >= left:
+            remaining -= slots * jobs.certain_gains[row, level]
+            if starts_free:
+                remaining -= jobs.gains[row, level] - jobs.certain_gains[row, level]
+                starts_free = False
+    gains = jobs.gains[row] if starts_free else jobs.certain_gains[row]
+    while level > first and gains[level - 1] >= remaining:
         level -= 1
     return level
 
 
 @inlined
-def cost_of(
-    line: Timeline,
-    jobs: Jobs,
-    row: int,
-    ceiling: int,
-    done: int,
-    room: Ints,
-    price: Floats,
+def plan_cost(
+    line: Timeline, jobs: JobArrays, row: int, ceiling: int, done: int, fitting: Ints, price: Floats
 ) -> tuple[float, float]:
     """Return the cost of a plan up to its completion, and its worker-slots.
 
@@ -274,8 +281,8 @@ def cost_of(
         Position on the hulls of the highest level that the plan takes.
     done : int
         Completion slot.
-    room : int64[intervals]
-        Fitting level of each interval, from `rooms`.
+    fitting : int64[intervals]
+        Fitting level of each interval, from `fitting_levels`.
     price : float64[2]
         Price of a worker and of a parameter server of the job in a slot.
     """
@@ -285,50 +292,50 @@ def cost_of(
     for k in range(line.used[0]):
         if line.start[k] > done:
             break
-        level = min(top, room[k])
+        level = min(top, fitting[k])
         if level < 0:
             continue
         slots = float(min(line.start[k + 1], done) - line.start[k])
-        workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+        workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
         used += slots * workers
-        total += slots * (price[0] * workers + price[1] * servers)
-    level = last_level(line, jobs, row, ceiling, done, room)
-    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+        total += slots * (price[0] * workers + price[1] * ps_count)
+    level = min_final_level(line, jobs, row, ceiling, done, fitting)
+    workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
     used += workers
-    total += price[0] * workers + price[1] * servers
+    total += price[0] * workers + price[1] * ps_count
     return total, used
 
 
 @kernel
-def enter(
+def commit_plan(
     line: Timeline,
-    jobs: Jobs,
+    jobs: JobArrays,
     row: int,
     ceiling: int,
     done: int,
-    room: Ints,
-    steps: Steps,
-    log: Log,
+    fitting: Ints,
+    steps: PlannedLevels,
+    log: PackingLog,
 ) -> bool:
     """Allocate a plan in the timeline and record it; return False if the arrays are full.
 
     A failure leaves the timeline half-changed: the caller discards it.
     """
-    final = last_level(line, jobs, row, ceiling, done, room)
-    if split(line, done + 1) < 0:
+    final = min_final_level(line, jobs, row, ceiling, done, fitting)
+    if split_interval_at(line, done + 1) < 0:
         return False
-    last = split(line, done)
+    last = split_interval_at(line, done)
     if last < 0:
         return False
     top = jobs.hull[row, ceiling]
     runs = 0
     for k in range(last + 1):
         # `split` may have cut the last slot off its interval: earlier ones keep their position.
-        level = final if k == last else min(top, room[k])
-        if level >= jobs.spread[row]:
-            if not pack_whole(line, line.state[k], jobs, row, level, k == 0, log):
+        level = final if k == last else min(top, fitting[k])
+        if level >= jobs.spread_levels[row]:
+            if not pack_colocated(line, line.state[k], jobs, row, level, k == 0, log):
                 return False
-        elif level >= 0 and not pack(line, line.state[k], jobs, row, level, k == 0, log):
+        elif level >= 0 and not pack_spread(line, line.state[k], jobs, row, level, k == 0, log):
             return False
         if runs > 0 and steps.level[row, runs - 1] == level:
             steps.until[row, runs - 1] = line.start[k + 1]
@@ -343,64 +350,75 @@ def enter(
 
 
 @kernel
-def pack(
-    line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
+def pack_spread(
+    line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
 ) -> bool:
     """Pack a spread level of a job into a state, and log it if the state is of the first slot."""
-    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
+    workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
     worker, ps = jobs.worker[row], jobs.ps[row]
     scratch = len(line.state) - 1
-    if servers > 0:
+    if ps_count > 0:
         copy_state(line, state, scratch)
-    if not put(line, state, WORKERS, worker, workers):
+    if not pack(line, state, WORKER_ROLE, worker, workers):
         return False
-    put_first = WORKERS
-    if servers > 0 and not put(line, state, SERVERS, ps, servers):
-        if not put_servers_first(line, state, scratch, worker, workers, ps, servers):
+    put_first = WORKER_ROLE
+    if ps_count > 0 and not pack(line, state, PS_ROLE, ps, ps_count):
+        if not pack_ps_first(line, state, scratch, worker, workers, ps, ps_count):
             return False
-        put_first = SERVERS
-    hold(line, state, jobs.tenant[row], worker, workers, ps, servers)
-    return not first or note(log, row, level, workers, servers, put_first)
+        put_first = PS_ROLE
+    add_tenant_usage(line, state, jobs.tenant[row], worker, workers, ps, ps_count)
+    return not first or log_allocation(log, row, level, workers, ps_count, put_first)
 
 
 @inlined
-def pack_whole(
-    line: Timeline, state: int, jobs: Jobs, row: int, level: int, first: bool, log: Log
+def pack_colocated(
+    line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
 ) -> bool:
-    """Pack a co-located level of a job into a state; see `pack`."""
-    demand = demand_of_whole(jobs, row, level)
-    if not put(line, state, role_of_whole(jobs, row), demand, ONE):
+    """Pack a co-located level of a job into a state; see `pack_spread`."""
+    demand = colocated_demand(jobs, row, level)
+    if not pack(line, state, colocated_role(jobs, row), demand, ONE):
         return False
-    workers, servers = jobs.workers[row, level], jobs.servers[row, level]
-    hold(line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], servers)
-    return not first or note(log, row, level, workers, servers, WORKERS)
+    workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
+    add_tenant_usage(
+        line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
+    )
+    return not first or log_allocation(log, row, level, workers, ps_count, WORKER_ROLE)
 
 
 @kernel
-def note(log: Log, row: int, level: int, workers: int, servers: int, put_first: int) -> bool:
+def log_allocation(
+    log: PackingLog, row: int, level: int, workers: int, ps_count: int, put_first: int
+) -> bool:
     """Log an allocation of the first slot; return False if the log is full."""
     if log.used[0] + 2 > len(log.row):
         return False
     log.level[row] = level
-    if put_first == SERVERS:
+    if put_first == PS_ROLE:
         # Entries are packed again with their workers first, so this order needs two entries.
-        _enter(log, row, 0, servers)
-        servers = 0
-    _enter(log, row, workers, servers)
+        _append(log, row, 0, ps_count)
+        ps_count = 0
+    _append(log, row, workers, ps_count)
     return True
 
 
 @inlined
-def _enter(log: Log, row: int, workers: int, servers: int) -> None:
-    at = log.used[0]
-    log.row[at] = row
-    log.workers[at] = workers
-    log.servers[at] = servers
-    log.used[0] = at + 1
+def _append(log: PackingLog, row: int, workers: int, ps_count: int) -> None:
+    entry = log.used[0]
+    log.row[entry] = row
+    log.workers[entry] = workers
+    log.ps[entry] = ps_count
+    log.used[0] = entry + 1
 
 
 @inlined
-def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, log: Log) -> bool:
+def recommit_plan(
+    line: Timeline,
+    jobs: JobArrays,
+    row: int,
+    old: PlannedLevels,
+    steps: PlannedLevels,
+    log: PackingLog,
+) -> bool:
     """Allocate the remaining part of an earlier plan in the timeline.
 
     Returns
@@ -408,59 +426,59 @@ def enter_again(line: Timeline, jobs: Jobs, row: int, old: Steps, steps: Steps, 
     bool
         False if the plan doesn't complete the work any more, or doesn't fit.
     """
-    now = line.start[0]
-    left = jobs.left[row]
-    fresh = jobs.fresh[row]
-    begin = now
+    next_slot = line.start[0]
+    remaining = jobs.remaining[row]
+    starts_free = jobs.starts_free[row]
+    begin = next_slot
     runs = 0
     for n in range(old.runs[row]):
         until = old.until[row, n]
-        if until <= now:
+        if until <= next_slot:
             continue
         level = old.level[row, n]
-        if level >= 0 and (fresh or jobs.sure[row, level] > 0):
-            gain = jobs.sure[row, level]
-            if fresh:
-                left -= jobs.gains[row, level] - gain
-                fresh = False
-            if left <= gain:
+        if level >= 0 and (starts_free or jobs.certain_gains[row, level] > 0):
+            gain = jobs.certain_gains[row, level]
+            if starts_free:
+                remaining -= jobs.gains[row, level] - gain
+                starts_free = False
+            if remaining <= gain:
                 until = begin + 1
             elif gain > 0:
-                until = min(until, begin + (left + gain - 1) // gain)
-            left -= (until - begin) * gain
-            if split(line, until) < 0:
+                until = min(until, begin + (remaining + gain - 1) // gain)
+            remaining -= (until - begin) * gain
+            if split_interval_at(line, until) < 0:
                 return False
-            k = split(line, begin)
+            k = split_interval_at(line, begin)
             if k < 0:
                 return False
             while line.start[k] < until:
-                if level >= jobs.spread[row]:
-                    if not pack_whole(line, line.state[k], jobs, row, level, k == 0, log):
+                if level >= jobs.spread_levels[row]:
+                    if not pack_colocated(line, line.state[k], jobs, row, level, k == 0, log):
                         return False
-                elif not pack(line, line.state[k], jobs, row, level, k == 0, log):
+                elif not pack_spread(line, line.state[k], jobs, row, level, k == 0, log):
                     return False
                 k += 1
         steps.until[row, runs] = until
         steps.level[row, runs] = level
         runs += 1
         begin = until
-        if left <= 0:
+        if remaining <= 0:
             steps.runs[row] = runs
             return True
     return False
 
 
 @kernel
-def lay_out(
+def plan_in_order(
     line: Timeline,
-    jobs: Jobs,
+    jobs: JobArrays,
     order: Ints,
     promise: Ints,
     shared: bool,
     go_on: bool,
-    room: Ints,
-    steps: Steps,
-    log: Log,
+    fitting: Ints,
+    steps: PlannedLevels,
+    log: PackingLog,
     failed: Ints,
 ) -> int:
     """Plan jobs in order, each with the least ceiling that keeps its promise.
@@ -477,9 +495,9 @@ def lay_out(
         Whether some servers host both workers and parameter servers.
     go_on : bool
         Whether planning goes on after a job without a plan.
-    room : int64[intervals]
+    fitting : int64[intervals]
         Scratch space.
-    steps, log : Steps, Log
+    steps, log : PlannedLevels, PackingLog
         Plans; written.
     failed : int64[jobs]
         Rows without a plan; written.
@@ -494,12 +512,12 @@ def lay_out(
         row = order[n]
         end = promise[row] + 1
         ceiling, done = -1, -1
-        way = ways(jobs, row)
-        while ceiling < 0 and way > SPREAD:  # co-located first: never slower with equal workers
-            way -= 1
-            known = rooms(line, jobs, row, way, end, shared, room)
-            ceiling, done = _least_ceiling(line, jobs, row, way, known, room, end)
-        if ceiling < 0 or not enter(line, jobs, row, ceiling, done, room, steps, log):
+        mode = mode_count(jobs, row)
+        while ceiling < 0 and mode > SPREAD:  # co-located first: never slower with equal workers
+            mode -= 1
+            intervals = fitting_levels(line, jobs, row, mode, end, shared, fitting)
+            ceiling, done = _min_ceiling(line, jobs, row, mode, intervals, fitting, end)
+        if ceiling < 0 or not commit_plan(line, jobs, row, ceiling, done, fitting, steps, log):
             failed[failures] = row
             failures += 1
             if not go_on:
@@ -508,43 +526,44 @@ def lay_out(
 
 
 @inlined
-def _least_ceiling(
-    line: Timeline, jobs: Jobs, row: int, way: int, known: int, room: Ints, end: int
+def _min_ceiling(
+    line: Timeline, jobs: JobArrays, row: int, mode: int, intervals: int, fitting: Ints, end: int
 ) -> tuple[int, int]:
     """Return the least ceiling of a mode that completes before ``end``, and its completion slot."""
-    low, high = hull_of(jobs, row, way)
+    low, high = hull_range(jobs, row, mode)
+    gains, hull = jobs.certain_gains[row], jobs.hull[row, low:high]
     ceiling, done = least_ceiling(
-        line.start, known, room, jobs.sure[row], jobs.hull[row, low:high], high - low,
-        jobs.left[row], end, first_gains(jobs, row),
+        line.start, intervals, fitting, gains, hull, high - low, jobs.remaining[row], end,
+        first_slot_gains(jobs, row),
     )  # fmt: skip
     return (low + ceiling if ceiling >= 0 else -1), done
 
 
 @kernel
-def lay_out_again(
-    line: Timeline, jobs: Jobs, order: Ints, old: Steps, steps: Steps, log: Log
+def replay_plans(
+    line: Timeline,
+    jobs: JobArrays,
+    order: Ints,
+    old: PlannedLevels,
+    steps: PlannedLevels,
+    log: PackingLog,
 ) -> int:
     """Allocate earlier plans in order; return how many succeed before the first failure."""
     for n in range(len(order)):
-        if not enter_again(line, jobs, order[n], old, steps, log):
+        if not recommit_plan(line, jobs, order[n], old, steps, log):
             return n
     return len(order)
 
 
 @kernel
-def offer(
-    line: Timeline,
-    jobs: Jobs,
-    row: int,
-    price: Floats,
-    shared: bool,
-    room: Ints,
+def best_plan(
+    line: Timeline, jobs: JobArrays, row: int, price: Floats, shared: bool, fitting: Ints
 ) -> tuple[int, int, int, float, float]:
     """Return the plan with the largest payoff that a job can have in a timeline.
 
     Completion slots are tried from the earliest on: multiples of the shortest duration, and slots
     by which the utility has lost a given part. Each is planned with its least ceiling, co-located
-    first if that is faster. ``room`` is then what `enter` needs for the plan.
+    first if that is faster. ``fitting`` is then what `commit_plan` needs for the plan.
 
     Returns
     -------
@@ -552,65 +571,74 @@ def offer(
         Latest completion slot that was tried, ceiling, completion slot of the plan, utility, cost;
         the first is -1 if nothing completes in time.
     """
-    now = line.start[0]
-    last = jobs.last[row]
+    next_slot = line.start[0]
+    last = jobs.last_slot[row]
     best = (-1, -1, -1, 0.0, 0.0)
-    if last < now:
+    if last < next_slot:
         return best
-    if ways(jobs, row) > 1:
-        best = _offer(line, jobs, row, WHOLE, price, shared, room)
+    if mode_count(jobs, row) > 1:
+        best = _best_plan_in_mode(line, jobs, row, COLOCATED, price, shared, fitting)
         if best[0] >= 0:
-            gain = max(jobs.gains[row, jobs.spread[row] - 1], 1)
-            earliest = now + (jobs.left[row] + gain - 1) // gain - 1
+            gain = max(jobs.gains[row, jobs.spread_levels[row] - 1], 1)
+            earliest = next_slot + (jobs.remaining[row] + gain - 1) // gain - 1
             payoff = best[3] - best[4]
             if earliest > last or utility(jobs, row, earliest) <= payoff:
                 return best
-            other = _offer(line, jobs, row, SPREAD, price, shared, room)
+            other = _best_plan_in_mode(line, jobs, row, SPREAD, price, shared, fitting)
             if other[0] >= 0 and other[3] - other[4] > payoff:
                 return other
-            rooms(line, jobs, row, WHOLE, last + 1, shared, room)
+            fitting_levels(line, jobs, row, COLOCATED, last + 1, shared, fitting)
             return best
-    return _offer(line, jobs, row, SPREAD, price, shared, room)
+    return _best_plan_in_mode(line, jobs, row, SPREAD, price, shared, fitting)
 
 
 @kernel
-def _offer(
-    line: Timeline, jobs: Jobs, row: int, way: int, price: Floats, shared: bool, room: Ints
+def _best_plan_in_mode(
+    line: Timeline, jobs: JobArrays, row: int, mode: int, price: Floats, shared: bool, fitting: Ints
 ) -> tuple[int, int, int, float, float]:
-    """Return the plan with the largest payoff in one placement mode; see `offer`."""
-    now = line.start[0]
-    last = jobs.last[row]
+    """Return the plan with the largest payoff in one placement mode; see `best_plan`."""
+    next_slot = line.start[0]
+    last = jobs.last_slot[row]
     best = (-1, -1, -1, 0.0, 0.0)
-    left = jobs.left[row]
-    known = rooms(line, jobs, row, way, last + 1, shared, room)
-    _, hulls = hull_of(jobs, row, way)
-    begins, sure, hull = line.start, jobs.sure[row], jobs.hull[row]
+    remaining = jobs.remaining[row]
+    intervals = fitting_levels(line, jobs, row, mode, last + 1, shared, fitting)
+    _, hull_end = hull_range(jobs, row, mode)
+    begins, certain_gains, hull = line.start, jobs.certain_gains[row], jobs.hull[row]
     earliest = completes_fresh(
-        begins, known, room, sure, first_gains(jobs, row), hull[hulls - 1], left, last + 1
+        begins,
+        intervals,
+        fitting,
+        certain_gains,
+        first_slot_gains(jobs, row),
+        hull[hull_end - 1],
+        remaining,
+        last + 1,
     )
     if earliest < 0:
         return best
     first_worth = utility(jobs, row, earliest)
     if first_worth <= 0.0:
         return best
-    duration = earliest - now + 1
+    duration = earliest - next_slot + 1
     tried = -1
     best_payoff = -np.inf
     best_used = np.inf
-    for n in range(2 * len(_STRETCH)):
-        if n < len(_STRETCH):
-            end = now + int(np.ceil(duration * _STRETCH[n])) - 1
+    for n in range(2 * len(_DURATION_FACTORS)):
+        if n < len(_DURATION_FACTORS):
+            end = next_slot + int(np.ceil(duration * _DURATION_FACTORS[n])) - 1
         else:
-            end = last_worth(jobs, row, first_worth * _PARTS[n - len(_STRETCH)], earliest, last)
+            end = last_slot_worth(
+                jobs, row, first_worth * _UTILITY_PARTS[n - len(_DURATION_FACTORS)], earliest, last
+            )
         end = min(end, last)
         if end == tried:
             continue
         tried = end
-        ceiling, done = _least_ceiling(line, jobs, row, way, known, room, end + 1)
+        ceiling, done = _min_ceiling(line, jobs, row, mode, intervals, fitting, end + 1)
         if ceiling < 0:
             continue
         value = utility(jobs, row, done)
-        cost, used = cost_of(line, jobs, row, ceiling, done, room, price)
+        cost, used = plan_cost(line, jobs, row, ceiling, done, fitting, price)
         more = value - cost - best_payoff
         # Of plans with equal payoff, the one with the fewest worker-slots leaves most to others.
         if more > 1e-9 * first_worth or (more > -1e-9 * first_worth and used < best_used):
@@ -620,17 +648,19 @@ def _offer(
     return best
 
 
-_STRETCH = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.0, 6.0, 9.0)
-_PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
+_DURATION_FACTORS = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.0, 6.0, 9.0)
+_UTILITY_PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
 
 
 @inlined
-def density(jobs: Jobs, row: int, now: int, price: Floats) -> tuple[float, float]:
+def utility_density(
+    jobs: JobArrays, row: int, next_slot: int, price: Floats
+) -> tuple[float, float]:
     """Return the maximum utility density of a job on an empty cluster, and its utility.
 
     Parameters
     ----------
-    now : int
+    next_slot : int
         The next slot.
     price : float64[2]
         Weight of a worker and of a parameter server of the job.
@@ -642,17 +672,17 @@ def density(jobs: Jobs, row: int, now: int, price: Floats) -> tuple[float, float
         nothing completes in time.
     """
     best = 0.0
-    worth_most = 0.0
-    for n in range(jobs.hulls[row]):
+    best_utility = 0.0
+    for n in range(jobs.hull_size[row]):
         level = jobs.hull[row, n]
         gain = jobs.gains[row, level]
-        slots = (jobs.left[row] + gain - 1) // gain
-        if now + slots - 1 > jobs.last[row]:
+        slots = (jobs.remaining[row] + gain - 1) // gain
+        if next_slot + slots - 1 > jobs.last_slot[row]:
             continue
-        weight = price[0] * jobs.workers[row, level] + price[1] * jobs.servers[row, level]
-        value = utility(jobs, row, now + slots - 1)
+        weight = price[0] * jobs.worker_counts[row, level] + price[1] * jobs.ps_counts[row, level]
+        value = utility(jobs, row, next_slot + slots - 1)
         used = max(weight, 1e-300) * slots
         if value > best * used:
             best = value / used
-            worth_most = value
-    return best, worth_most
+            best_utility = value
+    return best, best_utility

@@ -15,10 +15,10 @@ from shadowprice.kernels.jit import constant, inlined, kernel
 
 Ints = NDArray[np.int64]
 
-WORKERS, SERVERS = constant(1), constant(2)
+WORKER_ROLE, PS_ROLE = constant(1), constant(2)
 """Bits of a group's role: its servers may host workers, parameter servers, or both."""
 
-FOR_EVER = constant(np.iinfo(np.int64).max // 4)
+INFINITE_SLOT = constant(np.iinfo(np.int64).max // 4)
 """End of the last interval."""
 
 ONE = constant(1)
@@ -31,19 +31,19 @@ class Timeline(NamedTuple):
     ----------
     used : int64[2]
         Number of intervals, and of allocated states.
-    start : int64[most + 1]
+    start : int64[capacity + 1]
         First slot of each interval, ascending; it ends at the start of the next.
-    state : int64[most]
+    state : int64[capacity]
         State of each interval.
-    groups : int64[most]
+    groups : int64[capacity]
         Number of groups of each state.
-    servers : int64[most, width]
+    servers : int64[capacity, width]
         Number of servers of each group.
-    role : int64[most, width]
+    role : int64[capacity, width]
         Role of its servers.
-    free : int64[most, width, resources]
+    free : int64[capacity, width, resources]
         Free capacity of each of its servers.
-    held : int64[most, tenants, resources]
+    tenant_usage : int64[capacity, tenants, resources]
         Usage of each tenant in each state.
     share : int64[tenants, resources]
         Share of each tenant; without rows, plans are not confined to shares.
@@ -58,13 +58,13 @@ class Timeline(NamedTuple):
     servers: Ints
     role: Ints
     free: Ints
-    held: Ints
+    tenant_usage: Ints
     share: Ints
     common: Ints
 
 
-def new_timeline(most: int, width: int, share: Ints, common: Ints) -> Timeline:
-    """Allocate a timeline for ``most`` states, the last one as scratch space.
+def new_timeline(max_states: int, width: int, share: Ints, common: Ints) -> Timeline:
+    """Allocate a timeline for ``max_states`` states, the last one as scratch space.
 
     Parameters
     ----------
@@ -76,21 +76,21 @@ def new_timeline(most: int, width: int, share: Ints, common: Ints) -> Timeline:
     tenants, resources = share.shape
     return Timeline(
         np.zeros(2, np.int64),
-        np.zeros(most + 1, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros((most, width), np.int64),
-        np.zeros((most, width), np.int64),
-        np.zeros((most, width, resources), np.int64),
-        np.zeros((most, tenants, resources), np.int64),
+        np.zeros(max_states + 1, np.int64),
+        np.zeros(max_states, np.int64),
+        np.zeros(max_states, np.int64),
+        np.zeros((max_states, width), np.int64),
+        np.zeros((max_states, width), np.int64),
+        np.zeros((max_states, width, resources), np.int64),
+        np.zeros((max_states, tenants, resources), np.int64),
         share,
         common,
     )
 
 
 @kernel
-def clear(line: Timeline, now: int, count: Ints, role: Ints, free: Ints) -> None:
-    """Reset the timeline to one interval from ``now`` on, in which all capacity is free.
+def reset(line: Timeline, next_slot: int, count: Ints, role: Ints, free: Ints) -> None:
+    """Reset the timeline to one interval from ``next_slot`` on, in which all capacity is free.
 
     Parameters
     ----------
@@ -101,10 +101,10 @@ def clear(line: Timeline, now: int, count: Ints, role: Ints, free: Ints) -> None
     """
     line.used[0] = 1
     line.used[1] = 1
-    line.start[0] = now
-    line.start[1] = FOR_EVER
+    line.start[0] = next_slot
+    line.start[1] = INFINITE_SLOT
     line.state[0] = 0
-    line.held[0] = 0
+    line.tenant_usage[0] = 0
     groups = 0
     for k in range(len(count)):
         if count[k] > 0:
@@ -129,11 +129,11 @@ def copy_state(line: Timeline, source: int, target: int) -> None:
             line.free[target, g, r] = line.free[source, g, r]
     for t in range(len(line.share)):
         for r in range(resources):
-            line.held[target, t, r] = line.held[source, t, r]
+            line.tenant_usage[target, t, r] = line.tenant_usage[source, t, r]
 
 
 @kernel
-def entitled(line: Timeline, state: int, tenant: int, resource: int) -> int:
+def tenant_headroom(line: Timeline, state: int, tenant: int, resource: int) -> int:
     """Return a tenant's headroom: how much more of a resource it may use in a state.
 
     That is the rest of its share, and of the common capacity. Usage beyond shares reduces the
@@ -141,39 +141,39 @@ def entitled(line: Timeline, state: int, tenant: int, resource: int) -> int:
     """
     common = line.common[resource]
     if common < 0:
-        return FOR_EVER
+        return INFINITE_SLOT
     for t in range(len(line.share)):
-        common -= max(0, line.held[state, t, resource] - line.share[t, resource])
-    own = line.share[tenant, resource] - line.held[state, tenant, resource]
+        common -= max(0, line.tenant_usage[state, t, resource] - line.share[t, resource])
+    own = line.share[tenant, resource] - line.tenant_usage[state, tenant, resource]
     return int(max(0, own) + max(0, common))
 
 
 @inlined
-def may_hold(
-    line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
+def is_within_share(
+    line: Timeline, state: int, tenant: int, demand: Ints, workers: int, ps: Ints, ps_count: int
 ) -> bool:
     """Return whether workers and parameter servers are within a tenant's headroom."""
     if len(line.share) == 0:
         return True
     for r in range(len(demand)):
-        asked = number * demand[r] + servers * ps[r]
-        if asked > 0 and asked > entitled(line, state, tenant, r):
+        needed = workers * demand[r] + ps_count * ps[r]
+        if needed > 0 and needed > tenant_headroom(line, state, tenant, r):
             return False
     return True
 
 
 @inlined
-def hold(
-    line: Timeline, state: int, tenant: int, demand: Ints, number: int, ps: Ints, servers: int
+def add_tenant_usage(
+    line: Timeline, state: int, tenant: int, demand: Ints, workers: int, ps: Ints, ps_count: int
 ) -> None:
     """Add workers and parameter servers to a tenant's usage in a state."""
     if len(line.share) > 0:
         for r in range(len(demand)):
-            line.held[state, tenant, r] += number * demand[r] + servers * ps[r]
+            line.tenant_usage[state, tenant, r] += workers * demand[r] + ps_count * ps[r]
 
 
 @kernel
-def split(line: Timeline, slot: int) -> int:
+def split_interval_at(line: Timeline, slot: int) -> int:
     """Start an interval at a slot; return its position, or -1 if the arrays are full.
 
     The slot lies in or after the first interval.
@@ -193,7 +193,7 @@ def split(line: Timeline, slot: int) -> int:
     fresh = line.used[1]
     line.used[1] += 1
     copy_state(line, line.state[low], fresh)
-    line.start[intervals + 1] = FOR_EVER
+    line.start[intervals + 1] = INFINITE_SLOT
     for k in range(intervals, low + 1, -1):
         line.start[k] = line.start[k - 1]
         line.state[k] = line.state[k - 1]
@@ -204,38 +204,38 @@ def split(line: Timeline, slot: int) -> int:
 
 
 @inlined
-def fit(line: Timeline, state: int, group: int, demand: Ints, most: int) -> int:
-    """Return how many times a demand fits on one server of a group, at most ``most``."""
+def fit_on_server(line: Timeline, state: int, group: int, demand: Ints, limit: int) -> int:
+    """Return how many times a demand fits on one server of a group, at most ``limit``."""
     free = line.free[state, group]
-    room = most
+    count = limit
     for r in range(len(demand)):
-        asked = demand[r]
-        if asked > 0:
-            if free[r] < asked:
+        needed = demand[r]
+        if needed > 0:
+            if free[r] < needed:
                 return 0
             # Avoid the division if a product, which can't overflow here, shows that all fit.
-            if room >= 1 << 16 or asked >= 1 << 46 or free[r] < asked * room:
-                room = min(room, free[r] // asked)
-    return room
+            if count >= 1 << 16 or needed >= 1 << 46 or free[r] < needed * count:
+                count = min(count, free[r] // needed)
+    return count
 
 
 @kernel
-def total_fit(line: Timeline, state: int, role: int, demand: Ints, most: int) -> int:
-    """Return how many times a demand fits on all servers of a role together, at most ``most``."""
+def total_fit(line: Timeline, state: int, role: int, demand: Ints, limit: int) -> int:
+    """Return how many times a demand fits on all servers of a role together, at most ``limit``."""
     total = 0
     for g in range(line.groups[state]):
         if line.role[state, g] & role:
-            total += line.servers[state, g] * fit(line, state, g, demand, most)
-            if total >= most:
-                return most
+            total += line.servers[state, g] * fit_on_server(line, state, g, demand, limit)
+            if total >= limit:
+                return limit
     return total
 
 
 @kernel
-def rooms_for_copies(
-    line: Timeline, demand: Ints, tenant: int, most: int, end: int, rooms: Ints
+def copy_capacity(
+    line: Timeline, demand: Ints, tenant: int, limit: int, end: int, counts: Ints
 ) -> None:
-    """Write how many times a demand fits in each slot before ``end``, at most ``most``.
+    """Write how many times a demand fits in each slot before ``end``, at most ``limit``.
 
     Parameters
     ----------
@@ -243,39 +243,41 @@ def rooms_for_copies(
         Demand of one copy on a server for workers.
     tenant : int
         Owner; its headroom limits the result.
-    rooms : int64[end - first slot]
+    counts : int64[end - first slot]
         Written.
     """
-    now = line.start[0]
+    next_slot = line.start[0]
     for k in range(line.used[0]):
         if line.start[k] >= end:
             break
         state = line.state[k]
-        room = total_fit(line, state, WORKERS, demand, most)
+        count = total_fit(line, state, WORKER_ROLE, demand, limit)
         if len(line.share) > 0:
             for r in range(len(demand)):
                 if demand[r] > 0:
-                    room = min(room, entitled(line, state, tenant, r) // demand[r])
+                    count = min(count, tenant_headroom(line, state, tenant, r) // demand[r])
         for slot in range(line.start[k], min(line.start[k + 1], end)):
-            rooms[slot - now] = room
+            counts[slot - next_slot] = count
 
 
 @inlined
-def _before(line: Timeline, state: int, one: int, other: int) -> bool:
+def _precedes(line: Timeline, state: int, group: int, other: int) -> bool:
     """Return whether a group precedes another with the same fit: the less free one does.
 
     The order depends on the groups' contents alone. So packing the same demands in the same order
     fills the same servers, however groups are numbered.
     """
     for r in range(line.free.shape[2]):
-        difference = line.free[state, one, r] - line.free[state, other, r]
+        difference = line.free[state, group, r] - line.free[state, other, r]
         if difference != 0:
             return bool(difference < 0)
-    return bool(line.role[state, one] < line.role[state, other])
+    return bool(line.role[state, group] < line.role[state, other])
 
 
 @inlined
-def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, each: int) -> None:
+def _allocate(
+    line: Timeline, state: int, group: int, servers: int, demand: Ints, each: int
+) -> None:
     """Allocate ``each`` demands on each of some servers of a group, which leave it."""
     resources = line.free.shape[2]
     role = line.role[state, group]
@@ -332,7 +334,7 @@ def _take(line: Timeline, state: int, group: int, servers: int, demand: Ints, ea
 
 
 @kernel
-def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> bool:
+def pack(line: Timeline, state: int, role: int, demand: Ints, number: int) -> bool:
     """Pack a demand several times into a state; return whether all of them fit.
 
     Servers need all bits of the role: co-located jobs with parameter servers need both. The rest
@@ -346,38 +348,32 @@ def put(line: Timeline, state: int, role: int, demand: Ints, number: int) -> boo
         for g in range(line.groups[state]):
             if line.role[state, g] & role != role:
                 continue
-            room = fit(line, state, g, demand, FOR_EVER)
-            if room == 0:
+            fits = fit_on_server(line, state, g, demand, INFINITE_SLOT)
+            if fits == 0:
                 continue
             if best < 0:
                 better = True
-            elif room >= rest:
-                better = best_fit < rest or room < best_fit
+            elif fits >= rest:
+                better = best_fit < rest or fits < best_fit
             else:
-                better = best_fit < rest and room > best_fit
-            if best >= 0 and room == best_fit:
-                better = _before(line, state, g, best)
+                better = best_fit < rest and fits > best_fit
+            if best >= 0 and fits == best_fit:
+                better = _precedes(line, state, g, best)
             if better:
                 best = g
-                best_fit = room
+                best_fit = fits
         if best < 0:
             return False
         each = min(rest, best_fit)
         servers = min(line.servers[state, best], rest // each)
-        _take(line, state, best, servers, demand, each)
+        _allocate(line, state, best, servers, demand, each)
         rest -= servers * each
     return True
 
 
 @inlined
-def put_servers_first(
-    line: Timeline,
-    state: int,
-    before: int,
-    worker: Ints,
-    workers: int,
-    ps: Ints,
-    servers: int,
+def pack_ps_first(
+    line: Timeline, state: int, before: int, worker: Ints, workers: int, ps: Ints, ps_count: int
 ) -> bool:
     """Pack parameter servers and then workers, which didn't fit in the other order.
 
@@ -391,11 +387,11 @@ def put_servers_first(
         Its content before; restored on failure.
     worker, ps : int64[resources]
         Demands.
-    workers, servers : int
+    workers, ps_count : int
         Numbers of workers and parameter servers.
     """
     copy_state(line, before, state)
-    if put(line, state, SERVERS, ps, servers) and put(line, state, WORKERS, worker, workers):
+    if pack(line, state, PS_ROLE, ps, ps_count) and pack(line, state, WORKER_ROLE, worker, workers):
         return True
     copy_state(line, before, state)
     return False
@@ -405,16 +401,16 @@ Flags = NDArray[np.bool_]
 
 
 @kernel
-def begin_beside(
+def init_residual_timeline(
     line: Timeline,
     starts: Ints,
     free: Ints,
     role: Ints,
     up: Flags,
     first: Ints,
-    server: Ints,
-    change: Ints,
-    held: Ints,
+    servers: Ints,
+    changes: Ints,
+    usage: Ints,
 ) -> bool:
     """Initialise a timeline of intervals in which servers have different free capacity.
 
@@ -432,11 +428,11 @@ def begin_beside(
         Whether each is up.
     first : int64[intervals + 1]
         First change before each interval.
-    server : int64[changes]
+    servers : int64[changes]
         Server whose free capacity changes.
-    change : int64[changes, resources]
+    changes : int64[changes, resources]
         Amount of the change.
-    held : int64[intervals, tenants, resources]
+    usage : int64[intervals, tenants, resources]
         Usage of the pinned plans.
 
     Returns
@@ -446,32 +442,32 @@ def begin_beside(
     """
     line.groups[0] = 0
     for s in range(len(free)):
-        if up[s] and not _add(line, 0, role[s], free[s]):
+        if up[s] and not _add_server(line, 0, role[s], free[s]):
             return False
     for k in range(len(starts)):
         if k > 0:
             copy_state(line, k - 1, k)
-            for at in range(first[k], first[k + 1]):
-                s = server[at]
+            for index in range(first[k], first[k + 1]):
+                s = servers[index]
                 if not up[s]:
                     continue
-                _remove(line, k, role[s], free[s])
+                _remove_server(line, k, role[s], free[s])
                 for r in range(free.shape[1]):
-                    free[s, r] += change[at, r]
-                if not _add(line, k, role[s], free[s]):
+                    free[s, r] += changes[index, r]
+                if not _add_server(line, k, role[s], free[s]):
                     return False
         line.start[k] = starts[k]
         line.state[k] = k
-        for t in range(held.shape[1]):
-            for r in range(held.shape[2]):
-                line.held[k, t, r] = held[k, t, r]
+        for t in range(usage.shape[1]):
+            for r in range(usage.shape[2]):
+                line.tenant_usage[k, t, r] = usage[k, t, r]
     line.used[:] = len(starts)
-    line.start[len(starts)] = FOR_EVER
+    line.start[len(starts)] = INFINITE_SLOT
     return True
 
 
 @kernel
-def _group(line: Timeline, state: int, role: int, free: Ints) -> int:
+def _find_group(line: Timeline, state: int, role: int, free: Ints) -> int:
     """Return the group of servers with a role and free capacity, -1 for none."""
     for g in range(line.groups[state]):
         equal = line.role[state, g] == role
@@ -483,9 +479,9 @@ def _group(line: Timeline, state: int, role: int, free: Ints) -> int:
 
 
 @kernel
-def _add(line: Timeline, state: int, role: int, free: Ints) -> bool:
+def _add_server(line: Timeline, state: int, role: int, free: Ints) -> bool:
     """Add a server to a state; return False if all groups are in use."""
-    g = _group(line, state, role, free)
+    g = _find_group(line, state, role, free)
     if g < 0:
         g = line.groups[state]
         if g == line.servers.shape[1]:
@@ -500,9 +496,9 @@ def _add(line: Timeline, state: int, role: int, free: Ints) -> bool:
 
 
 @inlined
-def _remove(line: Timeline, state: int, role: int, free: Ints) -> None:
+def _remove_server(line: Timeline, state: int, role: int, free: Ints) -> None:
     """Remove a server from a state."""
-    g = _group(line, state, role, free)
+    g = _find_group(line, state, role, free)
     line.servers[state, g] -= 1
     if line.servers[state, g] == 0:
         last = line.groups[state] - 1

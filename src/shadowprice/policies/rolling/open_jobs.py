@@ -14,10 +14,16 @@ from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.replanning.jobs import Jobs
-from shadowprice.kernels.replanning.next_slot import Terms
-from shadowprice.kernels.replanning.placement import Stood, compared, grow, seat, stand
-from shadowprice.kernels.replanning.plans import Log
+from shadowprice.kernels.replanning.jobs import JobArrays
+from shadowprice.kernels.replanning.next_slot import StepWeights
+from shadowprice.kernels.replanning.placement import (
+    Placements,
+    compare_placements,
+    place_packed_jobs,
+    place_paused_jobs,
+    scale_up_colocated,
+)
+from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.reactive.table import Rows
 from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.rolling.quotas import Quotas
@@ -66,7 +72,7 @@ def useful(gains: Integers) -> Integers:
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-NOWHERE: Final = Stood(*(np.zeros(0, np.int64) for _ in Stood._fields))
+NOWHERE: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
 """No pinned placements."""
 
 
@@ -75,12 +81,12 @@ class Standing(Rows):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self._stood = Stood(*(np.zeros(0, np.int64) for _ in Stood._fields))
+        self._stood = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
         self._next = self._stood
 
     def clear(self, row: int) -> None:
         """Record that a job has no placement."""
-        self._stood.number[row] = 0
+        self._stood.size[row] = 0
 
     def stand(self, row: int, placement: Placement) -> None:
         """Record the placement of a job."""
@@ -90,19 +96,19 @@ class Standing(Rows):
             workers=np.append(stood.workers, placement.workers),
             ps=np.append(stood.ps, placement.ps),
         )
-        stood.first[row], stood.number[row] = len(stood.server), count
+        stood.first[row], stood.size[row] = len(stood.server), count
 
     def entries(self, row: int) -> tuple[Integers, Integers, Integers]:
         """Return the servers of a job's placement, and its workers and PS on each."""
         stood = self._stood
-        part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
+        part = slice(int(stood.first[row]), int(stood.first[row] + stood.size[row]))
         return stood.server[part], stood.workers[part], stood.ps[part]
 
-    def held(self, jobs: Jobs, shape: tuple[int, int]) -> Integers:
+    def held(self, jobs: JobArrays, shape: tuple[int, int]) -> Integers:
         """Return the usage of all current placements, shape (servers, resources)."""
         stood, usage = self._stood, np.zeros(shape, np.int64)
         for row in self.rows.values():
-            part = slice(int(stood.first[row]), int(stood.first[row] + stood.number[row]))
+            part = slice(int(stood.first[row]), int(stood.first[row] + stood.size[row]))
             entries = stood.workers[part, None] * jobs.worker[row]
             np.add.at(usage, stood.server[part], entries + stood.ps[part, None] * jobs.ps[row])
         return usage
@@ -110,27 +116,27 @@ class Standing(Rows):
     def put(
         self,
         free: Integers,
-        jobs: Jobs,
-        log: Log,
-        fixed: Stood = NOWHERE,
+        jobs: JobArrays,
+        log: PackingLog,
+        fixed: Placements = NOWHERE,
         least: Integers = NOWHERE.first,
         *,
         stay: bool,
     ) -> bool:
         """Compute the next placements; return False if a level of the log didn't fit.
 
-        See `kernels.replanning.placement.stand`.
+        See `kernels.replanning.placement.place_packed_jobs`.
         """
-        complete, self._next = stand(
+        complete, self._next = place_packed_jobs(
             free, self.hosts_workers, self.hosts_ps, jobs, log, self._stood, fixed, least, stay
         )
         return bool(complete)
 
-    def put_back(self, row: int, fixed: Stood) -> None:
+    def put_back(self, row: int, fixed: Placements) -> None:
         """Replace the next placement of a job with its pinned one."""
         following = self._next
-        part = slice(int(fixed.first[row]), int(fixed.first[row] + fixed.number[row]))
-        following.first[row], following.number[row] = len(following.server), fixed.number[row]
+        part = slice(int(fixed.first[row]), int(fixed.first[row] + fixed.size[row]))
+        following.first[row], following.size[row] = len(following.server), fixed.size[row]
         self._next = following._replace(
             server=np.append(following.server, fixed.server[part]),
             workers=np.append(following.workers, fixed.workers[part]),
@@ -139,45 +145,45 @@ class Standing(Rows):
 
     def moves(self, rows: Integers) -> Flags:
         """Return which rows change their placement."""
-        return np.asarray(compared(rows, self._stood, self._next) != 0)
+        return np.asarray(compare_placements(rows, self._stood, self._next) != 0)
 
     def grow(
         self,
         free: Integers,
-        jobs: Jobs,
+        jobs: JobArrays,
         rows: Integers,
         worth_left: Floats,
-        terms: Terms,
-        log: Log,
+        terms: StepWeights,
+        log: PackingLog,
     ) -> None:
-        """Scale co-located jobs up on their servers; see `placement.grow`."""
+        """Scale co-located jobs up on their servers; see `placement.scale_up_colocated`."""
         following = self._next
-        grow(free, jobs, rows, worth_left, terms, following, log)
+        scale_up_colocated(free, jobs, rows, worth_left, terms, following, log)
 
     def seat(
         self,
         free: Integers,
-        jobs: Jobs,
+        jobs: JobArrays,
         rows: Integers,
         worth_left: Floats,
-        terms: Terms,
-        log: Log,
+        terms: StepWeights,
+        log: PackingLog,
     ) -> None:
-        """Place paused jobs on the free capacity; see `placement.seat`."""
-        self._next = seat(
+        """Place paused jobs on the free capacity; see `placement.place_paused_jobs`."""
+        self._next = place_paused_jobs(
             free, self.hosts_workers, self.hosts_ps, jobs, rows, worth_left, terms, self._next, log,
         )  # fmt: skip
 
     def rearrange(self, rows: Integers) -> Iterator[Decision]:
         """Yield the moves of all running rows to their next placements."""
         following = self._next
-        yield from self._move(rows, compared(rows, self._stood, following))
+        yield from self._move(rows, compare_placements(rows, self._stood, following))
         self._stood = following
 
     def _placement(self, row: int) -> Placement:
         following = self._next
         first = int(following.first[row])
-        part = slice(first, first + int(following.number[row]))
+        part = slice(first, first + int(following.size[row]))
         servers, workers, ps = (column[part].tolist() for column in following[2:])
         return Placement(tuple(servers), tuple(workers), tuple(ps))
 
@@ -185,7 +191,7 @@ class Standing(Rows):
         stood = self._stood
         added = np.zeros(size - len(stood.first), np.int64)
         self._stood = stood._replace(
-            first=np.concatenate((stood.first, added)), number=np.concatenate((stood.number, added))
+            first=np.concatenate((stood.first, added)), size=np.concatenate((stood.size, added))
         )
 
 
@@ -216,7 +222,7 @@ class Book:
     ----------
     table : Standing
         Rows by name, and placements.
-    jobs : Jobs
+    jobs : JobArrays
         Arrays for the kernels.
     promise : ndarray of int64, shape (rows,)
         Promised completion slot of each row; -1 for jobs without a promise.
@@ -280,27 +286,27 @@ class Book:
         jobs.worker[row] = job.worker
         jobs.ps[row] = 0 if job.ps is None else job.ps
         jobs.levels[row] = count
-        jobs.workers[row, :count] = workers
-        jobs.servers[row, :count] = ps_counts
+        jobs.worker_counts[row, :count] = workers
+        jobs.ps_counts[row, :count] = ps_counts
         jobs.gains[row, :count] = gains
-        jobs.sure[row, :count] = sure
-        spread_count = jobs.spread[row] = len(spread)
+        jobs.certain_gains[row, :count] = sure
+        spread_count = jobs.spread_levels[row] = len(spread)
         hull = upper_hull(workers[:spread_count], gains[:spread_count])
-        jobs.hulls_spread[row] = len(hull)
+        jobs.spread_hull_size[row] = len(hull)
         if count > spread_count:
             whole_hull = spread_count + upper_hull(workers[spread_count:], gains[spread_count:])
             hull = np.concatenate((hull, whole_hull))
-        jobs.hulls[row] = len(hull)
+        jobs.hull_size[row] = len(hull)
         jobs.hull[row, : len(hull)] = hull
-        jobs.left[row] = job.required
+        jobs.remaining[row] = job.required
         jobs.arrival[row] = job.arrival
-        jobs.last[row] = self._last_slot(job, self.final)
+        jobs.last_slot[row] = self._last_slot(job, self.final)
         jobs.tenant[row] = self._quotas.row_of(self._cluster, job)
         loss = self.loss[row] = float(job.restart)
         self.started[row] = self._cluster.restart_first
-        jobs.fresh[row] = 0.0 < loss < self._restart_limit and not self.started[row]
+        jobs.starts_free[row] = 0.0 < loss < self._restart_limit and not self.started[row]
         if loss >= self._restart_limit:
-            jobs.sure[row] = 0
+            jobs.certain_gains[row] = 0
         self.promise[row] = -1
         self.standing[row] = -1
         self.after[row] = -1
@@ -316,21 +322,21 @@ class Book:
         late.
         """
         row = self.add(state.job)
-        self.jobs.left[row] = state.remaining
+        self.jobs.remaining[row] = state.remaining
         self.promise[row] = -1 if state.promise is None else state.promise
         first_run = state.started == under_way and not self.started[row]
         self.started[row] |= state.started is not None
-        self.jobs.fresh[row] &= not self.started[row]
+        self.jobs.starts_free[row] &= not self.started[row]
         if state.placement is not None:
             self.table.stand(row, state.placement)
-            spread_count, levels = int(self.jobs.spread[row]), int(self.jobs.levels[row])
+            spread_count, levels = int(self.jobs.spread_levels[row]), int(self.jobs.levels[row])
             whole = state.placement.colocated and levels > spread_count
             first, end = (spread_count, levels) if whole else (0, spread_count)
-            workers = self.jobs.workers[row, first:end]
+            workers = self.jobs.worker_counts[row, first:end]
             index = int(np.searchsorted(workers, state.placement.total_workers))
             self.standing[row] = first + min(index, len(workers) - 1)
             if under_way is not None:
-                progress = self.jobs.gains if first_run else self.jobs.sure
+                progress = self.jobs.gains if first_run else self.jobs.certain_gains
                 self.after[row] = max(state.remaining - int(progress[row, self.standing[row]]), 0)
         old_row = before.table.rows.get(state.job.name)
         if old_row is not None and before.table.jobs[old_row] is state.job:
@@ -360,7 +366,7 @@ class Book:
         bool
             Whether a slot is under way, so that some of the remaining work is an estimate.
         """
-        remaining, states, expected = self.jobs.left, view.open_jobs, False
+        remaining, states, expected = self.jobs.remaining, view.open_jobs, False
         for name, row in self.table.rows.items():
             remaining[row] = states[name].remaining
             if view.runs(name):
@@ -379,10 +385,10 @@ class Book:
         self.standing[rows] = level
         index = np.maximum(level, 0)
         no_restart = staying | ~self.started[rows]
-        progress = np.where(no_restart, jobs.gains[rows, index], jobs.sure[rows, index])
-        self.after[rows] = np.where(level >= 0, np.maximum(jobs.left[rows] - progress, 0), -1)
+        progress = np.where(no_restart, jobs.gains[rows, index], jobs.certain_gains[rows, index])
+        self.after[rows] = np.where(level >= 0, np.maximum(jobs.remaining[rows] - progress, 0), -1)
         self.started[rows] |= level >= 0
-        jobs.fresh[rows] &= ~self.started[rows]
+        jobs.starts_free[rows] &= ~self.started[rows]
 
     def hoped(self, rows: Integers) -> Integers:
         """Return the expected progress units of a slot by level, if jobs move only when they must.
@@ -391,7 +397,11 @@ class Book:
         stayed, or as if it restarted in every slot, whichever yields more.
         """
         jobs = self.jobs
-        sure, gains, standing = jobs.sure[rows], jobs.gains[rows], self.standing[rows, None]
+        sure, gains, standing = (
+            jobs.certain_gains[rows],
+            jobs.gains[rows],
+            self.standing[rows, None],
+        )
         at_current = np.take_along_axis(gains, np.maximum(standing, 0), axis=1)
         staying = np.where(np.arange(gains.shape[1]) >= standing, at_current, 0)
         return np.where(standing < 0, gains, np.maximum(sure, staying))
@@ -399,18 +409,18 @@ class Book:
     @contextmanager
     def hopeful(self, rows: Integers) -> Iterator[None]:
         """Plan some rows by `hoped` instead of certain progress within the block."""
-        sure = self.jobs.sure[rows]
-        self.jobs.sure[rows] = self.hoped(rows)
+        sure = self.jobs.certain_gains[rows]
+        self.jobs.certain_gains[rows] = self.hoped(rows)
         try:
             yield
         finally:
-            self.jobs.sure[rows] = sure
+            self.jobs.certain_gains[rows] = sure
 
     def most_gain(self, rows: Integers) -> Integers:
         """Return the maximum progress units of each row in a slot, in either mode."""
         jobs = self.jobs
         maximum = np.maximum(
-            jobs.gains[rows, jobs.spread[rows] - 1], jobs.gains[rows, jobs.levels[rows] - 1]
+            jobs.gains[rows, jobs.spread_levels[rows] - 1], jobs.gains[rows, jobs.levels[rows] - 1]
         )
         return np.asarray(maximum, np.int64)
 
@@ -470,24 +480,24 @@ class Book:
         self.fastest = np.concatenate((self.fastest, np.zeros(added, np.int64)))
         self.at_once = np.concatenate((self.at_once, np.zeros(added)))
 
-    def _empty(self, rows: int, width: int) -> Jobs:
+    def _empty(self, rows: int, width: int) -> JobArrays:
         by_level = (rows, width)
-        return Jobs(
+        return JobArrays(
             worker=np.zeros((rows, self._resources), np.int64),
             ps=np.zeros((rows, self._resources), np.int64),
             levels=np.zeros(rows, np.int64),
-            spread=np.zeros(rows, np.int64),
-            workers=np.zeros(by_level, np.int64),
-            servers=np.zeros(by_level, np.int64),
+            spread_levels=np.zeros(rows, np.int64),
+            worker_counts=np.zeros(by_level, np.int64),
+            ps_counts=np.zeros(by_level, np.int64),
             gains=np.zeros(by_level, np.int64),
-            sure=np.zeros(by_level, np.int64),
-            fresh=np.zeros(rows, np.bool_),
-            hulls=np.zeros(rows, np.int64),
-            hulls_spread=np.zeros(rows, np.int64),
+            certain_gains=np.zeros(by_level, np.int64),
+            starts_free=np.zeros(rows, np.bool_),
+            hull_size=np.zeros(rows, np.int64),
+            spread_hull_size=np.zeros(rows, np.int64),
             hull=np.zeros(by_level, np.int64),
-            left=np.zeros(rows, np.int64),
+            remaining=np.zeros(rows, np.int64),
             arrival=np.zeros(rows, np.int64),
-            last=np.zeros(rows, np.int64),
+            last_slot=np.zeros(rows, np.int64),
             worths=self._worths.columns,
             tenant=np.zeros(rows, np.int64),
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.kernels.replanning.placement import Stood
+from shadowprice.kernels.replanning.placement import Placements
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.open_jobs import NOWHERE, Book
 from shadowprice.policies.rolling.quotas import Quotas
@@ -80,10 +80,14 @@ class Stays:
         book = self._book
         kept: Plans = {}
         for row, plan in self.plans.items():
-            if book.promise[row] >= 0 and book.jobs.left[row] > 0:
+            if book.promise[row] >= 0 and book.jobs.remaining[row] > 0:
                 gain = int(book.jobs.gains[row, plan.level])
-                first = gain if self._stands(row, plan) else int(book.jobs.sure[row, plan.level])
-                end = now + slots_of(int(book.jobs.left[row]), first, gain) - 1
+                first = (
+                    gain
+                    if self._stands(row, plan)
+                    else int(book.jobs.certain_gains[row, plan.level])
+                )
+                end = now + slots_of(int(book.jobs.remaining[row]), first, gain) - 1
                 if end <= book.promise[row]:
                     kept[row] = plan if end == plan.end else replace(plan, end=end)
         return kept
@@ -154,20 +158,23 @@ class Stays:
         servers, workers, ps = book.table.entries(row)
         if not len(servers):
             return
-        top, spread = int(book.standing[row]), int(jobs.spread[row])
-        hull = jobs.hull[row, : jobs.hulls[row]]
+        top, spread = int(book.standing[row]), int(jobs.spread_levels[row])
+        hull = jobs.hull[row, : jobs.hull_size[row]]
         below = hull[(hull < top) & ((hull >= spread) == (top >= spread))].tolist()
-        remaining, last = int(jobs.left[row]), int(book.promise[row])
+        remaining, last = int(jobs.remaining[row]), int(book.promise[row])
         for level in [*below, top] if least else [top, *reversed(below)]:
-            kept = cut(workers, int(jobs.workers[row, level]))
-            kept_ps = cut(ps, int(jobs.servers[row, level]))
-            if kept.sum() != jobs.workers[row, level] or kept_ps.sum() != jobs.servers[row, level]:
+            kept = cut(workers, int(jobs.worker_counts[row, level]))
+            kept_ps = cut(ps, int(jobs.ps_counts[row, level]))
+            if (
+                kept.sum() != jobs.worker_counts[row, level]
+                or kept_ps.sum() != jobs.ps_counts[row, level]
+            ):
                 continue
             unchanged = np.array_equal(kept, workers) and np.array_equal(kept_ps, ps)
             gain = int(jobs.gains[row, level])
             if gain <= 0:
                 continue
-            first = gain if unchanged else int(jobs.sure[row, level])
+            first = gain if unchanged else int(jobs.certain_gains[row, level])
             end = now + slots_of(remaining, first, gain) - 1
             if end <= last:
                 used = np.flatnonzero(kept + kept_ps)
@@ -255,7 +262,7 @@ class Stays:
 
     # ---------------------------------------------------------------- the next slot
 
-    def fixed(self) -> tuple[Stood, Integers]:
+    def fixed(self) -> tuple[Placements, Integers]:
         """Return the pinned placements of the next slot, and the pinned level of each row."""
         if not self.plans:
             return NOWHERE, NOWHERE.first
@@ -271,7 +278,7 @@ class Stays:
             np.concatenate([plan.workers for plan in plans]),
             np.concatenate([plan.ps for plan in plans]),
         )
-        return Stood(first, number, *columns), level
+        return Placements(first, number, *columns), level
 
     def barred(self, now: int) -> Flags:
         """Return the levels that jobs may not scale up to in the next slot; empty without limits.
@@ -285,12 +292,12 @@ class Stays:
         rows = np.fromiter(self.plans, np.int64, len(self.plans))
         level = np.array([plan.level for plan in self.plans.values()])
         end = np.array([plan.end for plan in self.plans.values()])
-        progress = jobs.sure[rows]
+        progress = jobs.certain_gains[rows]
         running = np.flatnonzero(book.standing[rows] >= 0)
         current = rows[running], book.standing[rows[running]]
         progress[running, current[1]] = jobs.gains[current]
-        resumed, gain = jobs.sure[rows, level], jobs.gains[rows, level]
-        remaining = jobs.left[rows, None] - progress
+        resumed, gain = jobs.certain_gains[rows, level], jobs.gains[rows, level]
+        remaining = jobs.remaining[rows, None] - progress
         barred[rows] = ~_ends(now, remaining, resumed[:, None], gain[:, None], end[:, None])
         return barred
 
@@ -300,8 +307,8 @@ class Stays:
         if plan is None or level == plan.level:
             return False
         jobs = self._book.jobs
-        remaining = jobs.left[row] - jobs.sure[row, level]
-        resumed, gain = jobs.sure[row, plan.level], jobs.gains[row, plan.level]
+        remaining = jobs.remaining[row] - jobs.certain_gains[row, level]
+        resumed, gain = jobs.certain_gains[row, plan.level], jobs.gains[row, plan.level]
         return not bool(_ends(now, remaining, resumed, gain, plan.end))
 
 

@@ -12,27 +12,27 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.kernels.reactive.shares import completes_fresh
-from shadowprice.kernels.replanning.jobs import hull_of, ways
-from shadowprice.kernels.replanning.next_slot import overfull
+from shadowprice.kernels.replanning.jobs import hull_range, mode_count
+from shadowprice.kernels.replanning.next_slot import exceeds_capacity
 from shadowprice.kernels.replanning.plans import (
-    Log,
-    Steps,
-    enter,
-    lay_out,
-    lay_out_again,
-    offer,
-    rooms,
+    PackingLog,
+    PlannedLevels,
+    best_plan,
+    commit_plan,
+    fitting_levels,
+    plan_in_order,
+    replay_plans,
 )
 from shadowprice.kernels.replanning.timeline import (
-    FOR_EVER,
-    SERVERS,
-    WORKERS,
+    INFINITE_SLOT,
+    PS_ROLE,
+    WORKER_ROLE,
     Timeline,
-    begin_beside,
-    clear,
+    copy_capacity,
+    init_residual_timeline,
     new_timeline,
-    rooms_for_copies,
-    split,
+    reset,
+    split_interval_at,
 )
 from shadowprice.policies.rolling.bags import BagBook
 from shadowprice.policies.rolling.offers import Offer
@@ -64,9 +64,9 @@ class Layout:
     ----------
     line : Timeline
         Free capacity over time.
-    steps : Steps
+    steps : PlannedLevels
         Plans by row.
-    log : Log
+    log : PackingLog
         Allocations of the first slot, in packing order.
     order : ndarray of int64, shape (planned,)
         Rows in planning order.
@@ -75,10 +75,10 @@ class Layout:
     def __init__(self, most: int, width: int, share: Integers, common: Integers) -> None:
         self.most = most
         self.line: Timeline = new_timeline(most, width, share, common)
-        self.steps = Steps(
+        self.steps = PlannedLevels(
             np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
         )
-        self.log = Log(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
+        self.log = PackingLog(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
         self.order = np.zeros(0, np.int64)
 
     def __getstate__(self) -> dict[str, object]:
@@ -93,7 +93,7 @@ class Layout:
                 part[: states + 1] if part is line.start else part[:states] for part in line[:4]
             ]
             + [part[:states, :groups] for part in line[4:7]]
-            + [line.held[:states]],
+            + [line.tenant_usage[:states]],
             "used": line.used,
             "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
             "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
@@ -105,26 +105,26 @@ class Layout:
         for array, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
             array[tuple(slice(size) for size in part.shape)] = part
         self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
-        self.steps = Steps(*state["steps"])  # type: ignore[misc]  # three arrays
-        self.log = Log(*state["log"])  # type: ignore[misc]  # five arrays
+        self.steps = PlannedLevels(*state["steps"])  # type: ignore[misc]  # three arrays
+        self.log = PackingLog(*state["log"])  # type: ignore[misc]  # five arrays
         self.order = state["order"]  # type: ignore[assignment]
 
     def reserve(self, rows: int, entries: int) -> None:
         """Allocate space for plans of ``rows`` rows and a log of ``entries``; keep the content."""
         steps, log, width = self.steps, self.log, min(self.most, _RUNS)
         if steps.until.shape != (rows, width):
-            self.steps = Steps(
+            self.steps = PlannedLevels(
                 _padded(steps.runs, (rows,), -1),
                 _wider(steps.until, steps.runs, (rows, width)),
                 _wider(steps.level, steps.runs, (rows, width)),
             )
         if len(log.row) < entries or len(log.level) < rows:
             entries = max(entries, min(2 * entries, 2 * len(log.row)))
-            self.log = Log(
+            self.log = PackingLog(
                 log.used,
                 _padded(log.row, (entries,), 0),
                 _padded(log.workers, (entries,), 0),
-                _padded(log.servers, (entries,), 0),
+                _padded(log.ps, (entries,), 0),
                 _padded(log.level, (rows,), -1),
             )
 
@@ -207,7 +207,7 @@ def begin(
             changes.append(before[differ] - after[differ])
             before = after
         first.append(sum(map(len, servers)))
-    if not begin_beside(
+    if not init_residual_timeline(
         line, np.array(starts, np.int64), whole - bags.held(now) - stays.held(now), roles, up,
         np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), usage,
     ):  # fmt: skip
@@ -238,10 +238,10 @@ def _begin_narrow(
         line.servers[interval, :number] = count
         line.role[interval, :number] = groups[:, 0]
         line.free[interval, :number] = groups[:, 1:]
-        line.held[interval] = held[interval]
+        line.tenant_usage[interval] = held[interval]
         line.start[interval], line.state[interval] = slot, interval
     line.used[:] = len(starts)
-    line.start[len(starts)] = FOR_EVER
+    line.start[len(starts)] = INFINITE_SLOT
 
 
 Floats = NDArray[np.float64]
@@ -279,7 +279,7 @@ class Planner:
         kinds = cluster.kinds
         first = np.unique(kinds, return_index=True)[1]
         self._kind_free = np.ascontiguousarray(cluster.capacity[first])
-        roles = cluster.hosts_workers * WORKERS + cluster.hosts_ps * SERVERS
+        roles = cluster.hosts_workers * WORKER_ROLE + cluster.hosts_ps * PS_ROLE
         self._roles = roles.astype(np.int64)
         self._kind_role = self._roles[first]
         self._kind_count = np.bincount(kinds, minlength=len(first)).astype(np.int64)
@@ -331,7 +331,7 @@ class Planner:
         rows = np.flatnonzero(owed)
         book, jobs = self._book, self._book.jobs
         fastest = book.most_gain(rows)
-        slots = -(-jobs.left[rows] // np.maximum(fastest, 1))
+        slots = -(-jobs.remaining[rows] // np.maximum(fastest, 1))
         return rows[np.lexsort((rows, -slots, book.promise[rows]))].astype(np.int64)
 
     def owed(self, *, stays: bool = True) -> NDArray[np.bool_]:
@@ -339,7 +339,7 @@ class Planner:
 
         With ``stays=False``, jobs with pinned plans are left out.
         """
-        owed = np.asarray((self._book.promise >= 0) & (self._book.jobs.left > 0))
+        owed = np.asarray((self._book.promise >= 0) & (self._book.jobs.remaining > 0))
         if self.stays.plans and not stays:
             owed[list(self.stays.plans)] = False
         return owed
@@ -352,7 +352,7 @@ class Planner:
         """
         book, jobs = self._book, self._book.jobs
         barred = self.stays.barred(now)
-        owed = self.owed(stays=False) & jobs.fresh
+        owed = self.owed(stays=False) & jobs.starts_free
         rows = np.flatnonzero(owed & (self._current.log.level[: book.rows] < 0))
         if not len(rows):
             return barred
@@ -360,8 +360,8 @@ class Planner:
             barred = np.zeros(jobs.gains.shape, np.bool_)
         steps = self._current.steps
         first = steps.level[rows, np.argmax(steps.level[rows] >= 0, axis=1)]
-        bonus = jobs.gains[rows, first] - jobs.sure[rows, first]
-        barred[rows] |= jobs.gains[rows] < np.minimum(bonus, jobs.left[rows])[:, None]
+        bonus = jobs.gains[rows, first] - jobs.certain_gains[rows, first]
+        barred[rows] |= jobs.gains[rows] < np.minimum(bonus, jobs.remaining[rows])[:, None]
         return barred
 
     # ---------------------------------------------------------------- joint plans
@@ -459,7 +459,7 @@ class Planner:
         order = self.promised()
         # Most attempts fail, and most of those in total capacity already.
         capacity = (self._kind_free.astype(np.float64) * self._kind_count[:, None]).sum(axis=0)
-        fits = not overfull(book.jobs, order, book.promise, now, capacity)
+        fits = not exceeds_capacity(book.jobs, order, book.promise, now, capacity)
         fits = fits and self._join(now, order) is None
         book.promise[rows] = -1
         return fits
@@ -504,28 +504,28 @@ class Planner:
         if beside is not Beside.ALL:
             layout = self._other
             self._clear(layout, now, others=beside is Beside.BAGS)
-        rooms = np.zeros(max(0, end - now), np.int64)
+        fitting_levels = np.zeros(max(0, end - now), np.int64)
         tenant = self._quotas.row_of(self._cluster, job)
-        rooms_for_copies(layout.line, job.worker.copy(), tenant, most, end, rooms)
-        return rooms
+        copy_capacity(layout.line, job.worker.copy(), tenant, most, end, fitting_levels)
+        return fitting_levels
 
     def earliest(self, row: int) -> int | None:
         """Return the first completion slot beside the joint plan, whatever its utility."""
         jobs = self._book.jobs
         line, final = self._current.line, self._book.final
         slots = []
-        for mode in range(ways(jobs, row)):
-            intervals = rooms(line, jobs, row, mode, final + 1, self.shared, self._room)
-            top = jobs.hull[row, hull_of(jobs, row, mode)[1] - 1]
-            first = jobs.gains[row] if jobs.fresh[row] else jobs.sure[row]
+        for mode in range(mode_count(jobs, row)):
+            intervals = fitting_levels(line, jobs, row, mode, final + 1, self.shared, self._room)
+            top = jobs.hull[row, hull_range(jobs, row, mode)[1] - 1]
+            first = jobs.gains[row] if jobs.starts_free[row] else jobs.certain_gains[row]
             done = completes_fresh(
                 line.start,
                 intervals,
                 self._room,
-                jobs.sure[row],
+                jobs.certain_gains[row],
                 first,
                 top,
-                jobs.left[row],
+                jobs.remaining[row],
                 final + 1,
             )
             if done >= 0:
@@ -533,13 +533,13 @@ class Planner:
         return min(slots, default=None)
 
     def _offer(self, layout: Layout, row: int, price: Floats) -> Offer | None:
-        result = offer(layout.line, self._book.jobs, row, price, self.shared, self._room)
+        result = best_plan(layout.line, self._book.jobs, row, price, self.shared, self._room)
         return None if result[0] < 0 else Offer(*result)
 
     def take(self, row: int, found: Offer) -> bool:
         """Add an offer to the joint plan that it was made for; no other call may come between."""
         layout = self._current
-        entered = enter(
+        entered = commit_plan(
             layout.line, self._book.jobs, row, found.ceiling, found.done, self._room,
             layout.steps, layout.log,
         )  # fmt: skip
@@ -574,7 +574,7 @@ class Planner:
         target = self._other
         self._clear(target, now)
         failed = np.zeros(len(order), np.int64)
-        count = lay_out(
+        count = plan_in_order(
             target.line, self._book.jobs, order, self._book.promise, self.shared, go_on,
             self._room, target.steps, target.log, failed,
         )  # fmt: skip
@@ -591,7 +591,7 @@ class Planner:
         if len(kept) < int(promised.sum()):
             return False
         self._clear(target, now)
-        done = lay_out_again(
+        done = replay_plans(
             target.line, self._book.jobs, kept, previous.steps, target.steps, target.log
         )
         if done < len(kept):
@@ -616,8 +616,8 @@ class Planner:
             for row, plan in self.stays.plans.items():
                 layout.log.level[row] = plan.level
         else:
-            clear(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
-        split(layout.line, now + 1)
+            reset(layout.line, now, self._kind_count, self._kind_role, self._kind_free)
+        split_interval_at(layout.line, now + 1)
         layout.order = np.zeros(0, np.int64)
 
     def reserve(self) -> None:

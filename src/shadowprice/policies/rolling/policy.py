@@ -9,26 +9,18 @@ from typing import ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core.events import (
-    Decision,
-    Drop,
-    JobsArrived,
-    PolicyEvent,
-    Promise,
-    Queue,
-    Reject,
-)
+from shadowprice.core.events import Decision, Drop, JobsArrived, PolicyEvent, Promise, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.kernels.replanning.next_slot import (
-    Terms,
-    densities,
-    due,
-    dues,
-    fill,
+    StepWeights,
+    allocate_spare,
+    latest_acceptable_slot,
+    latest_acceptable_slots,
     plan_waiting,
+    utility_densities,
 )
 from shadowprice.kernels.replanning.timeline import Timeline
 from shadowprice.policies.reactive.base import Reactive
@@ -204,7 +196,7 @@ class Rolling(Reactive[RollingParameters]):
     def _densities(self, slot: int, jobs: Sequence[Job], rows: Sequence[int]) -> dict[str, float]:
         """Return the utility density of each job; ``rows`` are those of its training jobs."""
         weight = self._demand.weights(slot, self._book.jobs)
-        values, _ = densities(self._book.jobs, np.array(rows, np.int64), slot, weight)
+        values, _ = utility_densities(self._book.jobs, np.array(rows, np.int64), slot, weight)
         by_name = {self._book.name(row): density for row, density in zip(rows, values, strict=True)}
         for job in jobs:
             if job.bag is not None:
@@ -216,7 +208,7 @@ class Rolling(Reactive[RollingParameters]):
     def _answer(self, slot: int, job: Job, row: int) -> Decision:
         """Return a promise if the job is worth its price; otherwise queue or refuse it."""
         done = slot + job.min_slots_colocated - 1
-        if self._book.jobs.last[row] < done:
+        if self._book.jobs.last_slot[row] < done:
             self._forget(job.name)
             ends_first = self._book.ends_first(job, done)
             return Reject(job.name, (past_end if ends_first else worthless)(job, done))
@@ -283,9 +275,9 @@ class Rolling(Reactive[RollingParameters]):
         )
 
     def _promise_slot(self, slot: int, row: int, found: Offer) -> int:
-        """Return the last slot whose utility is within ``slack`` of the plan's; see `due`."""
+        """Return the last slot whose utility is within ``slack`` of the plan's."""
         horizon, slack = self._cluster.horizon, self._parameters.slack
-        return int(due(self._book.jobs, row, slot, found.done, horizon, slack))
+        return int(latest_acceptable_slot(self._book.jobs, row, slot, found.done, horizon, slack))
 
     # ---------------------------------------------------------------- the next slot
 
@@ -308,7 +300,7 @@ class Rolling(Reactive[RollingParameters]):
         yield from self._revise_bags(view, slot)
         rows = book.table.in_order()
         waiting = rows[book.promise[rows] < 0]
-        density, _ = densities(book.jobs, waiting, slot, weight)
+        density, _ = utility_densities(book.jobs, waiting, slot, weight)
         waiting = waiting[np.argsort(-density, kind="stable")]
         is_rush = len(waiting) > self._parameters.waiting
         waiting = waiting[: self._parameters.waiting]
@@ -362,16 +354,16 @@ class Rolling(Reactive[RollingParameters]):
         if not self._parameters.spare:
             return
         book = self._book
-        _, value = densities(book.jobs, rows, slot, weight)
+        _, value = utility_densities(book.jobs, rows, slot, weight)
         terms = self._terms(slot, weight)
-        fill(line, book.jobs, rows, value, terms, self._planner.layout.log)
+        allocate_spare(line, book.jobs, rows, value, terms, self._planner.layout.log)
 
-    def _terms(self, slot: int, weight: Floats) -> Terms:
+    def _terms(self, slot: int, weight: Floats) -> StepWeights:
         """Return the weights of steps up in the next slot."""
         book = self._book
         # Share of the slot that each row loses if its placement changes.
         loss = np.minimum(book.loss, _NEARLY_ALL) * book.started
-        return Terms(weight, loss, book.standing, self._planner.barred(slot))
+        return StepWeights(weight, loss, book.standing, self._planner.barred(slot))
 
     def _use_up(self, slot: int, rows: Integers, weight: Floats, free: Integers) -> None:
         """Allocate what remains on servers: to co-located jobs there, then to paused jobs.
@@ -382,11 +374,11 @@ class Rolling(Reactive[RollingParameters]):
             return
         book, log = self._book, self._planner.layout.log
         for chosen, allocate in (
-            (rows[log.level[rows] >= book.jobs.spread[rows]], book.table.grow),
+            (rows[log.level[rows] >= book.jobs.spread_levels[rows]], book.table.grow),
             (rows[log.level[rows] < 0], book.table.seat),
         ):
             if len(chosen):
-                _, value = densities(book.jobs, chosen, slot, weight)
+                _, value = utility_densities(book.jobs, chosen, slot, weight)
                 allocate(free, book.jobs, chosen, value, self._terms(slot, weight), log)
 
     def _give_up(self, view: View, slot: int) -> Iterator[Decision]:
@@ -398,9 +390,9 @@ class Rolling(Reactive[RollingParameters]):
         rows = book.table.in_order()
         rows = rows[book.promise[rows] < 0]
         fastest = np.maximum(book.most_gain(rows), book.fastest[rows])
-        slots = -(-jobs.left[rows] // fastest)
+        slots = -(-jobs.remaining[rows] // fastest)
         done = slot + slots - 1
-        late = np.flatnonzero(jobs.last[rows] < done)
+        late = np.flatnonzero(jobs.last_slot[rows] < done)
         for row, completion in zip(rows[late].tolist(), done[late].tolist(), strict=True):
             name = book.name(row)
             state = view.open_jobs[name]
@@ -472,7 +464,7 @@ class Rolling(Reactive[RollingParameters]):
         value_alone = np.zeros(len(waiting))
         due_slots = np.zeros(len(waiting), np.int64)
         horizon, slack = self._cluster.horizon, self._parameters.slack
-        dues(book.jobs, waiting, slot, horizon, slack, due_slots, value_alone)
+        latest_acceptable_slots(book.jobs, waiting, slot, horizon, slack, due_slots, value_alone)
         unpromised = (book.promise[waiting] < 0) & (value_alone > 0.0)
         planned_value = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
         earns_more = value_alone[unpromised].sum() * (1.0 - slack) > planned_value[unpromised].sum()
@@ -541,7 +533,7 @@ class Rolling(Reactive[RollingParameters]):
     def _worthless(self) -> list[int]:
         """Return the rows whose promise is past the end, or worthless after a revision."""
         book = self._book
-        rows = np.flatnonzero(self._planner.owed() & (book.promise > book.jobs.last))
+        rows = np.flatnonzero(self._planner.owed() & (book.promise > book.jobs.last_slot))
         result = []
         for row in rows.tolist():
             job = book.table.jobs[row]
@@ -549,7 +541,7 @@ class Rolling(Reactive[RollingParameters]):
             if book.promise[row] > book.final:
                 result.append(row)
                 continue
-            ends = np.array([book.promise[row], book.jobs.last[row]]) - job.arrival
+            ends = np.array([book.promise[row], book.jobs.last_slot[row]]) - job.arrival
             promised, last = job.utility.values(np.maximum(ends, 0).astype(np.float64))
             # A promise just beyond the last useful slot stays.
             if promised < 0.5 * last or not last:

@@ -15,8 +15,8 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal
 from shadowprice.kernels.replanning.duals import shadow_prices
-from shadowprice.kernels.replanning.jobs import Jobs
-from shadowprice.kernels.replanning.next_slot import least_use
+from shadowprice.kernels.replanning.jobs import JobArrays
+from shadowprice.kernels.replanning.next_slot import min_cluster_slots
 from shadowprice.policies.rolling.offers import Offer, early
 from shadowprice.policies.rolling.open_jobs import Book, Ways
 from shadowprice.policies.rolling.parameters import RollingParameters
@@ -347,7 +347,7 @@ class Demand:
             return self.price(slot)
         return self._everybody.posted(slot, self._parameters.scarcity)
 
-    def costs(self, slot: int, jobs: Jobs, rows: Integers | None = None) -> Floats:
+    def costs(self, slot: int, jobs: JobArrays, rows: Integers | None = None) -> Floats:
         """Return the cost of a worker and of a parameter server of rows (None: all) in a slot.
 
         Returns
@@ -366,7 +366,7 @@ class Demand:
             price[tenant] = self._price(slot, self.learners[tenant])
         return costs(price[owner], shares)
 
-    def weights(self, slot: int, jobs: Jobs) -> Floats:
+    def weights(self, slot: int, jobs: JobArrays) -> Floats:
         """Return the weight of a worker and of a PS of all rows, for ranking: above 0.
 
         Unlike costs, weights use one price for all tenants.
@@ -470,4 +470,4 @@ class Evidence:
             part = np.maximum(quotas.part[owner], 1e-12)
             part = np.tile(part, self.pools.columns // part.shape[1])
             shares = (shares[0] / part, shares[1] / part)
-        return least_use(jobs, rows, *shares), observed[owner]
+        return min_cluster_slots(jobs, rows, *shares), observed[owner]
