@@ -31,8 +31,8 @@ from shadowprice.kernels.replanning.next_slot import exceeds_capacity
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling import planner
-from shadowprice.policies.rolling.open_jobs import MIN_UTILITY_SHARE, NEVER, Book
-from shadowprice.policies.rolling.quotas import quotas_of
+from shadowprice.policies.rolling.open_jobs import MIN_UTILITY_SHARE, NO_LAST_SLOT, OpenJobs
+from shadowprice.policies.rolling.quotas import build_quotas
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
@@ -83,8 +83,8 @@ def test_the_last_useful_slot_is_the_last_that_is_worth_something(
 ) -> None:
     on = cluster()
     one = replace(job(on), utility=utility, arrival=arrival)
-    book = Book(on, until, quotas_of(on, wanted=False))
-    last = book._last_slot(one, book.final)
+    jobs = OpenJobs(on, until, build_quotas(on, enabled=False))
+    last = jobs._last_slot(one, jobs.final_slot)
     shortest = one.min_slots_colocated - 1
 
     def worth(slot: int) -> bool:
@@ -92,7 +92,7 @@ def test_the_last_useful_slot_is_the_last_that_is_worth_something(
         best, now = utility.values(ages).tolist()
         return bool(best > 0 and now >= MIN_UTILITY_SHARE * best)
 
-    end = NEVER if until is None else until - 1
+    end = NO_LAST_SLOT if until is None else until - 1
     if last < arrival + shortest:
         assert arrival + shortest > end or not worth(arrival + shortest)
     else:
@@ -129,8 +129,8 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
     def watch(engine: Engine, slot: int) -> None:
         room = (engine.ledger.capacity - engine.ledger.used).reshape(on.servers, -1)
         for name, record in engine.open_jobs.items():
-            row = policy._book.table.rows[name]
-            if name in engine.running or policy._book.promise[row] >= 0:
+            row = policy._state.jobs.rows[name]
+            if name in engine.running or policy._state.jobs.promise[row] >= 0:
                 continue  # who is promised a later slot may have to wait for it
             one = record.job
             worker, count = one.worker, int(one.worker_counts[0])
@@ -201,7 +201,7 @@ def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -
 
     decided = []
     for ask in (seen, lambda *_: False):
-        monkeypatch.setattr(planner, "overfull", ask)
+        monkeypatch.setattr(planner, "exceeds_capacity", ask)
         made = []
         for seed in range(80):
             on, jobs, _ = random_world(seed, incidents=False)

@@ -29,7 +29,8 @@ from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling import planner
-from shadowprice.policies.rolling.policy import Rolling
+from shadowprice.policies.rolling.planner import Planner
+from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.promises import completions
@@ -78,9 +79,9 @@ def lasting(seed: int, *, incidents: bool = False) -> tuple[Cluster, list[Job], 
     return replace(on, restart_first=bool(rng.random() < 0.3)), jobs, happened
 
 
-def rolling(on: Cluster, **parameters: object) -> Rolling:
+def rolling(on: Cluster, **parameters: object) -> RollingPolicy:
     policy = make_policy("rolling", PolicyContext(on), parameters)
-    assert isinstance(policy, Rolling)
+    assert isinstance(policy, RollingPolicy)
     return policy
 
 
@@ -94,9 +95,9 @@ def kept(told: Sequence[tuple[int, object]], done: dict[str, int]) -> int:
     return len(made)
 
 
-def stays(policy: Rolling) -> int:
+def stays(policy: RollingPolicy) -> int:
     """Return how many jobs are planned to stay now."""
-    return len(policy._planner.stays.plans)
+    return len(policy._state.plan.pinned)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
@@ -122,13 +123,13 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> No
         on, jobs, _ = lasting(seed)
         policy = rolling(on, steady=steady)
 
-        def watch(engine: Engine, slot: int, policy: Rolling = policy) -> None:
+        def watch(engine: Engine, slot: int, policy: RollingPolicy = policy) -> None:
             nonlocal staying, beside
-            plans, book = policy._planner.stays.plans, policy._book
+            plans, jobs = policy._state.plan.pinned, policy._state.jobs
             staying += len(plans)
             beside += bool(plans) and len(engine.running) > len(plans)
             for row, plan in plans.items():
-                held = engine.running[book.name(row)]
+                held = engine.running[jobs.name(row)]
                 here = dict(zip(held.servers, zip(held.workers, held.ps, strict=True), strict=True))
                 entries = zip(
                     plan.servers.tolist(), plan.workers.tolist(), plan.ps.tolist(), strict=True
@@ -136,7 +137,7 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> No
                 for server, workers, ps in entries:  # it holds what it is planned to, or more
                     assert here[server][0] >= workers
                     assert here[server][1] >= ps
-                assert plan.end <= book.promise[row], slot
+                assert plan.end <= jobs.promise[row], slot
 
         recorder = Recorder(on, jobs, policy)
         Simulation(on, jobs, policy).run([recorder, SlotObserver(watch)])
@@ -155,8 +156,8 @@ def test_promises_are_kept_where_a_timeline_has_too_few_groups(
         narrow += 1
         made_narrow(*told)  # type: ignore[arg-type]  # as it was called
 
-    made_narrow = planner._begin_narrow
-    monkeypatch.setattr(planner, "_begin_narrow", seen)
+    made_narrow = Planner._reset_narrow
+    monkeypatch.setattr(Planner, "_reset_narrow", seen)
     for seed in range(40):
         on, jobs, _ = lasting(seed)
         policy = rolling(on)
@@ -285,8 +286,8 @@ def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
         for tenant in ("a", "b", None):
             held = sum(
                 int(plan.workers.sum())
-                for row, plan in policy._planner.stays.plans.items()
-                if engine.jobs[policy._book.name(row)].job.tenant == tenant
+                for row, plan in policy._state.plan.pinned.items()
+                if engine.jobs[policy._state.jobs.name(row)].job.tenant == tenant
             )
             over += max(0, held - shares.get(tenant or "", 0))
         assert over <= common, slot
@@ -309,7 +310,7 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
         assert told(engine.handle(event)) == told(expected)
         assert told(twin.handle(event)) == told(expected)
         assert engine.state_digest() == twin.state_digest()
-        assert isinstance(engine.policy, Rolling)
+        assert isinstance(engine.policy, RollingPolicy)
         most = max(most, stays(engine.policy))
     assert most > 0
 
@@ -330,13 +331,13 @@ def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
         again = restore(json.loads(json.dumps(snapshot(engine))), rolling(on), memory=False)
         engine.handle(seen.events[cut])
         again.handle(seen.events[cut])
-        assert isinstance(engine.policy, Rolling)
-        assert isinstance(again.policy, Rolling)
+        assert isinstance(engine.policy, RollingPolicy)
+        assert isinstance(again.policy, RollingPolicy)
         for name, record in engine.open_jobs.items():
             if record.status is not Status.ADMITTED or record.promise is None:
                 continue
-            row = engine.policy._book.table.rows[name]
-            other = again.policy._book.table.rows[name]
-            if row in engine.policy._planner.stays.plans:
-                taken_up += other in again.policy._planner.stays.plans
+            row = engine.policy._state.jobs.rows[name]
+            other = again.policy._state.jobs.rows[name]
+            if row in engine.policy._state.plan.pinned:
+                taken_up += other in again.policy._state.plan.pinned
     assert taken_up > 3

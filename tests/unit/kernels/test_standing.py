@@ -13,7 +13,7 @@ from shadowprice.kernels.replanning.placement import (
     place_packed_jobs,
 )
 from shadowprice.kernels.replanning.plans import PackingLog
-from shadowprice.policies.rolling.open_jobs import NOWHERE
+from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS
 from tests.oracles import standing as twin
 
 
@@ -97,7 +97,15 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
             old = log._replace(level=level.copy())
             new_workers, new_ps = np.zeros_like(on_workers), np.zeros_like(on_ps)
             whole, found = place_packed_jobs(
-                room, hosts_workers, hosts_ps, jobs, log, stood, NOWHERE, NOWHERE.first, stay
+                room,
+                hosts_workers,
+                hosts_ps,
+                jobs,
+                log,
+                stood,
+                NO_PLACEMENTS,
+                NO_PLACEMENTS.first,
+                stay,
             )
             expected = twin.stand(
                 free, hosts_workers, hosts_ps, jobs, old, on_workers, on_ps, new_workers, new_ps,
@@ -158,7 +166,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     none = np.full(rows, -1)
     log, _ = packed(rng, jobs, level, none)
     _, stood = place_packed_jobs(
-        capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NOWHERE, none[:0], False
+        capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NO_PLACEMENTS, none[:0], False
     )
     on_workers, on_ps = dense(stood, rows, servers)
     # Some of those that stand are fixed, and some of them rise: spread ones, to a higher level.
@@ -192,7 +200,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
             room = capacity - np.einsum("js,jr->sr", theirs, jobs.worker)
             room -= np.einsum("js,jr->sr", their_ps, jobs.ps)
             same, expected = place_packed_jobs(
-                room, hosts_workers, hosts_ps, jobs, others, stood, NOWHERE, none[:0], stay
+                room, hosts_workers, hosts_ps, jobs, others, stood, NO_PLACEMENTS, none[:0], stay
             )
             some, some_ps = dense(expected, rows, servers)
             assert same == whole

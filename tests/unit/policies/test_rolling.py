@@ -34,9 +34,9 @@ from shadowprice.engine import Engine
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling.open_jobs import Book, Ways
-from shadowprice.policies.rolling.prices import Pools
-from shadowprice.policies.rolling.quotas import quotas_of
+from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
+from shadowprice.policies.rolling.prices import ServerPools
+from shadowprice.policies.rolling.quotas import build_quotas
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
@@ -294,12 +294,15 @@ def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -
     rng = np.random.default_rng(seed)
     on = cluster(3, 2, 2)
     jobs = faster_together([random_job(on, rng, f"job-{at}") for at in range(4)], rng)
-    book, pools = Book(on, None, quotas_of(on, wanted=False)), Pools(on)
-    rows = np.array([book.add(one) for one in jobs])
-    shares = pools.shares(book.jobs.worker[rows], book.jobs.ps[rows])
+    opened, pools = OpenJobs(on, None, build_quotas(on, enabled=False)), ServerPools(on)
+    rows = np.array([opened.add(one) for one in jobs])
+    shares = pools.shares(opened.arrays.worker[rows], opened.arrays.ps[rows])
     total = on.capacity.sum(axis=0)
-    for one, found in zip(jobs, min_cluster_slots(book.jobs, rows, *shares), strict=True):
-        ways = [(one.gains, range(len(one.gains))), (one.internal_gains, Ways(on).whole(one))]
+    for one, found in zip(jobs, min_cluster_slots(opened.arrays, rows, *shares), strict=True):
+        ways = [
+            (one.gains, range(len(one.gains))),
+            (one.internal_gains, ColocationFit(on).choices(one)),
+        ]
         expected = min(
             float((taken / total).max()) * one.required / int(gains[n])
             for gains, choices in ways
@@ -364,7 +367,7 @@ def test_plans_stay_as_the_room_for_them_grows() -> None:
 
     growing = answers(rolling(on))
     roomy: Any = make_policy("rolling", PolicyContext(on), {})
-    roomy._planner._grow(4096)
+    roomy._planner.reserve(roomy._state, 4096)
     assert answers(Engine(on, roomy)) == growing
     assert any("Promise" in text for text in growing)
 

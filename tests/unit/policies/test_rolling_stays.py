@@ -17,8 +17,8 @@ from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.bags.planner import Plan
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling.pinned_plans import Stay
-from shadowprice.policies.rolling.policy import Rolling
+from shadowprice.policies.rolling.policy import RollingPolicy
+from shadowprice.policies.rolling.state import PinnedPlan
 from tests.support.bag_cases import build_bag, exponential, place_cluster
 from tests.unit.policies.test_rolling import gpus, promises, rolling, training
 
@@ -176,9 +176,9 @@ def test_live_who_stays_keeps_its_margin_while_others_ask_for_room(
         engine.handle(SlotBegan(slot))
         ran(engine, slot)
     policy = engine.policy
-    assert isinstance(policy, Rolling)
+    assert isinstance(policy, RollingPolicy)
     engine.handle(JobsArrived(2, (training(on, "b", arrival=2, utility=Deadline(1.0, 30.0)),)))
-    [plan] = policy._planner.stays.plans.values()
+    [plan] = policy._state.plan.pinned.values()
     assert plan.workers.sum() == workers
 
 
@@ -207,16 +207,18 @@ def test_a_lost_server_ends_a_plan_that_stays() -> None:
 def test_copies_are_planned_where_nobody_stays(server: int) -> None:
     on = place_cluster(2, 1)
     policy = make_policy("rolling", PolicyContext(on), {})
-    assert isinstance(policy, Rolling)
-    row = policy._book.add(training(on, "a"))
+    assert isinstance(policy, RollingPolicy)
+    row = policy._state.jobs.add(training(on, "a"))
     one = np.ones(1, np.int64)
-    policy._planner.stays.plans = {row: Stay(0, 9, np.array([server]), one, np.zeros(1, np.int64))}
+    policy._state.plan.pinned = {
+        row: PinnedPlan(0, 9, np.array([server]), one, np.zeros(1, np.int64))
+    }
     wanted = Plan(3, 4, (), np.ones(2, np.int64), 0.0)
     later = build_bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
-    found = policy._copies._stood(0, later, wanted, on.capacity)
+    found = policy._bag_scheduler._assign_servers(policy._state, 0, later, wanted)
     assert found is not None
     assert found.servers.tolist() == [1 - server]
     both = Plan(3, 4, (), np.full(2, 2), 0.0)
-    assert policy._copies._stood(0, later, both, on.capacity) is None
+    assert policy._bag_scheduler._assign_servers(policy._state, 0, later, both) is None
     after = Plan(10, 11, (), np.full(2, 2), 0.0)
-    assert policy._copies._stood(0, later, after, on.capacity) is not None
+    assert policy._bag_scheduler._assign_servers(policy._state, 0, later, after) is not None

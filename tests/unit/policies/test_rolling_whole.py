@@ -17,7 +17,7 @@ from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling.open_jobs import Ways
+from shadowprice.policies.rolling.open_jobs import ColocationFit
 from shadowprice.simulator.driver import Simulation
 from tests.support.workloads import cluster, faster_together, job, random_job
 
@@ -72,7 +72,7 @@ def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take(
         ]
         if not one.two_rates:
             expected = []
-        assert Ways(on).whole(one).tolist() == expected
+        assert ColocationFit(on).choices(one).tolist() == expected
         found.add((len(expected) > 0, len(expected) < len(one.worker_counts)))
     assert len(found) >= 3
 
@@ -233,7 +233,7 @@ def test_parameter_servers_stand_with_their_workers_where_servers_carry_both() -
     whole = 0
     for at in range(30):
         (one,) = faster_together([random_job(on, rng, f"job-{at}", latest=0)], rng)
-        if one.ps is None or not one.two_rates or not len(Ways(on).whole(one)):
+        if one.ps is None or not one.two_rates or not len(ColocationFit(on).choices(one)):
             continue
         one = replace(one, utility=Reciprocal(10.0), arrival=0)
         engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))

@@ -20,7 +20,7 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.rolling.policy import Rolling
+from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth import slots
@@ -496,8 +496,8 @@ def test_the_next_plan_counts_what_a_change_cost(tmp_path: Path) -> None:
 
     def counted() -> float:
         policy = bench.truth.engine.policy
-        assert isinstance(policy, Rolling)
-        return float(policy._book.loss[policy._book.table.rows["moved"]])
+        assert isinstance(policy, RollingPolicy)
+        return float(policy._state.jobs.restart_loss[policy._state.jobs.rows["moved"]])
 
     assert counted() == 3 / 60
     change(bench, "moved", 15.0, change_first_step=4.0)
@@ -777,7 +777,7 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     assert 4 <= len(promises) < len(views)
     digest = bench.truth.engine.state_digest()
     policy: Any = unwrapped(bench.truth.engine.policy)
-    del policy._expected, policy._book.after
+    del policy._state.is_estimate, policy._state.jobs.expected_remaining
     bench.truth.engine._memory = None
     if snapshot == "at its end":
         bench.truth.write_snapshot()

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.arrays import copy_into
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.replanning.jobs import (
     JobArrays,
@@ -192,9 +191,9 @@ def exceeds_capacity(
 def plan_waiting(
     line: Timeline,
     jobs: JobArrays,
+    expected: JobArrays,
+    restarts: Flags,
     rows: Ints,
-    hoped: Ints,
-    hope: Flags,
     price: Floats,
     shared: bool,
     fitting: Ints,
@@ -208,13 +207,13 @@ def plan_waiting(
     ----------
     line : Timeline
         Free capacity; plans are subtracted.
+    expected : JobArrays
+        The same jobs with expected progress, for jobs without a plan by certain progress; such
+        plans may break.
+    restarts : bool[jobs]
+        Whether restarts cost a job progress, so that more than the certain progress is expected.
     rows : int64[jobs]
         Rows of the waiting jobs, the highest density first.
-    hoped : int64[jobs, levels]
-        Expected progress units of a slot, for jobs without a plan by ``sure``; such plans may
-        break.
-    hope : bool[jobs]
-        Whether ``hoped`` is more than ``sure``.
     price : float64[rows of the table, 2]
         Price of a worker and of a parameter server of each.
     shared : bool
@@ -225,32 +224,30 @@ def plan_waiting(
         Plans; written.
     result : float64[jobs, 5]
         Completion slot that was tried (-1 without a plan), completion slot, utility, cost, and 1 if
-        the plan is sure; written.
+        the plan counts on certain progress only; written.
     """
     for n in range(len(rows)):
         row = rows[n]
         result[n, 0] = -1.0
         result[n, 4] = 1.0
         end, ceiling, done, value, cost = best_plan(line, jobs, row, price[row], shared, fitting)
-        hopeful = end < 0 and hope[n]
-        if hopeful:
-            sure = jobs.certain_gains[row].copy()
-            copy_into(jobs.certain_gains[row], hoped[n])
+        if end >= 0:
+            if not commit_plan(line, jobs, row, ceiling, done, fitting, steps, log):
+                return
+        elif restarts[n]:
             result[n, 4] = 0.0
             end, ceiling, done, value, cost = best_plan(
-                line, jobs, row, price[row], shared, fitting
+                line, expected, row, price[row], shared, fitting
             )
-        entered = end < 0 or commit_plan(line, jobs, row, ceiling, done, fitting, steps, log)
-        if hopeful:
-            copy_into(jobs.certain_gains[row], sure)
-        if not entered:
-            return
-        if end < 0:
-            continue
-        result[n, 0] = end
-        result[n, 1] = done
-        result[n, 2] = value
-        result[n, 3] = cost
+            if end >= 0 and not commit_plan(
+                line, expected, row, ceiling, done, fitting, steps, log
+            ):
+                return
+        if end >= 0:
+            result[n, 0] = end
+            result[n, 1] = done
+            result[n, 2] = value
+            result[n, 3] = cost
 
 
 class StepWeights(NamedTuple):

@@ -2,12 +2,12 @@
 
 A bag promises a slot by whose end all tasks are done, except with its miss probability, because
 durations are random. Its plan reserves the units that copies may still need, on servers of its own,
-and all other plans are laid out around it. A bag may move until its copies start.
+and all other jobs are planned around it. A bag may move until its copies start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -23,22 +23,23 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import BagPlanner, Plan
 from shadowprice.policies.bags.refusals import out_of_reach, past_deadline
-from shadowprice.policies.rolling.bags import BagBook, CopyPlan
-from shadowprice.policies.rolling.offers import Offer, crowded, dear
-from shadowprice.policies.rolling.planner import Beside, Planner
+from shadowprice.policies.rolling.bags import BagPlan
+from shadowprice.policies.rolling.offers import Offer, refuse_below_price, refuse_no_capacity
+from shadowprice.policies.rolling.planner import CapacityScope, Planner
+from shadowprice.policies.rolling.state import State
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_PLACES: Final = 256
+_MAX_COPIES: Final = 256
 """Limit of the copies counted in a slot, unless 16 per task are more."""
 
-_CONSIDERED: Final = 32
+_MAX_PLANNED: Final = 32
 """Maximum number of bags that are planned when a slot begins, the densest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOffer:
+class BagOffer:
     """A plan that a bag could have.
 
     Parameters
@@ -58,19 +59,17 @@ class CopyOffer:
 
     @property
     def offer(self) -> Offer:
-        """The offer in the form that `reasons` reports."""
+        """The offer in the form that refusals report."""
         return Offer(self.done, 0, self.done, self.utility, self.cost)
 
 
-class Copies:
+class BagScheduler:
     """Decides about bags of tasks.
 
     Parameters
     ----------
     until : int or None
         End of the timespan T.
-    price : callable
-        Cost of one copy in a slot, from the next slot and the bag.
     revision, standby : bool
         As in `RollingParameters`.
     """
@@ -79,123 +78,128 @@ class Copies:
         self,
         cluster: Cluster,
         until: int | None,
-        bags: BagBook,
         planner: Planner,
-        price: Callable[[int, Job], float],
         *,
         revision: bool,
         standby: bool,
     ) -> None:
-        self._cluster, self._until = cluster, until
-        self._bags, self._planner, self._price = bags, planner, price
+        self._cluster, self._until, self._planner = cluster, until, planner
         self._revision, self._standby = revision, standby
 
     # ---------------------------------------------------------------- submission
 
-    def answer(self, slot: int, job: Job, capacity: Integers) -> Decision:
-        """Return a promise if a bag is worth its price; otherwise queue or refuse it.
-
-        ``capacity`` has the capacity of each server, 0 for lost ones.
-        """
-        self._bags.add(job)
-        promise, refusal = self._decide(slot, job, capacity)
+    def decide_arrival(self, state: State, slot: int, job: Job) -> Decision:
+        """Return a promise if a bag is worth its price; otherwise queue or refuse it."""
+        state.bags.add(job)
+        promise, refusal = self._decide(state, slot, job)
         if promise is not None:
             return promise
         assert refusal is not None
-        if self._standby and self._may_wait(slot, job):
+        if self._standby and self._may_wait(state, slot, job):
             return Queue(job.name, f"waits without a promise: {refusal.message}")
-        self._bags.remove(job.name)
+        state.bags.remove(job.name)
         return Reject(job.name, refusal)
 
-    def density(self, slot: int, job: Job, weight: float) -> float:
+    def density(self, state: State, slot: int, job: Job) -> float:
         """Return the maximum utility of a bag by weighted worker-slot, with one copy a task."""
         bag = job.bag
         assert bag is not None
         soonest = slot + bag.shortest_slots - 1
         value = utility_value(job.utility, soonest - job.arrival)
+        weight = state.demand.copy_weight(slot, job)
         return value / max(weight * bag.worker_slots, 1e-300)
 
-    def _decide(
-        self, slot: int, job: Job, capacity: Integers
-    ) -> tuple[Promise | None, Refusal | None]:
+    def _decide(self, state: State, slot: int, job: Job) -> tuple[Promise | None, Refusal | None]:
         """Return a promise, or a refusal."""
-        price = self._price(slot, job)
-        offer = self._offer(slot, job, price, Beside.ALL)
-        if self._pays(slot, job, offer, capacity):
+        price = state.demand.copy_cost(slot, job)
+        offer = self._offer(state, slot, job, price, CapacityScope.ALL)
+        if self._pays(state, slot, job, offer):
             assert offer is not None
-            return self._promise(job, offer), None
-        alone = self._offer(slot, job, price, Beside.NOBODY)
+            return self._promise(state, job, offer), None
+        alone = self._offer(state, slot, job, price, CapacityScope.NONE)
         if alone is None:
-            return None, self._hopeless(slot, job)
+            return None, self._refuse_out_of_reach(state, slot, job)
         if alone.utility <= alone.cost:
-            return None, dear(alone.offer)
+            return None, refuse_below_price(alone.offer)
         if self._revision:
-            moved = self._offer(slot, job, price, Beside.BAGS)
-            if self._pays(slot, job, moved, capacity):
+            moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
+            if self._pays(state, slot, job, moved):
                 assert moved is not None
-                return self._promise(job, moved), None
+                return self._promise(state, job, moved), None
         if offer is not None and offer.utility <= offer.cost:
-            return None, dear(offer.offer)
-        return None, crowded(alone.offer, None, None)
+            return None, refuse_below_price(offer.offer)
+        return None, refuse_no_capacity(alone.offer, None, None)
 
-    def _pays(self, slot: int, job: Job, found: CopyOffer | None, capacity: Integers) -> bool:
+    def _pays(self, state: State, slot: int, job: Job, offer: BagOffer | None) -> bool:
         """Allocate an offer if it is worth its price; return whether that succeeded."""
-        if found is None or found.utility <= found.cost:
+        if offer is None or offer.utility <= offer.cost:
             return False
-        return self._take(slot, job, found, capacity)
+        return self._reserve(state, slot, job, offer)
 
-    def _may_wait(self, slot: int, job: Job) -> bool:
+    def _may_wait(self, state: State, slot: int, job: Job) -> bool:
         """Return whether a bag could meet its deadline on all servers alone."""
-        if not self._planner.whole:  # lost servers may come back
+        if not state.servers.all_up:  # lost servers may come back
             return True
-        if job.name in self._bags.kept:
-            return self._slots(slot, job) > 0
-        planner = self._planner_of(slot, job, 0.0, Beside.NOBODY)
+        if job.name in state.bags.promised_once:
+            return self._usable_slots(slot, job) > 0
+        planner = self._search(state, slot, job, 0.0, CapacityScope.NONE)
         return planner is not None and planner.least_places(len(planner.utility) - 1) is not None
 
-    def _hopeless(self, slot: int, job: Job) -> Refusal:
-        remaining, slots = self._bags.left[job.name], self._slots(slot, job)
-        room = self._room(slot, job, Beside.NOBODY)
-        return out_of_reach(job, remaining, slot, slots, int(room.max(initial=0)))
+    def _refuse_out_of_reach(self, state: State, slot: int, job: Job) -> Refusal:
+        remaining, slots = state.bags.remaining[job.name], self._usable_slots(slot, job)
+        capacity = self._capacity(state, slot, job, CapacityScope.NONE)
+        return out_of_reach(job, remaining, slot, slots, int(capacity.max(initial=0)))
 
     # ---------------------------------------------------------------- plans
 
-    def _slots(self, slot: int, job: Job) -> int:
+    def _usable_slots(self, slot: int, job: Job) -> int:
         """Return the number of usable slots: to the deadline, at most a horizon."""
         assert job.bag is not None
         end = min(job.arrival + job.bag.slots, slot + self._cluster.horizon)
         return (end if self._until is None else min(end, self._until)) - slot
 
-    def _room(self, slot: int, job: Job, beside: Beside) -> Integers:
+    def _capacity(self, state: State, slot: int, job: Job, scope: CapacityScope) -> Integers:
         assert job.bag is not None
-        limit = max(_PLACES, 16 * job.bag.tasks)
-        end = slot + max(0, self._slots(slot, job))
-        return self._planner.copy_capacity(slot, job, end, limit, beside)
+        limit = max(_MAX_COPIES, 16 * job.bag.tasks)
+        end = slot + max(0, self._usable_slots(slot, job))
+        return self._planner.copy_capacity(state, slot, job, end, limit, scope)
 
-    def _planner_of(
-        self, slot: int, job: Job, price: float, beside: Beside, looser: float = 1.0
+    def _search(
+        self,
+        state: State,
+        slot: int,
+        job: Job,
+        price: float,
+        scope: CapacityScope,
+        looser: float = 1.0,
     ) -> BagPlanner | None:
         """Return the plan search in the free capacity; None if no slot or unit is free."""
         bag, elapsed = job.bag, slot - job.arrival
         assert bag is not None
-        room = self._room(slot, job, beside)
-        plan = self._bags.plans.get(job.name)
-        if plan is not None and beside is Beside.ALL:
-            room = room + np.array([plan.count(slot + k) for k in range(len(room))], np.int64)
-        if not len(room) or not room.any():
+        capacity = self._capacity(state, slot, job, scope)
+        plan = state.bags.plans.get(job.name)
+        if plan is not None and scope is CapacityScope.ALL:
+            capacity = capacity + np.array(
+                [plan.count(slot + k) for k in range(len(capacity))], np.int64
+            )
+        if not len(capacity) or not capacity.any():
             return None
-        counts = np.arange(int(room.max()) + 1)
-        cost = np.where(counts <= room[:, None], counts * price, np.inf)
+        counts = np.arange(int(capacity.max()) + 1)
+        cost = np.where(counts <= capacity[:, None], counts * price, np.inf)
         return BagPlanner(
             bag=bag,
-            left=self._bags.left[job.name],
+            left=state.bags.remaining[job.name],
             passed=elapsed,
             cost=cost,
-            utility=job.utility.values(np.arange(elapsed, elapsed + len(room)).astype(np.float64)),
+            utility=job.utility.values(
+                np.arange(elapsed, elapsed + len(capacity)).astype(np.float64)
+            ),
             miss_probability=min(bag.miss_probability * looser, 1.0),
         )
 
-    def _offer(self, slot: int, job: Job, price: float, beside: Beside) -> CopyOffer | None:
+    def _offer(
+        self, state: State, slot: int, job: Job, price: float, scope: CapacityScope
+    ) -> BagOffer | None:
         """Return the plan with the largest payoff in the free capacity; None if there is none.
 
         A bag that was promised once may have lost too much time for its miss probability. It gets
@@ -205,27 +209,29 @@ class Copies:
         assert bag is not None
         looser = 1.0
         while looser * bag.miss_probability < 1.0:
-            planner = self._planner_of(slot, job, price, beside, looser)
+            planner = self._search(state, slot, job, price, scope, looser)
             if planner is None:
                 return None
             plan = planner.best()
             if plan is not None:
                 done = slot + plan.start + len(plan.places) - 1
                 utility = utility_value(job.utility, done - job.arrival)
-                return CopyOffer(plan, done, utility, plan.cost) if utility > 0.0 else None
-            if job.name not in self._bags.kept:
+                return BagOffer(plan, done, utility, plan.cost) if utility > 0.0 else None
+            if job.name not in state.bags.promised_once:
                 return None
             looser *= 2.0
         return None
 
-    def _take(self, slot: int, job: Job, found: CopyOffer, capacity: Integers) -> bool:
+    def _reserve(self, state: State, slot: int, job: Job, offer: BagOffer) -> bool:
         """Reserve a bag's plan, if its copies fit and all promises can be kept around it."""
-        bags, name = self._bags, job.name
+        bags, name = state.bags, job.name
         previous = bags.plans.pop(name, None)
-        plan = self._stood(slot, job, found.plan, capacity)
+        plan = self._assign_servers(state, slot, job, offer.plan)
         if plan is not None:
             bags.plans[name] = plan
-            if self._planner.replan_around_bags(slot, revise=self._revision):
+            joint_plan = self._planner.replan_around_bags(state, slot, revise=self._revision)
+            if joint_plan is not None:
+                self._planner.commit(state, joint_plan)
                 bags.broken.pop(name, None)
                 return True
             del bags.plans[name]
@@ -233,135 +239,129 @@ class Copies:
             bags.plans[name] = previous
         return False
 
-    def _stood(self, slot: int, job: Job, plan: Plan, capacity: Integers) -> CopyPlan | None:
+    def _assign_servers(self, state: State, slot: int, job: Job, plan: Plan) -> BagPlan | None:
         """Assign the copies of a plan to servers that can hold them from its start to its end.
 
         A plan that starts at once prefers servers without training jobs. Returns None if it doesn't
         fit.
         """
-        bags, stays, start = self._bags, self._planner.stays, slot + plan.start
+        bags, start, capacity = state.bags, slot + plan.start, state.servers.capacity()
         end = start + len(plan.places) - 1
         needed = job.worker > 0
         hosts = self._cluster.hosts_workers
         fits = np.where(hosts, int(plan.places[0]), 0)
-        for at in {start, *(cut for cut in bags.cuts(start) if cut <= end)}:
-            free = np.maximum(capacity - bags.held(at) - stays.held(at), 0)[:, needed]
+        for first in {start, *(change for change in bags.change_slots(start) if change <= end)}:
+            used = bags.usage(first) + self._planner.pinned_usage(state, first)
+            free = np.maximum(capacity - used, 0)[:, needed]
             fits = np.minimum(fits, (free // job.worker[needed]).min(axis=1, initial=1 << 40))
         unused = fits
         if not plan.start:
-            free = np.maximum(capacity - bags.held(start) - self._planner.standing(), 0)[:, needed]
+            free = np.maximum(capacity - bags.usage(start) - state.jobs.usage(), 0)[:, needed]
             unused = np.minimum(fits, (free // job.worker[needed]).min(axis=1, initial=1 << 40))
         counts, remaining = np.zeros(len(fits), np.int64), int(plan.places[0])
-        for room in (unused, fits):
+        for limit in (unused, fits):
             while remaining:
                 # Best fit, else the server with most capacity: few servers, small remainders.
-                spare = room - counts
+                spare = limit - counts
                 enough = np.flatnonzero(spare >= remaining)
-                at = int(enough[np.argmin(spare[enough])] if len(enough) else np.argmax(spare))
-                if spare[at] <= 0:
+                server = int(enough[np.argmin(spare[enough])] if len(enough) else np.argmax(spare))
+                if spare[server] <= 0:
                     break
-                count = min(int(spare[at]), remaining)
-                counts[at] += count
+                count = min(int(spare[server]), remaining)
+                counts[server] += count
                 remaining -= count
         if remaining:
             return None
         servers = np.flatnonzero(counts)
-        return CopyPlan(start, plan.copies, plan.places.copy(), servers, counts[servers])
+        return BagPlan(start, plan.copies, plan.places.copy(), servers, counts[servers])
 
-    def _promise(self, job: Job, found: CopyOffer, message: str = "") -> Promise:
+    def _promise(self, state: State, job: Job, offer: BagOffer, message: str = "") -> Promise:
         """Record and return the promise of an offer."""
-        self._bags.promise[job.name] = found.done
-        self._bags.kept.add(job.name)
-        values = found.utility - found.cost, found.utility, found.cost
-        return Promise(job.name, found.done, found.done, *values, message, found.plan.copies)
+        state.bags.promise[job.name] = offer.done
+        state.bags.promised_once.add(job.name)
+        values = offer.utility - offer.cost, offer.utility, offer.cost
+        return Promise(job.name, offer.done, offer.done, *values, message, offer.plan.copies)
 
     # ---------------------------------------------------------------- revision
 
-    def mend(self, slot: int, capacity: Integers) -> Iterator[Decision]:
+    def replan_broken(self, state: State, slot: int) -> Iterator[Decision]:
         """Replan bags that lost their plan; yield a new promise, or its withdrawal."""
-        bags = self._bags
+        bags = state.bags
         for name, reason in list(bags.broken.items()):
             job = bags.jobs[name]
             del bags.broken[name]
             if name not in bags.promise:
                 continue
-            scopes = (Beside.ALL, Beside.BAGS) if self._revision else (Beside.ALL,)
-            for scope in scopes:
-                offer = self._offer(slot, job, 0.0, scope)
-                if offer is not None and self._take(slot, job, offer, capacity):
-                    yield self._promise(job, offer, reason)
+            for scope in (CapacityScope.ALL, CapacityScope.FIXED)[: 1 + self._revision]:
+                offer = self._offer(state, slot, job, 0.0, scope)
+                if offer is not None and self._reserve(state, slot, job, offer):
+                    yield self._promise(state, job, offer, reason)
                     break
             else:
                 del bags.promise[name]
                 yield Promise(name, None, message=f"{reason}: it waits")
 
-    def drop_infeasible(self, view: View) -> Iterator[Decision]:
+    def drop_infeasible(self, state: State, view: View) -> Iterator[Decision]:
         """Abandon waiting bags that can't complete in time with any number of copies."""
-        for name in self._bags.waiting():
-            job, remaining = self._bags.jobs[name], self._bags.left[name]
-            if self._may_wait(view.slot, job):
+        for name in state.bags.unpromised():
+            job, remaining = state.bags.jobs[name], state.bags.remaining[name]
+            if self._may_wait(state, view.slot, job):
                 continue
-            too_late = self._slots(view.slot, job) <= 0
-            refusal = past_deadline(job, remaining) if too_late else self._hopeless(view.slot, job)
-            self._bags.remove(name)
+            if self._usable_slots(view.slot, job) <= 0:
+                refusal = past_deadline(job, remaining)
+            else:
+                refusal = self._refuse_out_of_reach(state, view.slot, job)
+            state.bags.remove(name)
             admitted = view.open_jobs[name].status is Status.ADMITTED
             yield (Drop if admitted else Reject)(name, refusal)
 
-    def plan_waiting(
-        self, slot: int, capacity: Integers, weight: Callable[[Job], float], *, free: bool
-    ) -> Iterator[Promise]:
+    def promise_waiting(self, state: State, slot: int, *, free: bool) -> Iterator[Promise]:
         """Promise waiting bags that are worth their price in the free capacity, the densest first.
 
-        Parameters
-        ----------
-        capacity : ndarray of int64, shape (servers, resources)
-            Capacity of the servers, 0 for lost ones.
-        weight : callable
-            Weight of a copy, for ranking.
-        free : bool
-            Whether capacity that no plan uses costs nothing. A bag must then start at once.
+        With ``free``, capacity that no plan uses costs nothing, but a bag must start at once.
         """
-        bags = self._bags
-        jobs = [bags.jobs[name] for name in bags.waiting()]
-        jobs.sort(key=lambda job: -self.density(slot, job, weight(job)))
-        for job in islice(jobs, _CONSIDERED):
-            offer = self._offer(slot, job, 0.0 if free else self._price(slot, job), Beside.ALL)
+        bags = state.bags
+        jobs = [bags.jobs[name] for name in bags.unpromised()]
+        jobs.sort(key=lambda job: -self.density(state, slot, job))
+        for job in islice(jobs, _MAX_PLANNED):
+            price = 0.0 if free else state.demand.copy_cost(slot, job)
+            offer = self._offer(state, slot, job, price, CapacityScope.ALL)
             if offer is None or offer.utility <= offer.cost or (free and offer.plan.start):
                 continue
-            if self._take(slot, job, offer, capacity):
-                yield self._promise(job, offer)
+            if self._reserve(state, slot, job, offer):
+                yield self._promise(state, job, offer)
 
-    def advance(self, slot: int, capacity: Integers) -> None:
+    def start_early(self, state: State, slot: int) -> None:
         """Start later-planned bags now if that pays more and capacity is free."""
-        for name, plan in islice(list(self._bags.plans.items()), _CONSIDERED):
+        for name, plan in islice(list(state.bags.plans.items()), _MAX_PLANNED):
             if plan.begun or plan.start == slot:
                 continue
-            job = self._bags.jobs[name]
-            price = self._price(slot, job)
-            offer = self._offer(slot, job, price, Beside.ALL)
+            job = state.bags.jobs[name]
+            price = state.demand.copy_cost(slot, job)
+            offer = self._offer(state, slot, job, price, CapacityScope.ALL)
             if offer is None or offer.plan.start or offer.done > plan.end:
                 continue
             utility = utility_value(job.utility, plan.end - job.arrival)
-            if offer.utility - offer.cost >= utility - price * int(plan.places.sum()):
-                self._take(slot, job, offer, capacity)
+            if offer.utility - offer.cost >= utility - price * int(plan.units.sum()):
+                self._reserve(state, slot, job, offer)
 
     # ---------------------------------------------------------------- placement
 
-    def release_finished(self, view: View) -> Iterator[Decision]:
+    def release_finished(self, state: State, view: View) -> Iterator[Decision]:
         """Yield the release of ended and unneeded copies, before other jobs move."""
-        for name in self._bags.jobs:
+        for name in state.bags.jobs:
             placement = view.open_jobs[name].placement
             if placement is None:
                 continue
-            plan = self._bags.plans.get(name)
+            plan = state.bags.plans.get(name)
             if plan is None or not plan.begun:
                 yield Pause(name)
             elif plan.placement(view.slot) != placement:
                 yield Place(name, plan.placement(view.slot))
 
-    def start(self, slot: int) -> Iterator[Decision]:
+    def start(self, state: State, slot: int) -> Iterator[Decision]:
         """Yield the copies that start in the next slot, after other jobs have moved."""
-        for name, plan in self._bags.plans.items():
+        for name, plan in state.bags.plans.items():
             if not plan.begun and plan.start == slot:
-                self._bags.plans[name] = replace(plan, begun=True)
+                state.bags.plans[name] = replace(plan, begun=True)
                 yield Place(name, plan.placement(slot), plan.copies)

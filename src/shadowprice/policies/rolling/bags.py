@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,8 @@ from shadowprice.policies.rolling.quotas import Quotas
 Integers = NDArray[np.int64]
 
 
-@dataclass
-class CopyPlan:
+@dataclass(frozen=True, eq=False)
+class BagPlan:
     """Copies of all remaining tasks of a bag, and the capacity reserved for them.
 
     A unit of capacity is the demand of one copy.
@@ -30,7 +32,7 @@ class CopyPlan:
         Slot in which all copies start.
     copies : tuple of TaskCopies
         Copies of every task.
-    places : ndarray of int64
+    units : ndarray of int64
         Units reserved in each slot from the first on; they never increase.
     servers, each : ndarray of int64
         Servers, ascending, and the copies that start on each. If fewer units are reserved, the
@@ -41,7 +43,7 @@ class CopyPlan:
 
     start: int
     copies: tuple[TaskCopies, ...]
-    places: Integers
+    units: Integers
     servers: Integers
     each: Integers
     begun: bool = False
@@ -49,11 +51,11 @@ class CopyPlan:
     @property
     def end(self) -> int:
         """Last slot with a reservation."""
-        return self.start + len(self.places) - 1
+        return self.start + len(self.units) - 1
 
     def count(self, slot: int) -> int:
         """Return the units reserved in a slot."""
-        return int(self.places[slot - self.start]) if self.start <= slot <= self.end else 0
+        return int(self.units[slot - self.start]) if self.start <= slot <= self.end else 0
 
     def on_servers(self, slot: int) -> Integers:
         """Return the units reserved in a slot on each of `servers`."""
@@ -65,26 +67,27 @@ class CopyPlan:
         pairs = zip(self.servers.tolist(), self.on_servers(slot).tolist(), strict=True)
         return Placement.of((server, count, 0) for server, count in pairs)
 
-    def shrink(self, slot: int, most: int) -> None:
-        """Reduce the reservation from a slot on to at most ``most`` units."""
-        index = slot - self.start
-        self.places[index:] = np.minimum(self.places[index:], most)
+    def reduced(self, slot: int, limit: int) -> BagPlan:
+        """Return the plan with at most ``limit`` units reserved from a slot on."""
+        units, first = self.units.copy(), slot - self.start
+        units[first:] = np.minimum(units[first:], limit)
+        return replace(self, units=units)
 
 
-class BagBook:
+class BagTable:
     """Open bags in order of arrival.
 
     Attributes
     ----------
     jobs : dict of str to Job
         The bags.
-    left : dict of str to tuple of int
+    remaining : dict of str to tuple of int
         Unfinished tasks by group.
-    plans : dict of str to CopyPlan
+    plans : dict of str to BagPlan
         Plans in force.
     promise : dict of str to int
         Slot by whose end all tasks are promised to be done, except with the miss probability.
-    kept : set of str
+    promised_once : set of str
         Bags that were promised once. They are planned again with a larger miss probability rather
         than abandoned.
     broken : dict of str to str
@@ -94,43 +97,50 @@ class BagBook:
     def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
         self._cluster, self._quotas = cluster, quotas
         self.jobs: dict[str, Job] = {}
-        self.left: dict[str, tuple[int, ...]] = {}
-        self.plans: dict[str, CopyPlan] = {}
+        self.remaining: dict[str, tuple[int, ...]] = {}
+        self.plans: dict[str, BagPlan] = {}
         self.promise: dict[str, int] = {}
-        self.kept: set[str] = set()
+        self.promised_once: set[str] = set()
         self.broken: dict[str, str] = {}
+
+    def copy(self) -> Self:
+        """Return a copy; plans never change in place and are shared."""
+        copied = copy.copy(self)
+        for name in ("jobs", "remaining", "plans", "promise", "promised_once", "broken"):
+            setattr(copied, name, getattr(self, name).copy())
+        return copied
 
     def add(self, job: Job) -> None:
         """Add a bag with all tasks unfinished."""
         assert job.bag is not None
         self.jobs[job.name] = job
-        self.left[job.name] = tuple(group.count for group in job.bag.groups)
+        self.remaining[job.name] = tuple(group.count for group in job.bag.groups)
 
-    def resume(self, state: JobState, before: BagBook, slot: int) -> None:
+    def resume(self, state: JobState, before: BagTable, slot: int) -> None:
         """Add a bag that was decided on earlier; the servers may differ now.
 
         A running bag without a known plan keeps its units on its servers until the promised slot.
         """
         name = state.job.name
         self.add(state.job)
-        self.left[name] = state.tasks_left
-        self.kept |= {name} & before.kept
+        self.remaining[name] = state.tasks_left
+        self.promised_once |= {name} & before.promised_once
         if state.promise is None:
             return
         self.promise[name] = state.promise
-        self.kept.add(name)
+        self.promised_once.add(name)
         plan = before.plans.get(name)
-        standing = state.placement
-        if standing is not None:
-            servers = np.array(standing.servers, np.int64)
-            each = np.array(standing.workers, np.int64)
+        placement = state.placement
+        if placement is not None:
+            servers = np.array(placement.servers, np.int64)
+            each = np.array(placement.workers, np.int64)
             if plan is not None and plan.begun:
-                self.plans[name] = CopyPlan(
-                    plan.start, plan.copies, plan.places, servers, each, begun=True
+                self.plans[name] = BagPlan(
+                    plan.start, plan.copies, plan.units, servers, each, begun=True
                 )
                 return
-            places = np.full(max(1, state.promise - slot + 1), int(each.sum()), np.int64)
-            self.plans[name] = CopyPlan(slot, (), places, servers, each, begun=True)
+            units = np.full(max(1, state.promise - slot + 1), int(each.sum()), np.int64)
+            self.plans[name] = BagPlan(slot, (), units, servers, each, begun=True)
             return
         if plan is not None and not plan.begun:
             index = self._cluster.index
@@ -138,28 +148,28 @@ class BagBook:
             rows = np.array([index.get(server, -1) for server in names], np.int64)
             if (rows >= 0).all() and self._cluster.hosts_workers[rows].all():
                 order = np.argsort(rows)
-                self.plans[name] = CopyPlan(
-                    plan.start, plan.copies, plan.places, rows[order], plan.each[order]
+                self.plans[name] = BagPlan(
+                    plan.start, plan.copies, plan.units, rows[order], plan.each[order]
                 )
                 return
         self.broken[name] = "the servers changed"
 
     def remove(self, name: str) -> None:
         """Remove a bag."""
-        self.kept.discard(name)
-        for by_name in (self.jobs, self.left, self.plans, self.promise, self.broken):
+        self.promised_once.discard(name)
+        for by_name in (self.jobs, self.remaining, self.plans, self.promise, self.broken):
             by_name.pop(name, None)
 
-    def plan_lost(self, name: str, why: str) -> None:
+    def lose_plan(self, name: str, reason: str) -> None:
         """Remove the plan of a bag, if it has one, and record the reason."""
         if self.plans.pop(name, None) is not None:
-            self.broken[name] = why
+            self.broken[name] = reason
 
     def lose_server(self, server: int) -> None:
         """Remove the plans that use a lost server."""
         for name, plan in list(self.plans.items()):
             if server in plan.servers:
-                self.plan_lost(name, "servers were lost")
+                self.lose_plan(name, "servers were lost")
 
     def refresh(self, view: View, capacity: Integers) -> None:
         """Update unfinished tasks; remove plans that are over or don't fit any more.
@@ -169,44 +179,45 @@ class BagBook:
         slot = view.slot
         for name in self.jobs:
             state = view.open_jobs[name]
-            self.left[name] = state.tasks_left
+            self.remaining[name] = state.tasks_left
             plan = self.plans.get(name)
             if plan is None:
                 continue
             if not plan.begun:
                 if plan.start < slot:
-                    self.plan_lost(name, "its slot was left out")
+                    self.lose_plan(name, "its slot was left out")
                 continue
             if state.placement is None:
-                self.plan_lost(name, "servers were lost")
+                self.lose_plan(name, "servers were lost")
                 continue
             if plan.end < slot:
-                self.plan_lost(name, "its tasks lasted longer than was promised")
+                self.lose_plan(name, "its tasks lasted longer than was promised")
             else:
-                plan.shrink(slot, state.copies_running)
+                self.plans[name] = plan.reduced(slot, state.copies_running)
         # If servers shrank, plans that haven't started are removed, the latest first.
         for name, plan in reversed(list(self.plans.items())):
-            if not plan.begun and not self.holds(capacity, plan):
-                self.plan_lost(name, "the servers changed")
+            if not plan.begun and not self.fits(capacity, plan):
+                self.lose_plan(name, "the servers changed")
 
-    def holds(self, capacity: Integers, plan: CopyPlan) -> bool:
+    def fits(self, capacity: Integers, plan: BagPlan) -> bool:
         """Return whether the servers of a plan in force carry all bags planned on them."""
-        for slot in {plan.start, *(cut for cut in self.cuts(plan.start) if cut <= plan.end)}:
+        changes = self.change_slots(plan.start)
+        for slot in {plan.start, *(change for change in changes if change <= plan.end)}:
             rows = plan.servers
-            if (self.held(slot)[rows] > capacity[rows]).any():
+            if (self.usage(slot)[rows] > capacity[rows]).any():
                 return False
         return True
 
-    def cuts(self, now: int) -> list[int]:
-        """Return the slots after ``now`` in which the reservations of bags change."""
+    def change_slots(self, slot: int) -> list[int]:
+        """Return the slots after ``slot`` in which the reservations of bags change."""
         slots: set[int] = set()
         for plan in self.plans.values():
-            changes = np.flatnonzero(np.diff(plan.places)) + 1
+            changes = np.flatnonzero(np.diff(plan.units)) + 1
             slots.update((plan.start + changes).tolist())
             slots.update((plan.start, plan.end + 1))
-        return sorted(slot for slot in slots if slot > now)
+        return sorted(change for change in slots if change > slot)
 
-    def held(self, slot: int) -> Integers:
+    def usage(self, slot: int) -> Integers:
         """Return the usage of all plans in a slot, shape (servers, resources)."""
         usage = np.zeros_like(self._cluster.capacity)
         for name, plan in self.plans.items():
@@ -214,7 +225,7 @@ class BagBook:
                 usage[plan.servers] += plan.on_servers(slot)[:, None] * self.jobs[name].worker
         return usage
 
-    def held_by(self, slot: int) -> Integers:
+    def tenant_usage(self, slot: int) -> Integers:
         """Return the usage of all plans in a slot by tenant, shaped as `Quotas.share`."""
         usage = np.zeros_like(self._quotas.share)
         for name, plan in self.plans.items() if len(usage) else ():
@@ -222,6 +233,6 @@ class BagBook:
             usage[self._quotas.row_of(self._cluster, job)] += plan.count(slot) * job.worker
         return usage
 
-    def waiting(self) -> Iterator[str]:
+    def unpromised(self) -> Iterator[str]:
         """Return an iterator over the names of bags without a promise."""
         return (name for name in list(self.jobs) if name not in self.promise)

@@ -32,7 +32,7 @@ class Offer:
     cost: float
 
 
-def worthless(job: Job, done: int) -> Refusal:
+def refuse_no_value(job: Job, done: int) -> Refusal:
     """Return the refusal of a job without utility in the first slot in which it can complete."""
     return Refusal(
         Reason.NO_VALUE,
@@ -42,7 +42,7 @@ def worthless(job: Job, done: int) -> Refusal:
     )
 
 
-def past_end(job: Job, done: int) -> Refusal:
+def refuse_past_end(job: Job, done: int) -> Refusal:
     """Return the refusal of a job that the end of the timespan keeps from completing."""
     return Refusal(
         Reason.TOO_LATE,
@@ -53,17 +53,17 @@ def past_end(job: Job, done: int) -> Refusal:
     )
 
 
-def too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
+def refuse_too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
     """Return the refusal of a job that no plan completes in time, even alone."""
-    where = "in its tenant's share and what nobody owns" if shares else "in the cluster"
+    scope = "in its tenant's share and what nobody owns" if shares else "in the cluster"
     return Refusal(
         Reason.TOO_LATE,
-        f"even alone {where} {name} finds no plan that surely completes it from slot {slot} on "
+        f"even alone {scope} {name} finds no plan that surely completes it from slot {slot} on "
         f"before its utility is gone{' or the timespan ends' if ends else ''}",
     )
 
 
-def unsettled(loss: float, limit: float) -> Refusal:
+def refuse_restart_cost(loss: float, limit: float) -> Refusal:
     """Return the refusal of a job whose restarts cost too much for a promise."""
     return Refusal(
         Reason.POLICY,
@@ -72,30 +72,30 @@ def unsettled(loss: float, limit: float) -> Refusal:
     )
 
 
-def dear(found: Offer) -> Refusal:
+def refuse_below_price(offer: Offer) -> Refusal:
     """Return the refusal of a job whose utility is below the cost of its plan."""
-    lacks = found.cost - found.utility
-    more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * found.cost else ""
+    lacks = offer.cost - offer.utility
+    more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * offer.cost else ""
     return Refusal(
         Reason.PRICE,
-        f"worth {found.utility:.4g} by slot {found.done}, but jobs worth {found.cost:.4g} are "
+        f"worth {offer.utility:.4g} by slot {offer.done}, but jobs worth {offer.cost:.4g} are "
         f"likely to want what it would take{more}",
-        value=found.utility,
-        cost=found.cost,
-        completion=found.done,
+        value=offer.utility,
+        cost=offer.cost,
+        completion=offer.done,
     )
 
 
-def early(found: Offer, takes: float, watched: float, *, little: bool) -> Refusal:
+def refuse_little_evidence(offer: Offer, used: float, observed: float, *, little: bool) -> Refusal:
     """Return the refusal of a job that is large compared with the demand observed so far.
 
     Parameters
     ----------
-    found : Offer
+    offer : Offer
         Best plan of the job.
-    takes : float
+    used : float
         Minimum use of the job, in slots of the whole cluster.
-    watched : float
+    observed : float
         Slots in which demand was observed.
     little : bool
         Whether the plan earns little of the job's utility at arrival.
@@ -103,21 +103,21 @@ def early(found: Offer, takes: float, watched: float, *, little: bool) -> Refusa
     of_it = ", little of what it would be at once" if little else ""
     return Refusal(
         Reason.POLICY,
-        f"worth {found.utility:.4g} by slot {found.done}{of_it}, but it takes "
-        f"at least {takes:.3g} slots of the whole cluster, and what others want was watched for "
-        f"{watched:.3g}: it is promised when more is known, or less is left",
-        value=found.utility,
-        cost=found.cost,
-        completion=found.done,
+        f"worth {offer.utility:.4g} by slot {offer.done}{of_it}, but it takes "
+        f"at least {used:.3g} slots of the whole cluster, and what others want was watched for "
+        f"{observed:.3g}: it is promised when more is known, or less is left",
+        value=offer.utility,
+        cost=offer.cost,
+        completion=offer.done,
     )
 
 
-def crowded(best: Offer, holder: str | None, earliest: int | None) -> Refusal:
+def refuse_no_capacity(alone: Offer, holder: str | None, earliest: int | None) -> Refusal:
     """Return the refusal of a job that doesn't fit beside the promised jobs.
 
     Parameters
     ----------
-    best : Offer
+    alone : Offer
         Best plan of the job alone.
     holder : str or None
         Job whose promise would break; None if the job itself finds no plan.
@@ -128,9 +128,9 @@ def crowded(best: Offer, holder: str | None, earliest: int | None) -> Refusal:
     hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
     return Refusal(
         Reason.NO_ROOM,
-        f"worth {best.utility:.4g} by slot {best.done} if it were alone, but {cause}{hint}",
-        value=best.utility,
-        cost=best.cost,
-        completion=best.done,
+        f"worth {alone.utility:.4g} by slot {alone.done} if it were alone, but {cause}{hint}",
+        value=alone.utility,
+        cost=alone.cost,
+        completion=alone.done,
         bottleneck=holder,
     )

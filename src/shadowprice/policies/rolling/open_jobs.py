@@ -1,10 +1,10 @@
-"""Open training jobs as rows of the arrays that the kernels of `kernels.replanning` read."""
+"""Open training jobs as arrays: demands, remaining work, promises and placements."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,200 +15,30 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.replanning.jobs import JobArrays
-from shadowprice.kernels.replanning.next_slot import StepWeights
-from shadowprice.kernels.replanning.placement import (
-    Placements,
-    compare_placements,
-    place_packed_jobs,
-    place_paused_jobs,
-    scale_up_colocated,
-)
-from shadowprice.kernels.replanning.plans import PackingLog
+from shadowprice.kernels.replanning.placement import Placements, compare_placements
 from shadowprice.policies.reactive.table import Rows
 from shadowprice.policies.reactive.worths import WorthTable
 from shadowprice.policies.rolling.quotas import Quotas
 
-Integers = NDArray[np.int64]
-
-_NONE = np.zeros(0, np.int64)
-
-
-class Ways:
-    """Computes the worker counts with which a job fits on one server of a cluster.
-
-    Lost servers count too, because planning checks the free capacity.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        both = cluster.hosts_workers & cluster.hosts_ps
-        self._either = np.unique(cluster.capacity[cluster.hosts_workers], axis=0)
-        self._both = np.unique(cluster.capacity[both], axis=0)
-
-    def whole(self, job: Job) -> Integers:
-        """Return the choices with which a job fits on one server, if it is faster there.
-
-        Returns
-        -------
-        ndarray of int64
-            Positions in ``job.worker_counts``, ascending; empty if co-location changes nothing.
-        """
-        if not job.two_rates:
-            return _NONE
-        demand = job.worker_counts[:, None] * job.worker
-        servers = self._either
-        if job.ps is not None:
-            demand = demand + job.ps_counts[:, None] * job.ps
-            servers = self._both
-        too_large = (demand[:, None, :] > servers).any(axis=2)
-        return np.flatnonzero(~np.all(too_large, axis=1))
-
-
-def useful(gains: Integers) -> Integers:
-    """Return the positions of gains that exceed all before them, the first included."""
-    best = np.maximum.accumulate(gains)
-    return np.flatnonzero(np.diff(best, prepend=-1) > 0)
-
-
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-NOWHERE: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
-"""No pinned placements."""
-
-
-class Standing(Rows):
-    """Open jobs in order of arrival, with their current and next placements."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
-        self._stood = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
-        self._next = self._stood
-
-    def clear(self, row: int) -> None:
-        """Record that a job has no placement."""
-        self._stood.size[row] = 0
-
-    def stand(self, row: int, placement: Placement) -> None:
-        """Record the placement of a job."""
-        stood, count = self._stood, len(placement.servers)
-        self._stood = stood._replace(
-            server=np.append(stood.server, placement.servers),
-            workers=np.append(stood.workers, placement.workers),
-            ps=np.append(stood.ps, placement.ps),
-        )
-        stood.first[row], stood.size[row] = len(stood.server), count
-
-    def entries(self, row: int) -> tuple[Integers, Integers, Integers]:
-        """Return the servers of a job's placement, and its workers and PS on each."""
-        stood = self._stood
-        part = slice(int(stood.first[row]), int(stood.first[row] + stood.size[row]))
-        return stood.server[part], stood.workers[part], stood.ps[part]
-
-    def held(self, jobs: JobArrays, shape: tuple[int, int]) -> Integers:
-        """Return the usage of all current placements, shape (servers, resources)."""
-        stood, usage = self._stood, np.zeros(shape, np.int64)
-        for row in self.rows.values():
-            part = slice(int(stood.first[row]), int(stood.first[row] + stood.size[row]))
-            entries = stood.workers[part, None] * jobs.worker[row]
-            np.add.at(usage, stood.server[part], entries + stood.ps[part, None] * jobs.ps[row])
-        return usage
-
-    def put(
-        self,
-        free: Integers,
-        jobs: JobArrays,
-        log: PackingLog,
-        fixed: Placements = NOWHERE,
-        least: Integers = NOWHERE.first,
-        *,
-        stay: bool,
-    ) -> bool:
-        """Compute the next placements; return False if a level of the log didn't fit.
-
-        See `kernels.replanning.placement.place_packed_jobs`.
-        """
-        complete, self._next = place_packed_jobs(
-            free, self.hosts_workers, self.hosts_ps, jobs, log, self._stood, fixed, least, stay
-        )
-        return bool(complete)
-
-    def put_back(self, row: int, fixed: Placements) -> None:
-        """Replace the next placement of a job with its pinned one."""
-        following = self._next
-        part = slice(int(fixed.first[row]), int(fixed.first[row] + fixed.size[row]))
-        following.first[row], following.size[row] = len(following.server), fixed.size[row]
-        self._next = following._replace(
-            server=np.append(following.server, fixed.server[part]),
-            workers=np.append(following.workers, fixed.workers[part]),
-            ps=np.append(following.ps, fixed.ps[part]),
-        )
-
-    def moves(self, rows: Integers) -> Flags:
-        """Return which rows change their placement."""
-        return np.asarray(compare_placements(rows, self._stood, self._next) != 0)
-
-    def grow(
-        self,
-        free: Integers,
-        jobs: JobArrays,
-        rows: Integers,
-        worth_left: Floats,
-        terms: StepWeights,
-        log: PackingLog,
-    ) -> None:
-        """Scale co-located jobs up on their servers; see `placement.scale_up_colocated`."""
-        following = self._next
-        scale_up_colocated(free, jobs, rows, worth_left, terms, following, log)
-
-    def seat(
-        self,
-        free: Integers,
-        jobs: JobArrays,
-        rows: Integers,
-        worth_left: Floats,
-        terms: StepWeights,
-        log: PackingLog,
-    ) -> None:
-        """Place paused jobs on the free capacity; see `placement.place_paused_jobs`."""
-        self._next = place_paused_jobs(
-            free, self.hosts_workers, self.hosts_ps, jobs, rows, worth_left, terms, self._next, log,
-        )  # fmt: skip
-
-    def rearrange(self, rows: Integers) -> Iterator[Decision]:
-        """Yield the moves of all running rows to their next placements."""
-        following = self._next
-        yield from self._move(rows, compare_placements(rows, self._stood, following))
-        self._stood = following
-
-    def _placement(self, row: int) -> Placement:
-        following = self._next
-        first = int(following.first[row])
-        part = slice(first, first + int(following.size[row]))
-        servers, workers, ps = (column[part].tolist() for column in following[2:])
-        return Placement(tuple(servers), tuple(workers), tuple(ps))
-
-    def _grow(self, size: int) -> None:
-        stood = self._stood
-        added = np.zeros(size - len(stood.first), np.int64)
-        self._stood = stood._replace(
-            first=np.concatenate((stood.first, added)), size=np.concatenate((stood.size, added))
-        )
-
-
-NEVER: Final = int(np.iinfo(np.int64).max) // 16
+NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16
 """Last useful slot of a job whose utility never expires."""
-
-_DOUBLINGS: Final = NEVER.bit_length() + 1
-_DOUBLED: Final = 1 << np.arange(_DOUBLINGS)
-_NOW: Final = np.zeros(1)
-_SIXTY_FOUR: Final = np.arange(1, 65)
 
 MIN_UTILITY_SHARE: Final = 1e-3
 """Share of its maximum utility below which a job counts as worthless."""
 
+NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
 
-class Book:
-    """Open jobs in rows, which are reused; `Standing` has their placements.
+_NONE: Final = np.zeros(0, np.int64)
+_DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
+_SIXTY_FOUR: Final = np.arange(1, 65)
+
+
+class OpenJobs(Rows):
+    """Open training jobs in order of arrival, as rows that are reused.
 
     Parameters
     ----------
@@ -220,139 +50,152 @@ class Book:
 
     Attributes
     ----------
-    table : Standing
-        Rows by name, and placements.
-    jobs : JobArrays
-        Arrays for the kernels.
+    arrays : JobArrays
+        Columns for the kernels.
     promise : ndarray of int64, shape (rows,)
         Promised completion slot of each row; -1 for jobs without a promise.
-    loss : ndarray of float64, shape (rows,)
+    restart_loss : ndarray of float64, shape (rows,)
         Share of a slot that a change of placement costs.
-    standing : ndarray of int64, shape (rows,)
+    level : ndarray of int64, shape (rows,)
         Level of each row in the slot before, -1 for none.
     started : ndarray of bool, shape (rows,)
         Whether the next start costs progress: the job ran before, or first starts cost some too.
-    after : ndarray of int64, shape (rows,)
+    expected_remaining : ndarray of int64, shape (rows,)
         Progress units that remain after the slot under way, if it yields what plans count on; -1
         for rows that don't run in it.
-    fastest : ndarray of int64, shape (rows,)
-        Maximum progress units of a slot at the better of the two rates.
-    at_once : ndarray of float64, shape (rows,)
+    max_gain_colocated : ndarray of int64, shape (rows,)
+        Maximum progress units of a slot if every worker count fitted on one server.
+    full_utility : ndarray of float64, shape (rows,)
         Utility of completing in the slot of arrival.
-    final : int
+    final_slot : int
         Last slot in which a job may run.
     """
 
     def __init__(
         self, cluster: Cluster, until: int | None, quotas: Quotas, *, restart_limit: float = 1.0
     ) -> None:
-        self.table = Standing(cluster)
+        super().__init__(cluster)
+        self._quotas = quotas
         self._restart_limit = restart_limit
-        self._cluster, self._quotas = cluster, quotas
+        self._colocation = ColocationFit(cluster)
         self.until = until
-        self.final = NEVER if until is None else until - 1
-        self._resources = len(cluster.resources)
-        self._rows = 0
-        self._width = 8
+        self.final_slot = NO_LAST_SLOT if until is None else until - 1
         self.promise = np.zeros(0, np.int64)
-        self.loss = np.zeros(0)
-        self.standing = np.zeros(0, np.int64)
+        self.restart_loss = np.zeros(0)
+        self.level = np.zeros(0, np.int64)
         self.started = np.zeros(0, np.bool_)
-        self.after = np.zeros(0, np.int64)
-        self.fastest = np.zeros(0, np.int64)
-        self.at_once = np.zeros(0)
-        self._ways = Ways(cluster)
-        self._worths = WorthTable()
-        self.jobs = self._empty(0, self._width)
+        self.expected_remaining = np.zeros(0, np.int64)
+        self.max_gain_colocated = np.zeros(0, np.int64)
+        self.full_utility = np.zeros(0)
+        self._utilities = WorthTable()
+        self.arrays = self._new_arrays(0, 8)
+        self.placements = NO_PLACEMENTS._replace(
+            first=self.promise.copy(), size=self.promise.copy()
+        )
+        self._next = self.placements
+
+    def copy(self) -> Self:
+        """Return a copy that shares no array with this table."""
+        copied = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(copied, name, _copy_arrays(value))
+        copied._utilities = copy.copy(self._utilities)
+        copied._utilities.columns = copied.arrays.worths
+        return copied
+
+    # ---------------------------------------------------------------- rows
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """Number of rows, used or not."""
-        return self._rows
+        return len(self.promise)
 
     def add(self, job: Job) -> int:
         """Add a job; return its row."""
-        row = self.table.add(job)
-        spread, whole = useful(job.gains), self._ways.whole(job)
-        whole = whole[useful(job.internal_gains[whole])]
-        chosen = np.concatenate((spread, whole))
+        row = super().add(job)
+        spread, colocated = increasing_positions(job.gains), self._colocation.choices(job)
+        colocated = colocated[increasing_positions(job.internal_gains[colocated])]
+        chosen = np.concatenate((spread, colocated))
         workers, ps_counts = job.worker_counts[chosen], job.ps_counts[chosen]
-        gains = np.concatenate((job.gains[spread], job.internal_gains[whole]))
-        sure = np.concatenate((job.moved_gains[spread], job.restart_internal_gains[whole]))
-        self._reserve(len(self.table.jobs), len(workers))
-        self._worths.enter(row, job.utility)
-        self.jobs = self.jobs._replace(worths=self._worths.columns)
-        jobs, count = self.jobs, len(workers)
-        jobs.worker[row] = job.worker
-        jobs.ps[row] = 0 if job.ps is None else job.ps
-        jobs.levels[row] = count
-        jobs.worker_counts[row, :count] = workers
-        jobs.ps_counts[row, :count] = ps_counts
-        jobs.gains[row, :count] = gains
-        jobs.certain_gains[row, :count] = sure
-        spread_count = jobs.spread_levels[row] = len(spread)
+        gains = np.concatenate((job.gains[spread], job.internal_gains[colocated]))
+        certain = np.concatenate((job.moved_gains[spread], job.restart_internal_gains[colocated]))
+        self._widen(len(workers))
+        self._utilities.enter(row, job.utility)
+        self.arrays = arrays = self.arrays._replace(worths=self._utilities.columns)
+        count, spread_count = len(workers), len(spread)
+        arrays.worker[row] = job.worker
+        arrays.ps[row] = 0 if job.ps is None else job.ps
+        arrays.levels[row] = count
+        arrays.worker_counts[row, :count] = workers
+        arrays.ps_counts[row, :count] = ps_counts
+        arrays.gains[row, :count] = gains
+        arrays.certain_gains[row, :count] = certain
+        arrays.spread_levels[row] = spread_count
         hull = upper_hull(workers[:spread_count], gains[:spread_count])
-        jobs.spread_hull_size[row] = len(hull)
+        arrays.spread_hull_size[row] = len(hull)
         if count > spread_count:
-            whole_hull = spread_count + upper_hull(workers[spread_count:], gains[spread_count:])
-            hull = np.concatenate((hull, whole_hull))
-        jobs.hull_size[row] = len(hull)
-        jobs.hull[row, : len(hull)] = hull
-        jobs.remaining[row] = job.required
-        jobs.arrival[row] = job.arrival
-        jobs.last_slot[row] = self._last_slot(job, self.final)
-        jobs.tenant[row] = self._quotas.row_of(self._cluster, job)
-        loss = self.loss[row] = float(job.restart)
+            colocated_hull = upper_hull(workers[spread_count:], gains[spread_count:])
+            hull = np.concatenate((hull, spread_count + colocated_hull))
+        arrays.hull_size[row] = len(hull)
+        arrays.hull[row, : len(hull)] = hull
+        arrays.remaining[row] = job.required
+        arrays.arrival[row] = job.arrival
+        arrays.last_slot[row] = self._last_slot(job, self.final_slot)
+        arrays.tenant[row] = self._quotas.row_of(self._cluster, job)
+        loss = self.restart_loss[row] = float(job.restart)
         self.started[row] = self._cluster.restart_first
-        jobs.starts_free[row] = 0.0 < loss < self._restart_limit and not self.started[row]
+        arrays.starts_free[row] = 0.0 < loss < self._restart_limit and not self.started[row]
         if loss >= self._restart_limit:
-            jobs.certain_gains[row] = 0
+            arrays.certain_gains[row] = 0
         self.promise[row] = -1
-        self.standing[row] = -1
-        self.after[row] = -1
-        self.fastest[row] = int(job.internal_gains.max())
-        self.at_once[row] = float(job.utility.values(_NOW)[0])
+        self.level[row] = -1
+        self.expected_remaining[row] = -1
+        self.max_gain_colocated[row] = int(job.internal_gains.max())
+        self.full_utility[row] = float(job.utility.values(np.zeros(1))[0])
         return row
 
-    def resume(self, state: JobState, before: Book, under_way: int | None) -> None:
+    def resume(self, state: JobState, before: OpenJobs, running_slot: int | None) -> None:
         """Add a job that was decided on earlier, with its promise and placement.
 
-        ``under_way`` is the slot in progress if the job runs in it. Its expected progress comes
+        ``running_slot`` is the slot in progress if the job runs in it. Its expected progress comes
         from ``before``, or else from the placement. Without it, every promise would seem a slot
         late.
         """
         row = self.add(state.job)
-        self.jobs.remaining[row] = state.remaining
+        arrays = self.arrays
+        arrays.remaining[row] = state.remaining
         self.promise[row] = -1 if state.promise is None else state.promise
-        first_run = state.started == under_way and not self.started[row]
+        is_first_run = state.started == running_slot and not self.started[row]
         self.started[row] |= state.started is not None
-        self.jobs.starts_free[row] &= not self.started[row]
+        arrays.starts_free[row] &= not self.started[row]
         if state.placement is not None:
-            self.table.stand(row, state.placement)
-            spread_count, levels = int(self.jobs.spread_levels[row]), int(self.jobs.levels[row])
-            whole = state.placement.colocated and levels > spread_count
-            first, end = (spread_count, levels) if whole else (0, spread_count)
-            workers = self.jobs.worker_counts[row, first:end]
+            self.set_placement(row, state.placement)
+            spread_count, levels = int(arrays.spread_levels[row]), int(arrays.levels[row])
+            colocated = state.placement.colocated and levels > spread_count
+            first, end = (spread_count, levels) if colocated else (0, spread_count)
+            workers = arrays.worker_counts[row, first:end]
             index = int(np.searchsorted(workers, state.placement.total_workers))
-            self.standing[row] = first + min(index, len(workers) - 1)
-            if under_way is not None:
-                progress = self.jobs.gains if first_run else self.jobs.certain_gains
-                self.after[row] = max(state.remaining - int(progress[row, self.standing[row]]), 0)
-        old_row = before.table.rows.get(state.job.name)
-        if old_row is not None and before.table.jobs[old_row] is state.job:
-            self.after[row] = before.after[old_row]
+            level = self.level[row] = first + min(index, len(workers) - 1)
+            if running_slot is not None:
+                gains = arrays.gains if is_first_run else arrays.certain_gains
+                self.expected_remaining[row] = max(state.remaining - int(gains[row, level]), 0)
+        old_row = before.rows.get(state.job.name)
+        if old_row is not None and before.jobs[old_row] is state.job:
+            self.expected_remaining[row] = before.expected_remaining[old_row]
 
-    def remove(self, name: str) -> None:
-        """Remove a job, if it has a row."""
-        if name in self.table.rows:
-            self.promise[self.table.remove(name)] = -1
+    def remove(self, name: str) -> int:
+        """Remove a job; return its former row."""
+        row = super().remove(name)
+        self.promise[row] = -1
+        return row
 
-    def clear(self, name: str) -> None:
-        """Record that a job has no placement any more."""
-        if name in self.table.rows:
-            row = self.table.rows[name]
-            self.table.clear(row)
-            self.standing[row] = -1
+    def name(self, row: int) -> str:
+        """Return the name of the job of a row."""
+        job = self.jobs[row]
+        assert job is not None
+        return job.name
+
+    # ---------------------------------------------------------------- work and time
 
     def refresh(self, view: View) -> bool:
         """Update the remaining work of all jobs.
@@ -366,73 +209,56 @@ class Book:
         bool
             Whether a slot is under way, so that some of the remaining work is an estimate.
         """
-        remaining, states, expected = self.jobs.remaining, view.open_jobs, False
-        for name, row in self.table.rows.items():
+        remaining, states, is_estimate = self.arrays.remaining, view.open_jobs, False
+        for name, row in self.rows.items():
             remaining[row] = states[name].remaining
             if view.runs(name):
-                expected = True
-                if self.after[row] >= 0:
-                    remaining[row] = min(remaining[row], self.after[row])
-        return expected
+                is_estimate = True
+                if self.expected_remaining[row] >= 0:
+                    remaining[row] = min(remaining[row], self.expected_remaining[row])
+        return is_estimate
 
-    def stood(self, rows: Integers, level: Integers, staying: Flags) -> None:
+    def record_levels(self, rows: Integers, level: Integers, unmoved: Flags) -> None:
         """Record the levels of the slot that begins, -1 for none, and its expected progress.
 
-        Jobs in ``staying`` keep their pinned placement and don't restart; a first start may be
+        Jobs in ``unmoved`` keep their pinned placement and don't restart; a first start may be
         free.
         """
-        jobs = self.jobs
-        self.standing[rows] = level
+        arrays = self.arrays
+        self.level[rows] = level
         index = np.maximum(level, 0)
-        no_restart = staying | ~self.started[rows]
-        progress = np.where(no_restart, jobs.gains[rows, index], jobs.certain_gains[rows, index])
-        self.after[rows] = np.where(level >= 0, np.maximum(jobs.remaining[rows] - progress, 0), -1)
+        no_restart = unmoved | ~self.started[rows]
+        progress = np.where(
+            no_restart, arrays.gains[rows, index], arrays.certain_gains[rows, index]
+        )
+        remaining = np.maximum(arrays.remaining[rows] - progress, 0)
+        self.expected_remaining[rows] = np.where(level >= 0, remaining, -1)
         self.started[rows] |= level >= 0
-        jobs.starts_free[rows] &= ~self.started[rows]
+        arrays.starts_free[rows] &= ~self.started[rows]
 
-    def hoped(self, rows: Integers) -> Integers:
-        """Return the expected progress units of a slot by level, if jobs move only when they must.
+    def with_expected_gains(self, rows: Integers) -> JobArrays:
+        """Return the arrays with expected instead of certain progress for some rows.
 
         A running job restarts unless it stays at its level. On higher levels it counts as if it
         stayed, or as if it restarted in every slot, whichever yields more.
         """
-        jobs = self.jobs
-        sure, gains, standing = (
-            jobs.certain_gains[rows],
-            jobs.gains[rows],
-            self.standing[rows, None],
-        )
-        at_current = np.take_along_axis(gains, np.maximum(standing, 0), axis=1)
-        staying = np.where(np.arange(gains.shape[1]) >= standing, at_current, 0)
-        return np.where(standing < 0, gains, np.maximum(sure, staying))
+        arrays, level = self.arrays, self.level[rows, None]
+        gains = arrays.gains[rows]
+        at_current = np.take_along_axis(gains, np.maximum(level, 0), axis=1)
+        staying = np.where(np.arange(gains.shape[1]) >= level, at_current, 0)
+        expected = arrays.certain_gains.copy()
+        expected[rows] = np.where(level < 0, gains, np.maximum(expected[rows], staying))
+        return arrays._replace(certain_gains=expected)
 
-    @contextmanager
-    def hopeful(self, rows: Integers) -> Iterator[None]:
-        """Plan some rows by `hoped` instead of certain progress within the block."""
-        sure = self.jobs.certain_gains[rows]
-        self.jobs.certain_gains[rows] = self.hoped(rows)
-        try:
-            yield
-        finally:
-            self.jobs.certain_gains[rows] = sure
-
-    def most_gain(self, rows: Integers) -> Integers:
+    def max_gain(self, rows: Integers) -> Integers:
         """Return the maximum progress units of each row in a slot, in either mode."""
-        jobs = self.jobs
-        maximum = np.maximum(
-            jobs.gains[rows, jobs.spread_levels[rows] - 1], jobs.gains[rows, jobs.levels[rows] - 1]
-        )
-        return np.asarray(maximum, np.int64)
-
-    def name(self, row: int) -> str:
-        """Return the name of the job of a row."""
-        job = self.table.jobs[row]
-        assert job is not None
-        return job.name
+        arrays = self.arrays
+        spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1
+        return np.maximum(arrays.gains[rows, spread], arrays.gains[rows, colocated])
 
     def ends_first(self, job: Job, done: int) -> bool:
         """Return whether completing in a slot is too late only because the timespan ends."""
-        return done > self.final and done <= self._last_slot(job, NEVER)
+        return done > self.final_slot and done <= self._last_slot(job, NO_LAST_SLOT)
 
     def _last_slot(self, job: Job, final: int) -> int:
         """Return the last slot, up to ``final``, in which completing has a utility that counts.
@@ -457,34 +283,86 @@ class Book:
             steps = _SIXTY_FOUR * max(1, -(-(high - low) // 64))
         return low
 
-    def _reserve(self, rows: int, width: int) -> None:
-        if rows <= self._rows and width <= self._width:
-            return
-        old, kept = self.jobs, self._rows
-        before = self._width
-        self._width = max(self._width, 1 << (width - 1).bit_length())
-        self._rows = max(rows, self._rows)
-        self.jobs = self._empty(self._rows, self._width)
-        # All but `worths`, which grows by itself.
-        for new_array, old_array in zip(self.jobs[:-1], old[:-1], strict=True):
-            if new_array.ndim == 2 and new_array.shape[1] != old_array.shape[1]:
-                new_array[:kept, :before] = old_array
-            else:
-                new_array[:kept] = old_array
-        added = self._rows - kept
-        self.promise = np.concatenate((self.promise, np.full(added, -1, np.int64)))
-        self.loss = np.concatenate((self.loss, np.zeros(added)))
-        self.standing = np.concatenate((self.standing, np.full(added, -1, np.int64)))
-        self.started = np.concatenate((self.started, np.zeros(added, np.bool_)))
-        self.after = np.concatenate((self.after, np.full(added, -1, np.int64)))
-        self.fastest = np.concatenate((self.fastest, np.zeros(added, np.int64)))
-        self.at_once = np.concatenate((self.at_once, np.zeros(added)))
+    # ---------------------------------------------------------------- placements
 
-    def _empty(self, rows: int, width: int) -> JobArrays:
-        by_level = (rows, width)
+    def clear(self, row: int) -> None:
+        """Record that a job has no placement."""
+        self.placements.size[row] = 0
+        self.level[row] = -1
+
+    def set_placement(self, row: int, placement: Placement) -> None:
+        """Record the placement of a job."""
+        current = self.placements
+        current.first[row], current.size[row] = len(current.server), len(placement.servers)
+        self.placements = current._replace(
+            server=np.append(current.server, placement.servers),
+            workers=np.append(current.workers, placement.workers),
+            ps=np.append(current.ps, placement.ps),
+        )
+
+    def entries(self, row: int) -> tuple[Integers, Integers, Integers]:
+        """Return the servers of a job's placement, and its workers and PS on each."""
+        current = self.placements
+        part = slice(int(current.first[row]), int(current.first[row] + current.size[row]))
+        return current.server[part], current.workers[part], current.ps[part]
+
+    def usage(self) -> Integers:
+        """Return the usage of all current placements, shape (servers, resources)."""
+        arrays, usage = self.arrays, np.zeros_like(self._cluster.capacity)
+        for row in self.rows.values():
+            server, workers, ps = self.entries(row)
+            amount = workers[:, None] * arrays.worker[row] + ps[:, None] * arrays.ps[row]
+            np.add.at(usage, server, amount)
+        return usage
+
+    def moves(self, rows: Integers, following: Placements) -> Flags:
+        """Return which rows would change their placement."""
+        return np.asarray(compare_placements(rows, self.placements, following) != 0)
+
+    def move(self, rows: Integers, following: Placements) -> Iterator[Decision]:
+        """Yield the moves of running rows to their next placements, which become current."""
+        self._next = following
+        yield from self._move(rows, compare_placements(rows, self.placements, following))
+        self.placements = following
+
+    def _placement(self, row: int) -> Placement:
+        following, first = self._next, int(self._next.first[row])
+        part = slice(first, first + int(following.size[row]))
+        servers, workers, ps = (column[part].tolist() for column in following[2:])
+        return Placement(tuple(servers), tuple(workers), tuple(ps))
+
+    # ---------------------------------------------------------------- capacity of the arrays
+
+    def _grow(self, size: int) -> None:
+        added = size - self.row_count
+        self.arrays = self._resize(size, self.arrays.gains.shape[1])
+        for name, value in _COLUMNS.items():
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate((old, np.full(added, value, old.dtype))))
+        zeros = np.zeros(added, np.int64)
+        self.placements = self.placements._replace(
+            first=np.concatenate((self.placements.first, zeros)),
+            size=np.concatenate((self.placements.size, zeros)),
+        )
+
+    def _widen(self, levels: int) -> None:
+        width = self.arrays.gains.shape[1]
+        if levels > width:
+            self.arrays = self._resize(self.row_count, 1 << (levels - 1).bit_length())
+
+    def _resize(self, rows: int, width: int) -> JobArrays:
+        """Return larger arrays with the same content."""
+        arrays = self._new_arrays(rows, width)
+        # All but `worths`, which grows by itself.
+        for new, old in zip(arrays[:-1], self.arrays[:-1], strict=True):
+            new[tuple(slice(size) for size in old.shape)] = old
+        return arrays
+
+    def _new_arrays(self, rows: int, width: int) -> JobArrays:
+        demand, by_level = (rows, len(self._cluster.resources)), (rows, width)
         return JobArrays(
-            worker=np.zeros((rows, self._resources), np.int64),
-            ps=np.zeros((rows, self._resources), np.int64),
+            worker=np.zeros(demand, np.int64),
+            ps=np.zeros(demand, np.int64),
             levels=np.zeros(rows, np.int64),
             spread_levels=np.zeros(rows, np.int64),
             worker_counts=np.zeros(by_level, np.int64),
@@ -498,9 +376,57 @@ class Book:
             remaining=np.zeros(rows, np.int64),
             arrival=np.zeros(rows, np.int64),
             last_slot=np.zeros(rows, np.int64),
-            worths=self._worths.columns,
             tenant=np.zeros(rows, np.int64),
+            worths=self._utilities.columns,
         )
+
+
+_COLUMNS: Final = {
+    "promise": -1,
+    "restart_loss": 0,
+    "level": -1,
+    "started": 0,
+    "expected_remaining": -1,
+    "max_gain_colocated": 0,
+    "full_utility": 0,
+}
+"""Columns besides `JobArrays` and placements, and the value of an unused row."""
+
+
+class ColocationFit:
+    """Computes the worker counts with which a job fits on one server of a cluster.
+
+    Lost servers count too, because planning checks the free capacity.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        both = cluster.hosts_workers & cluster.hosts_ps
+        self._either = np.unique(cluster.capacity[cluster.hosts_workers], axis=0)
+        self._both = np.unique(cluster.capacity[both], axis=0)
+
+    def choices(self, job: Job) -> Integers:
+        """Return the choices with which a job fits on one server, if it is faster there.
+
+        Returns
+        -------
+        ndarray of int64
+            Positions in ``job.worker_counts``, ascending; empty if co-location changes nothing.
+        """
+        if not job.two_rates:
+            return _NONE
+        demand = job.worker_counts[:, None] * job.worker
+        servers = self._either
+        if job.ps is not None:
+            demand = demand + job.ps_counts[:, None] * job.ps
+            servers = self._both
+        too_large = (demand[:, None, :] > servers).any(axis=2)
+        return np.flatnonzero(~np.all(too_large, axis=1))
+
+
+def increasing_positions(gains: Integers) -> Integers:
+    """Return the positions of gains that exceed all before them, the first included."""
+    best = np.maximum.accumulate(gains)
+    return np.flatnonzero(np.diff(best, prepend=-1) > 0)
 
 
 def upper_hull(workers: Integers, gains: Integers) -> Integers:
@@ -529,3 +455,21 @@ def upper_hull(workers: Integers, gains: Integers) -> Integers:
                 break
         kept.append(index)
     return np.array(kept[1:], dtype=np.int64) - 1
+
+
+def replace_entries(placements: Placements, row: int, source: Placements) -> Placements:
+    """Give a row the entries that it has in other placements; return the result."""
+    part = slice(int(source.first[row]), int(source.first[row] + source.size[row]))
+    placements.first[row], placements.size[row] = len(placements.server), source.size[row]
+    return placements._replace(
+        server=np.append(placements.server, source.server[part]),
+        workers=np.append(placements.workers, source.workers[part]),
+        ps=np.append(placements.ps, source.ps[part]),
+    )
+
+
+def _copy_arrays(value: Any) -> Any:
+    """Return a copy of an array or a collection; jobs and other objects are shared."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_copy_arrays, value))
+    return value.copy() if isinstance(value, np.ndarray | dict | list) else value

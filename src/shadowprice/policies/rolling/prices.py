@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
@@ -17,13 +15,14 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.kernels.replanning.duals import shadow_prices
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
-from shadowprice.policies.rolling.offers import Offer, early
-from shadowprice.policies.rolling.open_jobs import Book, Ways
+from shadowprice.policies.rolling.offers import Offer, refuse_little_evidence
+from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.quotas import Quotas
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 _SAMPLE: Final = 2000
 """Maximum number of arrivals that prices are learnt from: the latest ones."""
@@ -31,44 +30,62 @@ _SAMPLE: Final = 2000
 _FIRST: Final = 64
 """Initial size of the arrays of arrivals."""
 
+_HORIZONS_BEFORE: Final = 0.25
+"""Horizons without demand that are assumed before the first arrival."""
+
 _SWEEPS: Final = 4
 _TRACE: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
+_LITTLE: Final = 0.3
+"""Share of a job's utility at arrival below which a promise earns little."""
 
-class Pools:
+_MUCH: Final = 6.0
+"""Factor on the size limit of a promise that earns more than a little."""
+
+
+class ServerPools:
     """Total capacity of the servers for workers, and of those for parameter servers.
 
     If some servers host both, everything is one pool.
+
+    Attributes
+    ----------
+    shared : bool
+        Whether some servers host both workers and parameter servers.
+    up : ndarray of bool, shape (servers,)
+        Whether each server is up.
+    kind_count : ndarray of int64, shape (kinds,)
+        Number of servers of each kind that are up.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
-        self.ways = Ways(cluster)
-        self._up = np.ones(cluster.servers, np.bool_)
+        self.colocation = ColocationFit(cluster)
+        self.up = np.ones(cluster.servers, np.bool_)
         self._refresh()
 
     def lose(self, server: int) -> None:
         """Mark a server as lost."""
-        self._up[server] = False
+        self.up[server] = False
         self._refresh()
 
     def restore(self, server: int) -> None:
         """Mark a lost server as up."""
-        self._up[server] = True
+        self.up[server] = True
         self._refresh()
 
     @property
-    def whole(self) -> bool:
+    def all_up(self) -> bool:
         """Whether all servers are up."""
-        return bool(self._up.all())
+        return bool(self.up.all())
 
     def capacity(self) -> Integers:
         """Return a new array of the capacity of each server, 0 for lost ones."""
-        return np.where(self._up[:, None], self._cluster.capacity, 0)
+        return np.where(self.up[:, None], self._cluster.capacity, 0)
 
-    def of_servers(self, price: Floats) -> Floats:
+    def server_prices(self, price: Floats) -> Floats:
         """Return the price of all of each server's resources, shape (servers, resources)."""
         cluster = self._cluster
         limited = np.where(cluster.capacity >= UNLIMITED, 0, self.capacity())
@@ -81,13 +98,15 @@ class Pools:
 
     def _refresh(self) -> None:
         cluster = self._cluster
+        kinds = int(cluster.kinds.max(initial=-1)) + 1
+        self.kind_count = np.bincount(cluster.kinds[self.up], minlength=kinds).astype(np.int64)
         if self.shared:
-            inverse = self._inverse(self._up)
+            inverse = self._inverse(self.up)
             self.inverse = (inverse, inverse)
         else:
             self.inverse = (
-                self._inverse(self._up & cluster.hosts_workers),
-                self._inverse(self._up & cluster.hosts_ps),
+                self._inverse(self.up & cluster.hosts_workers),
+                self._inverse(self.up & cluster.hosts_ps),
             )
 
     @property
@@ -128,7 +147,7 @@ class PriceLearner:
 
     Parameters
     ----------
-    pools : Pools
+    pools : ServerPools
         Priced resources.
     memory : float
         Slots after which an arrival counts 1/e.
@@ -137,36 +156,35 @@ class PriceLearner:
         alone would look like a rush.
     part : ndarray of float64, shape (resources,)
         Part of the cluster that the demand may have.
+    scarcity : float
+        Share of that part which the demand would fill at the prices.
     """
 
-    def __init__(self, pools: Pools, memory: float, before: float, part: Floats) -> None:
+    def __init__(
+        self, pools: ServerPools, memory: float, before: float, part: Floats, scarcity: float
+    ) -> None:
         self._pools = pools
         self._part = part
+        self._scarcity = scarcity
         self._memory = memory
         self._before = before
         self._first: int | None = None
         self._count = 0
-        self._at = np.zeros(_FIRST)
+        self._slot = np.zeros(_FIRST)
         self._value = np.zeros(_FIRST)
         self._use = np.zeros((_FIRST, pools.columns))
-        self._known: tuple[int, int] | None = None
-        self._prices: dict[float, Floats] = {}
+        self._cached: tuple[int, int, Floats] | None = None
 
-    @property
-    def seen(self) -> int:
-        """Number of recorded arrivals."""
-        return self._count
-
-    def rebased_on(self, pools: Pools, part: Floats) -> PriceLearner:
+    def rebased_on(self, pools: ServerPools, part: Floats) -> PriceLearner:
         """Return the learner for other pools; an empty one if they price other resources."""
         if pools.columns != self._pools.columns:
-            return PriceLearner(pools, self._memory, self._before, part)
+            return PriceLearner(pools, self._memory, self._before, part, self._scarcity)
         moved = copy.copy(self)
         moved._pools, moved._part = pools, part
-        moved._known = None
+        moved._cached = None
         return moved
 
-    def learn(self, job: Job, slot: int) -> None:
+    def add_arrival(self, job: Job, slot: int) -> None:
         """Record an arrival: utility and usage at the worker count of the highest density."""
         if self._first is None:
             self._first = slot
@@ -174,121 +192,81 @@ class PriceLearner:
         on_worker, on_ps = self._pools.shares(job.worker[None, :], ps[None, :])
         if job.bag is not None:  # one copy a task, for its expected duration
             shortest = np.array([job.bag.shortest_slots - 1], np.float64)
-            self._enter(slot, job.utility.values(shortest)[0], on_worker[0] * job.bag.worker_slots)
+            self._append(slot, job.utility.values(shortest)[0], on_worker[0] * job.bag.worker_slots)
             return
         share = job.worker_counts[:, None] * on_worker + job.ps_counts[:, None] * on_ps
-        gains, whole = job.gains, self._pools.ways.whole(job)
-        if len(whole):
-            share = np.concatenate((share, share[whole]))
-            gains = np.concatenate((gains, job.internal_gains[whole]))
-        useful = gains > 0
-        slots = np.where(useful, -(-job.required // np.maximum(gains, 1)), 1)
-        value = np.where(useful, job.utility.values((slots - 1).astype(np.float64)), 0.0)
+        gains, colocated = job.gains, self._pools.colocation.choices(job)
+        if len(colocated):
+            share = np.concatenate((share, share[colocated]))
+            gains = np.concatenate((gains, job.internal_gains[colocated]))
+        positive = gains > 0
+        slots = np.where(positive, -(-job.required // np.maximum(gains, 1)), 1)
+        value = np.where(positive, job.utility.values((slots - 1).astype(np.float64)), 0.0)
         dominant_use = share.max(axis=1) * slots
         best = int(np.argmax(value / np.maximum(dominant_use, 1e-300)))
-        self._enter(slot, value[best], share[best] * slots[best])
+        self._append(slot, value[best], share[best] * slots[best])
 
-    def _enter(self, slot: int, value: float, use: Floats) -> None:
+    def _append(self, slot: int, value: float, use: Floats) -> None:
         index = self._count % _SAMPLE
-        if index == len(self._at):
-            self._at, self._value, self._use = (
+        if index == len(self._slot):
+            self._slot, self._value, self._use = (
                 np.concatenate((kept, np.zeros_like(kept)))[:_SAMPLE]
-                for kept in (self._at, self._value, self._use)
+                for kept in (self._slot, self._value, self._use)
             )
-        self._at[index] = slot
+        self._slot[index] = slot
         self._value[index] = value
         self._use[index] = use
         self._count += 1
 
-    def prices(self, slot: int, scarcity: float) -> Floats:
-        """Return the shadow prices of a part of the cluster, given by ``scarcity``, and cache them.
+    def prices(self, slot: int) -> Floats:
+        """Return the shadow prices, shape (columns,), and cache them.
 
-        Returns
-        -------
-        ndarray of float64, shape (columns,)
-            Utility for a slot of the pool's whole capacity of a resource.
+        A price is the utility for a slot of the pool's whole capacity of a resource.
         """
+        prices = self.posted(slot)
         if not self._is_cached(slot):
-            self._known = (slot, self._count)
-            self._prices.clear()
-        if scarcity not in self._prices:
-            self._prices[scarcity] = self._solve(slot, scarcity)
-        return self._prices[scarcity]
+            self._cached = (slot, self._count, prices)
+        return prices
 
-    def posted(self, slot: int, scarcity: float) -> Floats:
+    def posted(self, slot: int) -> Floats:
         """Return the result of `prices` without caching it, so that no later decision changes."""
-        if self._is_cached(slot) and scarcity in self._prices:
-            return self._prices[scarcity]
-        return self._solve(slot, scarcity)
+        if self._cached is not None and self._is_cached(slot):
+            return self._cached[2]
+        return self._solve(slot)
 
     def _is_cached(self, slot: int) -> bool:
         """Return whether the cache is of this slot and the sample grew by at most a twentieth."""
-        if self._known is None:
+        if self._cached is None:
             return False
-        cached_slot, count = self._known
+        cached_slot, count, _ = self._cached
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
-    def watched(self, slot: int) -> float:
+    def observed_slots(self, slot: int) -> float:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._count > _SAMPLE:
-            since = float(self._at.min())
+            since = float(self._slot.min())
         return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
-    def _solve(self, slot: int, scarcity: float) -> Floats:
+    def _solve(self, slot: int) -> Floats:
         count = min(self._count, _SAMPLE)
         if not count or self._first is None:
             return np.zeros(self._pools.columns)
-        ages = slot - self._at[:count]
+        ages = slot - self._slot[:count]
         weight = np.exp(-ages / self._memory)
-        budget = scarcity * self.watched(slot) * np.resize(self._part, self._pools.columns)
+        budget = (
+            self._scarcity * self.observed_slots(slot) * np.resize(self._part, self._pools.columns)
+        )
         return shadow_prices(self._value[:count], self._use[:count], weight, budget, _SWEEPS)
 
 
-def weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
-    """Return the prices of a worker and a parameter server of each job, for ranking.
-
-    Parameters
-    ----------
-    price : ndarray of float64, shape (columns,)
-        Shadow prices.
-    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        As of `Pools.shares`.
-
-    Returns
-    -------
-    ndarray of float64, shape (jobs, 2)
-        Above 0 for every nonzero demand, because dominant shares count a little.
-    """
-    trace = _TRACE * float(price.max(initial=0.0)) or 1.0
-    return np.column_stack(
-        [share @ price + trace * share.max(axis=1, initial=0.0) for share in shares]
-    )
-
-
-def costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
-    """Return the prices of a worker and a parameter server of each job, shape (jobs, 2).
-
-    Parameters
-    ----------
-    price : ndarray of float64, shape (columns,) or (jobs, columns)
-        Shadow prices, for all jobs or for each.
-    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
-        As of `Pools.shares`.
-    """
-    if price.ndim == 1:
-        return np.column_stack([share @ price for share in shares])
-    return np.column_stack([(share * price).sum(axis=1) for share in shares])
-
-
-_BLANK: Final = 0.25
-"""Horizons without demand that are assumed before the first arrival."""
-
-
-class Demand:
+class DemandPrices:
     """Learns prices: from all demand to rank jobs, by tenant to price promises.
 
-    Without shares, both are the same.
+    Without shares, both are the same. Prices also limit promises (`justifies`): they are learnt
+    from arrivals, so the first jobs pay none. A job without a promise still runs while capacity is
+    spare. So a promise that is large compared with the observed demand gains little and may keep
+    later jobs out, above all if it earns a small part of the job's utility.
 
     Attributes
     ----------
@@ -297,28 +275,39 @@ class Demand:
     """
 
     def __init__(
-        self, cluster: Cluster, pools: Pools, quotas: Quotas, parameters: RollingParameters
+        self, cluster: Cluster, pools: ServerPools, quotas: Quotas, parameters: RollingParameters
     ) -> None:
         self._cluster, self._pools = cluster, pools
         self._quotas, self._parameters = quotas, parameters
-        self._everybody = self._new_learner(self._everything)
+        self._overall = self._new_learner(self._whole_cluster)
         self.learners = (
-            [self._new_learner(part) for part in quotas.part] if quotas.given else [self._everybody]
+            [self._new_learner(part) for part in quotas.part] if quotas.given else [self._overall]
         )
 
     @property
-    def _everything(self) -> Floats:
+    def _whole_cluster(self) -> Floats:
         return np.ones(len(self._cluster.resources))
 
     def _new_learner(self, part: Floats) -> PriceLearner:
-        horizon, memory = self._cluster.horizon, self._parameters.memory
-        return PriceLearner(self._pools, memory * horizon, _BLANK * horizon, part)
+        horizon, parameters = self._cluster.horizon, self._parameters
+        memory, before = parameters.memory * horizon, _HORIZONS_BEFORE * horizon
+        return PriceLearner(self._pools, memory, before, part, parameters.scarcity)
 
-    def recall(self, before: Self) -> None:
+    def copy(self) -> Self:
+        """Return a copy that caches prices of its own; it must not learn."""
+        copied = copy.copy(self)
+        copied._overall = copy.copy(self._overall)
+        copied.learners = [
+            copied._overall if learner is self._overall else copy.copy(learner)
+            for learner in self.learners
+        ]
+        return copied
+
+    def restore_learnt(self, before: Self) -> None:
         """Keep the prices learnt before the cluster changed."""
-        self._everybody = before._everybody.rebased_on(self._pools, self._everything)
+        self._overall = before._overall.rebased_on(self._pools, self._whole_cluster)
         if not self._quotas.given:
-            self.learners = [self._everybody]
+            self.learners = [self._overall]
             return
         # Tenants keep their learnt prices; new tenants start without any.
         by_owner: dict[str | None, PriceLearner] = {}
@@ -331,23 +320,23 @@ class Demand:
             for name, part in zip(_owners(self._cluster), self._quotas.part, strict=True)
         ]
 
-    def learn(self, job: Job, slot: int) -> None:
+    def add_arrival(self, job: Job, slot: int) -> None:
         """Record an arrival."""
-        self._everybody.learn(job, slot)
+        self._overall.add_arrival(job, slot)
         if self._quotas.given:
-            self.learners[self._quotas.row_of(self._cluster, job)].learn(job, slot)
+            self.learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
 
     def price(self, slot: int) -> Floats:
         """Return the shadow prices of all demand, by pool and resource, shape (columns,)."""
-        return self._price(slot, self._everybody)
+        return self._price(slot, self._overall)
 
     def posted(self, slot: int) -> Floats:
         """Return the result of `price` and change nothing; for readers between two decisions."""
         if self._parameters.prices == "given":
             return self.price(slot)
-        return self._everybody.posted(slot, self._parameters.scarcity)
+        return self._overall.posted(slot)
 
-    def costs(self, slot: int, jobs: JobArrays, rows: Integers | None = None) -> Floats:
+    def costs(self, slot: int, arrays: JobArrays, rows: Integers | None = None) -> Floats:
         """Return the cost of a worker and of a parameter server of rows (None: all) in a slot.
 
         Returns
@@ -355,41 +344,81 @@ class Demand:
         ndarray of float64, shape (rows, 2)
             At the prices of each job's tenant if tenants have shares.
         """
-        worker, ps, owner = jobs.worker, jobs.ps, jobs.tenant
+        worker, ps, owner = arrays.worker, arrays.ps, arrays.tenant
         if rows is not None:
             worker, ps, owner = worker[rows], ps[rows], owner[rows]
         shares = self._pools.shares(worker, ps)
         if not self._quotas.given:
-            return costs(self.price(slot), shares)
+            return process_costs(self.price(slot), shares)
         price = np.zeros((len(self.learners), self._pools.columns))
         for tenant in np.unique(owner).tolist():
             price[tenant] = self._price(slot, self.learners[tenant])
-        return costs(price[owner], shares)
+        return process_costs(price[owner], shares)
 
-    def weights(self, slot: int, jobs: JobArrays) -> Floats:
+    def weights(self, slot: int, arrays: JobArrays) -> Floats:
         """Return the weight of a worker and of a PS of all rows, for ranking: above 0.
 
         Unlike costs, weights use one price for all tenants.
         """
-        return weights(self.price(slot), self._pools.shares(jobs.worker, jobs.ps))
+        return ranking_weights(self.price(slot), self._pools.shares(arrays.worker, arrays.ps))
 
     def copy_cost(self, slot: int, job: Job) -> float:
         """Return the cost of a copy of a bag's tasks in a slot."""
         owner = self._quotas.row_of(self._cluster, job)
-        return float(costs(self._price(slot, self.learners[owner]), self._of_copy(job))[0, 0])
+        return float(
+            process_costs(self._price(slot, self.learners[owner]), self._copy_shares(job))[0, 0]
+        )
 
     def copy_weight(self, slot: int, job: Job) -> float:
         """Return the weight of a copy of a bag's tasks, for ranking: above 0."""
-        return float(weights(self.price(slot), self._of_copy(job))[0, 0])
+        return float(ranking_weights(self.price(slot), self._copy_shares(job))[0, 0])
 
-    def _of_copy(self, job: Job) -> tuple[Floats, Floats]:
+    def _copy_shares(self, job: Job) -> tuple[Floats, Floats]:
         worker = job.worker[None, :]
         return self._pools.shares(worker, np.zeros_like(worker))
 
     def _price(self, slot: int, learner: PriceLearner) -> Floats:
         if self._parameters.prices == "given":
             return np.full(self._pools.columns, self._parameters.price)
-        return learner.prices(slot, self._parameters.scarcity)
+        return learner.prices(slot)
+
+    # ---------------------------------------------------------------- evidence
+
+    def justifies(self, slot: int, jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
+        """Return for which jobs the observed demand justifies a promise that earns a utility.
+
+        With given prices, or if jobs can't wait, it justifies every promise.
+        """
+        parameters = self._parameters
+        if parameters.prices == "given" or not parameters.standby or not len(rows):
+            return np.ones(len(rows), np.bool_)
+        size, observed = self._promise_size(slot, jobs.arrays, rows)
+        factor = np.where(_earn_little(jobs, rows, utility), 1.0, _MUCH)
+        return np.asarray(size <= parameters.evidence * factor * observed, np.bool_)
+
+    def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
+        """Return whether the observed demand justifies the promise of an offer."""
+        return bool(self.justifies(slot, jobs, np.array([row]), np.array([offer.utility]))[0])
+
+    def refusal(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> Refusal:
+        """Return the refusal of a promise that is too large for the observed demand."""
+        rows = np.array([row])
+        size, observed = self._promise_size(slot, jobs.arrays, rows)
+        little = _earn_little(jobs, rows, np.array([offer.utility]))
+        return refuse_little_evidence(
+            offer, float(size[0]), float(observed[0]), little=bool(little[0])
+        )
+
+    def _promise_size(self, slot: int, arrays: JobArrays, rows: Integers) -> tuple[Floats, Floats]:
+        """Return the minimum size of each promise and the time observed, in cluster slots."""
+        shares = self._pools.shares(arrays.worker[rows], arrays.ps[rows])
+        observed = np.array([learner.observed_slots(slot) for learner in self.learners])
+        owner = arrays.tenant[rows] if self._quotas.given else np.zeros(len(rows), np.int64)
+        if self._quotas.given:  # relative to the part of the cluster that the tenant may have
+            part = np.maximum(self._quotas.part[owner], 1e-12)
+            part = np.tile(part, self._pools.columns // part.shape[1])
+            shares = (shares[0] / part, shares[1] / part)
+        return min_cluster_slots(arrays, rows, *shares), observed[owner]
 
 
 def _owners(cluster: Cluster) -> list[str | None]:
@@ -397,77 +426,42 @@ def _owners(cluster: Cluster) -> list[str | None]:
     return [*(tenant.name for tenant in cluster.tenants), None]
 
 
-Flags = NDArray[np.bool_]
-
-_LITTLE: Final = 0.3
-"""Share of a job's utility at arrival below which a promise earns little."""
-
-_MUCH: Final = 6.0
-"""Factor on the size limit of a promise that earns more than a little."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Compares the size of a promise with the demand observed so far.
-
-    Prices are learnt from arrivals, so the first jobs pay none. A job without a promise still runs
-    while capacity is spare. So a promise that is large compared with the observed demand gains
-    little and may keep later jobs out, above all if it earns a small part of the job's utility.
+def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
+    """Return the prices of a worker and a parameter server of each job, for ranking.
 
     Parameters
     ----------
-    learners : sequence of PriceLearner
-        One for each row of ``quotas`` if tenants have shares, otherwise one.
-    parameters : RollingParameters
-        With given prices, or if jobs can't wait, every promise is allowed.
+    price : ndarray of float64, shape (columns,)
+        Shadow prices.
+    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
+        As of `ServerPools.shares`.
+
+    Returns
+    -------
+    ndarray of float64, shape (jobs, 2)
+        Above 0 for every nonzero demand, because dominant shares count a little.
     """
+    trace = _TRACE * float(price.max(initial=0.0)) or 1.0
+    return np.column_stack(
+        [share @ price + trace * share.max(axis=1, initial=0.0) for share in shares]
+    )
 
-    book: Book
-    pools: Pools
-    quotas: Quotas
-    learners: Sequence[PriceLearner]
-    parameters: RollingParameters
 
-    def suffices(self, slot: int, rows: Integers, value: Floats) -> Flags:
-        """Return which jobs may be promised.
+def process_costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
+    """Return the prices of a worker and a parameter server of each job, shape (jobs, 2).
 
-        Parameters
-        ----------
-        rows : ndarray of int64, shape (jobs,)
-            Rows of the book.
-        value : ndarray of float64, shape (jobs,)
-            Utility that each would earn.
-        """
-        parameters = self.parameters
-        if parameters.prices == "given" or not parameters.standby or not len(rows):
-            return np.ones(len(rows), np.bool_)
-        size, observed = self._measure(slot, rows)
-        factor = np.where(self._little(rows, value), 1.0, _MUCH)
-        return np.asarray(size <= parameters.evidence * factor * observed, np.bool_)
+    Parameters
+    ----------
+    price : ndarray of float64, shape (columns,) or (jobs, columns)
+        Shadow prices, for all jobs or for each.
+    shares : (ndarray, ndarray) of float64, shape (jobs, columns)
+        As of `ServerPools.shares`.
+    """
+    if price.ndim == 1:
+        return np.column_stack([share @ price for share in shares])
+    return np.column_stack([(share * price).sum(axis=1) for share in shares])
 
-    def suffices_for(self, slot: int, row: int, found: Offer) -> bool:
-        """Return whether one job may be promised."""
-        return bool(self.suffices(slot, np.array([row]), np.array([found.utility]))[0])
 
-    def refusal(self, slot: int, row: int, found: Offer) -> Refusal:
-        """Return the refusal of a promise that is too large for the observed demand."""
-        rows = np.array([row])
-        size, observed = self._measure(slot, rows)
-        little = self._little(rows, np.array([found.utility]))
-        return early(found, float(size[0]), float(observed[0]), little=bool(little[0]))
-
-    def _little(self, rows: Integers, value: Floats) -> Flags:
-        """Return which jobs would earn little of their utility at arrival."""
-        return np.asarray(value < _LITTLE * self.book.at_once[rows], np.bool_)
-
-    def _measure(self, slot: int, rows: Integers) -> tuple[Floats, Floats]:
-        """Return the minimum size of each promise and the time observed, in cluster slots."""
-        jobs, quotas = self.book.jobs, self.quotas
-        shares = self.pools.shares(jobs.worker[rows], jobs.ps[rows])
-        observed = np.array([learner.watched(slot) for learner in self.learners])
-        owner = jobs.tenant[rows] if quotas.given else np.zeros(len(rows), np.int64)
-        if quotas.given:  # relative to the part of the cluster that the tenant may have
-            part = np.maximum(quotas.part[owner], 1e-12)
-            part = np.tile(part, self.pools.columns // part.shape[1])
-            shares = (shares[0] / part, shares[1] / part)
-        return min_cluster_slots(jobs, rows, *shares), observed[owner]
+def _earn_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
+    """Return which jobs would earn little of their utility at arrival."""
+    return np.asarray(utility < _LITTLE * jobs.full_utility[rows], np.bool_)

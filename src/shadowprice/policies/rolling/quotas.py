@@ -43,30 +43,25 @@ class Quotas:
         """Whether any tenant has a share."""
         return len(self.share) > 0
 
-    @property
-    def owners(self) -> int:
-        """Number of groups of jobs with limits of their own."""
-        return len(self.part)
-
     def row_of(self, cluster: Cluster, job: Job) -> int:
         """Return the row of a job's tenant."""
         if not self.given:
             return 0
         return cluster.tenant_index.get(job.tenant or "", len(self.share) - 1)
 
-    def left(self, held: Integers, row: int) -> Integers:
+    def headroom(self, usage: Integers, row: int) -> Integers:
         """Return a tenant's headroom in each resource; -1 for resources without shares.
 
-        ``held`` is what promises to each tenant use, shaped as `share`; ``row`` is the tenant's.
+        ``usage`` is what promises to each tenant use, shaped as `share`; ``row`` is the tenant's.
         """
-        beyond = np.maximum(held - self.share, 0).sum(axis=0)
-        own = np.maximum(self.share[row] - held[row], 0)
-        headroom = own + np.maximum(self.common - beyond, 0)
-        return np.asarray(np.where(self.common < 0, -1, headroom), np.int64)
+        beyond = np.maximum(usage - self.share, 0).sum(axis=0)
+        own = np.maximum(self.share[row] - usage[row], 0)
+        limit = own + np.maximum(self.common - beyond, 0)
+        return np.asarray(np.where(self.common < 0, -1, limit), np.int64)
 
 
-def quotas_of(cluster: Cluster, *, wanted: bool) -> Quotas:
-    """Return the shares of a cluster, or quotas without shares if none are ``wanted``."""
+def build_quotas(cluster: Cluster, *, enabled: bool) -> Quotas:
+    """Return the shares of a cluster, or quotas without shares unless ``enabled``."""
     resources = len(cluster.resources)
     share = np.array(
         [
@@ -79,7 +74,7 @@ def quotas_of(cluster: Cluster, *, wanted: bool) -> Quotas:
         np.int64,
     )
     owned = share.sum(axis=0)
-    if not wanted or not owned.any():
+    if not enabled or not owned.any():
         none = np.zeros((0, resources), np.int64)
         return Quotas(none, np.full(resources, -1, np.int64), np.ones((1, resources)))
     total = _totals(cluster)

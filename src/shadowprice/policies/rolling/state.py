@@ -1,0 +1,250 @@
+"""The state of `rolling`: open jobs, learnt prices, and the joint plan in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadowprice.kernels.replanning.plans import PackingLog, PlannedLevels
+from shadowprice.kernels.replanning.timeline import Timeline, new_timeline
+from shadowprice.policies.rolling.bags import BagTable
+from shadowprice.policies.rolling.open_jobs import OpenJobs
+from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+_MAX_RUNS: Final = 256
+"""Maximum number of runs of equal slots in a plan."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PinnedPlan:
+    """A plan on servers: the processes of a job on its current servers, until it is done.
+
+    Parameters
+    ----------
+    level : int
+        Its level.
+    end : int
+        Last slot.
+    servers, workers, ps : ndarray of int64
+        Servers, ascending, and workers and parameter servers on each.
+    """
+
+    level: int
+    end: int
+    servers: Integers
+    workers: Integers
+    ps: Integers
+
+
+PinnedPlans = dict[int, PinnedPlan]
+"""Pinned plans by row of the open jobs: replaced as a whole, never changed in place."""
+
+
+class JointPlan:
+    """Plans of jobs, and the capacity that they leave over time.
+
+    Pickles omit unused space.
+
+    Parameters
+    ----------
+    max_states : int
+        Maximum number of intervals.
+    width : int
+        Maximum number of groups of equal servers in an interval.
+    share, common : ndarray of int64
+        As in `Timeline`.
+
+    Attributes
+    ----------
+    line : Timeline
+        Free capacity over time.
+    steps : PlannedLevels
+        Plans by row.
+    log : PackingLog
+        Allocations of the first slot, in packing order.
+    order : ndarray of int64, shape (planned,)
+        Rows in planning order.
+    pinned : dict of int to PinnedPlan
+        Pinned plans. A job with a pinned plan has no other one.
+    unplanned : list of int
+        Rows that found no plan.
+    """
+
+    def __init__(self, max_states: int, width: int, share: Integers, common: Integers) -> None:
+        self.max_states = max_states
+        self.line: Timeline = new_timeline(max_states, width, share, common)
+        self.steps = PlannedLevels(*(np.zeros(shape, np.int64) for shape in (0, (0, 0), (0, 0))))
+        self.log = PackingLog(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0)))
+        self.order = np.zeros(0, np.int64)
+        self.pinned: PinnedPlans = {}
+        self.unplanned: list[int] = []
+
+    def __getstate__(self) -> dict[str, object]:
+        line, steps, log = self.line, self.steps, self.log
+        states = int(line.used[1])
+        groups = int(line.groups[:states].max(initial=0))
+        runs = int(steps.runs.max(initial=0))
+        entries = int(log.used[0])
+        return {
+            "size": (self.max_states, line.free.shape[1], line.share, line.common),
+            "line": [
+                part[: states + 1] if part is line.start else part[:states] for part in line[:4]
+            ]
+            + [part[:states, :groups] for part in line[4:7]]
+            + [line.tenant_usage[:states]],
+            "used": line.used,
+            "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
+            "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
+            "order": self.order,
+            "pinned": self.pinned,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__init__(*state["size"])  # type: ignore[misc]  # two integers, two arrays
+        for array, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
+            array[tuple(slice(size) for size in part.shape)] = part
+        self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
+        # Copies, so that a state can also be set from another plan's.
+        self.steps = PlannedLevels(*(part.copy() for part in state["steps"]))  # type: ignore[attr-defined]
+        self.log = PackingLog(*(part.copy() for part in state["log"]))  # type: ignore[attr-defined]
+        self.order = state["order"]  # type: ignore[assignment]
+        self.pinned = state["pinned"]  # type: ignore[assignment]
+
+    def copy(self) -> JointPlan:
+        """Return a copy, without unused space."""
+        copied = JointPlan.__new__(JointPlan)
+        copied.__setstate__(self.__getstate__())
+        return copied
+
+    def reserve(self, rows: int, entries: int) -> None:
+        """Allocate space for plans of ``rows`` rows and a log of ``entries``; keep the content."""
+        steps, log, width = self.steps, self.log, min(self.max_states, _MAX_RUNS)
+        if steps.until.shape != (rows, width):
+            self.steps = PlannedLevels(
+                _padded(steps.runs, (rows,), -1),
+                _wider(steps.until, steps.runs, (rows, width)),
+                _wider(steps.level, steps.runs, (rows, width)),
+            )
+        if len(log.row) < entries or len(log.level) < rows:
+            entries = max(entries, min(2 * entries, 2 * len(log.row)))
+            self.log = PackingLog(
+                log.used,
+                _padded(log.row, (entries,), 0),
+                _padded(log.workers, (entries,), 0),
+                _padded(log.ps, (entries,), 0),
+                _padded(log.level, (rows,), -1),
+            )
+
+    def grow(self, max_states: int) -> None:
+        """Allocate space for ``max_states`` intervals; keep the plans."""
+        old = self.line
+        larger = new_timeline(max_states, old.servers.shape[1], old.share, old.common)
+        larger.used[:] = old.used
+        # Copy used states only: writing to the rest, which is most of it, would delay a submission.
+        states = int(old.used[1]) + 1
+        for new_array, old_array in zip(larger[1:8], old[1:8], strict=True):
+            used = old_array[:states]
+            new_array[: len(used)] = used
+        self.line, self.max_states = larger, max_states
+
+
+@dataclass(eq=False)
+class State:
+    """Everything that decisions depend on, besides the cluster and the parameters.
+
+    Parameters
+    ----------
+    servers : ServerPools
+        Servers that are up.
+    jobs : OpenJobs
+        Training jobs: their promises, and where they run.
+    bags : BagTable
+        Bags of tasks.
+    demand : DemandPrices
+        Shadow prices learnt from arrivals.
+    plan : JointPlan
+        The joint plan in force.
+    planned_slot : int or None
+        First slot of the plan; None if it has to be renewed.
+    is_estimate : bool
+        Whether the plan counts on progress of a slot that is under way.
+    is_lean : bool
+        Whether pinned jobs gave up workers for arrivals.
+    misfits : frozenset of str or None
+        Open jobs that a joint plan of all failed for.
+    """
+
+    servers: ServerPools
+    jobs: OpenJobs
+    bags: BagTable
+    demand: DemandPrices
+    plan: JointPlan
+    planned_slot: int | None = None
+    is_estimate: bool = False
+    is_lean: bool = False
+    misfits: frozenset[str] | None = None
+
+    def copy(self) -> State:
+        """Return a state for decisions that are not kept; it must not learn or lose servers."""
+        return replace(
+            self,
+            jobs=self.jobs.copy(),
+            bags=self.bags.copy(),
+            demand=self.demand.copy(),
+            plan=self.plan.copy(),
+        )
+
+    def promised(self, pinned: Iterable[int] = ()) -> Flags:
+        """Return which rows have a promise, and work left after the slot under way.
+
+        Rows in ``pinned`` are left out.
+        """
+        promised = np.asarray((self.jobs.promise >= 0) & (self.jobs.arrays.remaining > 0))
+        promised[list(pinned)] = False
+        return promised
+
+    def unpin(self, row: int) -> None:
+        """Remove the pinned plan of a job that is gone or has no placement."""
+        pinned = self.plan.pinned
+        if row in pinned:
+            self.plan.pinned = {other: plan for other, plan in pinned.items() if other != row}
+
+    def lose_server(self, server: int) -> None:
+        """Mark a server as lost, and remove the plans on it."""
+        self.servers.lose(server)
+        self.jobs.lose(server)
+        self.bags.lose_server(server)
+        self.plan.pinned = {
+            row: plan
+            for row, plan in self.plan.pinned.items()
+            if server not in plan.servers.tolist()
+        }
+
+    def restore_server(self, server: int) -> None:
+        """Mark a lost server as up."""
+        self.servers.restore(server)
+        self.jobs.restore(server)
+        self.misfits = None
+
+
+def _padded(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
+    """Return a larger array that starts with the content of the old one."""
+    larger_shape = tuple(map(max, array.shape, shape))
+    larger = np.full(larger_shape, value, np.int64) if value else np.zeros(larger_shape, np.int64)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    return larger
+
+
+def _wider(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
+    """Return a larger array of zeros with the runs of each row."""
+    larger = np.zeros(shape, np.int64)
+    rows, count = np.flatnonzero(runs > 0), int(runs.max(initial=0))
+    larger[rows, :count] = array[rows, :count]
+    return larger
