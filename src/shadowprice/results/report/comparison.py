@@ -70,8 +70,10 @@ def render_comparison(
         if body:
             bodies.append((title, title.lower().replace(" ", "-"), body))
     cluster = first.info["cluster"]
+    count = sum(bool(run.info["timing"]) for run in runs)  # the log itself has no timing
+    policies = "1 policy" if count == 1 else f"{count} policies"
     return page(
-        title=f"{len(runs)} policies on {workload_name(first)}",
+        title=f"{policies} on {workload_name(first)}",
         lead=f"{counted(first.summary['arrived'], 'job')} on "
         f"{counted(len(first.server_names), 'server')}, slots of {span(cluster['slot_seconds'])}, "
         f"seed {first.info['seed']}",
