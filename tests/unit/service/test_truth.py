@@ -26,8 +26,8 @@ from shadowprice.service.store import Store, tables
 from shadowprice.service.truth import slots
 from shadowprice.service.truth.operations import Cancel, LoseServer, Revise, Submit
 from shadowprice.service.truth.outcome import Outcome
-from shadowprice.service.truth.reading import list_events, list_jobs
 from shadowprice.service.truth.prices import prices, prices_by_kind
+from shadowprice.service.truth.reading import list_events, list_jobs
 from shadowprice.service.truth.recovery import recover
 from shadowprice.service.truth.reports import TakeProgress, TakeReports
 from shadowprice.service.truth.restarts import Restarts
