@@ -81,6 +81,7 @@ def _shown(value: float) -> str:
 DOCUMENT = _bound("document", 16 << 20, "bytes of a YAML file, decompressed")
 PARAMETERS = _bound("parameters", 1 << 20, "bytes of a parameter file")
 LINE = _bound("line", 1 << 20, "bytes of a line")
+LINES = _bound("lines", 20_000_000, "lines of a file")
 JOURNAL_LINE = _bound("journal_line", 1 << 27, "bytes of a line of a journal")
 TABLE_BYTES = _bound("table", 4 << 30, "bytes of a trace or a job file, decompressed")
 EXPANSION = _bound("expansion", 200, "times its size that a gzip file over 64 MiB unpacks to")

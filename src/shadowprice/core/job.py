@@ -372,6 +372,12 @@ def build_job(
         measured_counts = sorted(
             count for count in speed if min_workers <= count <= max_workers and speed[count] > 0
         )
+        slowest = min((speed[count] / count for count in measured_counts), default=Fraction(1))
+        if 1 / slowest > bounds.SECONDS.most:
+            raise InputError(
+                f"a worker takes more than {bounds.SECONDS.most:,} seconds for a mini-batch; "
+                "raise `throughput`, or write 0 for counts that can't run"
+            )
         counts = np.array(measured_counts, dtype=np.int64)
         required = work * MICRO
         gains = internal = _gains(_ceil(speed[n] * slot_seconds * MICRO) for n in measured_counts)

@@ -60,8 +60,11 @@ def blocks(path: Path, largest: Bound, size: int = BLOCK) -> Iterator[bytes]:
                     raise InputError(
                         Fault(str(path), f"unpacks to more than {limit.most:,} {limit.what}")
                     )
+                new_lines = block.count(b"\n")
+                # Before the block is read: millions of blank lines fit into a small gzip file.
+                bounds.LINES.check(lines + new_lines, str(path))
                 yield block
-                lines += block.count(b"\n")
+                lines += new_lines
     except FileNotFoundError as error:
         raise InputError(Fault(str(path), "no such file")) from error
     except IsADirectoryError as error:

@@ -130,7 +130,10 @@ class Source:
 
     def _document(self) -> tuple[Document, str]:
         if isinstance(self.cluster, Path):
-            return load_yaml(self.cluster), str(self.cluster)
+            document, place = load_yaml(self.cluster), str(self.cluster)
+            if document is None:  # elsewhere None means that there is no file
+                resolve_cluster(document, place)
+            return document, place
         assert self.cluster is not None
         return self.cluster, "cluster"
 

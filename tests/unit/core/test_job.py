@@ -44,6 +44,13 @@ def test_measured_throughput_counts_mini_batches() -> None:
     assert made.gain(3) == made.gain(2)  # it may not, but was revised while it did
 
 
+def test_a_throughput_without_a_finite_time_is_refused() -> None:
+    for rate in (5e-324, 1e-300, 1e-10):
+        with pytest.raises(InputError, match="more than 5,000,000,000 seconds for a mini-batch"):
+            job(cluster(), speed={1: Fraction(str(rate)), 2: Fraction(1)})
+    job(cluster(), speed={1: Fraction(0), 2: Fraction("2e-9")}, minibatches=1, epochs=1)
+
+
 def test_two_rates_round_a_gain_up_to_a_millionth() -> None:
     step = StepModel(Fraction(1, 3), gradient_bytes=125_000_000)
     made = job(cluster(), speed=step, internal_bandwidth=40 * GBPS)

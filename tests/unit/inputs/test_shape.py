@@ -6,14 +6,18 @@ import gzip
 import json
 import re
 import tracemalloc
+from collections import deque
 from pathlib import Path
 
 import pytest
 
+from shadowprice.core import bounds
+from shadowprice.core.bounds import Bound
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.inputs import read_jobs, read_parameters
-from shadowprice.inputs.text import load_json_line, load_yaml, read_text
+from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
+from shadowprice.traces.text import read_bytes
 
 
 def bomb(levels: int) -> str:
@@ -100,6 +104,20 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100 << 20
+
+
+def test_more_lines_than_any_file_has_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.jsonl"
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(21):
+            file.write(b"\n" * 1_000_000)
+    with pytest.raises(InputError, match="above the bound of 20,000,000 lines of a file"):
+        read_bytes(path)
+    monkeypatch.setattr(bounds, "LINES", Bound("lines", 100_000, "lines of a file"))
+    with pytest.raises(InputError, match="above the bound of 100,000 lines of a file"):
+        deque(read_lines(path), 0)
 
 
 def test_a_pipe_or_device_is_refused_without_blocking(tmp_path: Path) -> None:
