@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import signal
@@ -14,6 +15,8 @@ import yaml
 from sqlalchemy import text
 
 from shadowprice.cli.main import main
+from shadowprice.executors.contract import ExecutorError, ExecutorOptions
+from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.service.store import Store
 from tests.support.service_process import ServiceProcess
 from tests.support.services import CLUSTER, job
@@ -92,6 +95,36 @@ def test_another_writer(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_p
     line = _refused(capsys, cluster, tmp_path / "d")
     store.close()
     assert f"process {os.getpid()} writes there" in line
+
+
+def test_another_service_after_lock_files_were_removed(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "d"
+    service = ServiceProcess(data, cluster)
+    try:
+        for lock in data.rglob("lock"):
+            lock.unlink()
+        assert "another process writes there" in _refused(capsys, cluster, data)
+        assert "is used by another service" in str(_open_executor(data / "executor"))
+    finally:
+        assert service.kill(signal.SIGTERM) == 143
+    assert _open_executor(data / "executor") is None
+
+
+def _open_executor(directory: Path) -> ExecutorError | None:
+    """Open and close a local executor on a directory; return the error that refuses it."""
+
+    async def scenario() -> ExecutorError | None:
+        executor = LocalExecutor(ExecutorOptions(str(directory)))
+        try:
+            await executor.open()
+        except ExecutorError as error:
+            return error
+        await executor.close()
+        return None
+
+    return asyncio.run(scenario())
 
 
 def test_a_database_that_cannot_be_reached(
@@ -442,10 +475,12 @@ def test_a_damaged_database_is_named_with_what_restores_it(
     service = ServiceProcess(tmp_path / "data", cluster, *OBSERVING)
     try:
         _damage(file)
+        assert service.client.get("/readyz").status_code == 200
         answers = [service.client.get("/v1/jobs/a/events") for _ in range(2)]
+        assert service.client.get("/readyz").status_code == 503
     finally:
         service.kill(signal.SIGKILL)
-    mend = "put a copy that `shadowprice backup` wrote into an empty directory"
+    mend = "copy a file that `shadowprice backup` wrote to shadowprice.db"
     for answer in answers:
         assert (answer.status_code, answer.json()["code"]) == (503, "storage")
         assert f"{file}: is damaged: database disk image is malformed" in answer.json()["detail"]

@@ -70,7 +70,10 @@ class ServiceProcess:
         self._out = os.fdopen(os.dup(told.fileno()), encoding="utf-8")
         told.close()
         line = self._out.readline()
-        assert line, self.log.read_text()
+        if not line:
+            self._out.close()
+            self.process.join(WAIT_LIMIT_SECONDS)
+            raise AssertionError(self.log.read_text())
         first = json.loads(line)
         assert first["pid"] == self.process.pid
         token = (folder / "operator.token").read_text().strip()

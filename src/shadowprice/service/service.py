@@ -406,6 +406,8 @@ class Service:
             return self.driver.health_error
         if self.driver.stuck is not None:
             return self.driver.stuck
+        if self.store.damage is not None:
+            return self.store.damage
         parts = (self.runner, self.follower, self._resident)
         errors = (part.health_error for part in parts if part is not None)
         return next((health_error for health_error in errors if health_error is not None), None)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from shadowprice.executors.contract import ExecutorError, GenerationSpec, LogChunk, Receipt, Started
 from shadowprice.executors.generations import logs
+from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.entry import Entry
 from shadowprice.executors.generations.generation import OVER, Generation
 from shadowprice.executors.generations.pieces import piece
@@ -103,6 +104,7 @@ class Desk(Roster[Known]):
         return receipt, entry, refusal
 
     def _accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
+        make_private(self.store.job(spec.job))
         for folder in plan.get("folders", ()):
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.store.accept(spec, plan, refusal)

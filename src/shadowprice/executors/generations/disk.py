@@ -5,6 +5,7 @@ Standard library only, because supervisors use them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -139,15 +140,40 @@ def write_new(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
+def make_private(directory: Path) -> None:
+    """Create a directory that only its owner can enter, or restrict an existing one.
+
+    Raises
+    ------
+    OSError
+        If it can't be created or restricted, because another user owns it or its file system has no
+        permissions.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _restrict(directory, 0o700)
+
+
+def make_private_file(path: Path) -> None:
+    """Restrict an existing file to its owner; raise OSError if that is impossible."""
+    _restrict(path, 0o600)
+
+
+def _restrict(path: Path, mode: int) -> None:
+    if path.stat().st_mode & 0o077:
+        path.chmod(mode)
+        if path.stat().st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "its file system has no permissions", str(path))
+
+
 def names(path: Path) -> list[str]:
     """Return the names in a directory."""
     return [entry.name for entry in path.iterdir()]
 
 
 class Lock:
-    """A file lock that the kernel releases when its process ends.
+    """Exclusive lock of a directory, which the kernel releases when its process ends.
 
-    ``descriptor`` is the open file that holds it.
+    ``descriptor`` is the open directory that holds it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -155,13 +181,17 @@ class Lock:
 
     @property
     def descriptor(self) -> int:
-        """The open file; a process that inherits it holds the lock too."""
+        """The open directory; a process that inherits it holds the lock too."""
         return self._descriptor
 
     @classmethod
-    def take(cls, path: Path) -> Lock | None:
-        """Acquire the lock of a file; return None if another process holds it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def take(cls, directory: Path) -> Lock | None:
+        """Acquire the lock of a directory; return None if another process holds it.
+
+        The directory itself is locked: a lock file could be removed while its lock is held, and a
+        second process would lock a new file.
+        """
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,8 +1,8 @@
 """The directory of one generation, through which executor and supervisor communicate.
 
 ``plan.json`` says what to run, ``state`` is the generation's state, and ``stop`` holds a stop
-command. The supervisor holds ``lock`` while it lives. Every change is durable before it takes
-effect:
+command. The supervisor holds the directory's lock while it lives. Every change is durable before it
+takes effect:
 
     accepted -> launching -> running -> ended
     accepted -> refused
@@ -63,7 +63,6 @@ class Generation:
         (path / "logs").mkdir(mode=0o700)
         if plan:
             write_new(path / "plan.json", json.dumps(plan).encode())
-        (path / "lock").touch(mode=0o600)
         StateFile.create(path / "stop", {"command": 0}, STOP_BYTES)
         StateFile.create(path / "state", state, STATE_SLOT_BYTES)
         sync_directory(path)
@@ -117,7 +116,7 @@ class Generation:
 
     def take_lock(self) -> Lock | None:
         """Acquire its lock; return None if its supervisor lives."""
-        return Lock.take(self.path / "lock")
+        return Lock.take(self.path)
 
     def claim(self, who: dict[str, Any]) -> Lock | None:
         """Claim it for its only launch; return the lock, or None if it must not be launched.

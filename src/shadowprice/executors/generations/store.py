@@ -1,6 +1,6 @@
 """Durable commands and fences of jobs and their generations.
 
-    DIR/lock                          held by the executor that uses the store
+    DIR/                              locked by the executor that uses the store
     DIR/bell                          named pipe: supervisors notify of changes
     DIR/live/KEY.N                    generations that aren't forgotten
     DIR/jobs/KEY/name                 the job's name; KEY is its digest
@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec, Receipt
-from shadowprice.executors.generations.disk import StateFile, names, sync_directory, write_new
+from shadowprice.executors.generations.disk import (
+    StateFile,
+    make_private,
+    names,
+    sync_directory,
+    write_new,
+)
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     OVER,
@@ -54,7 +60,7 @@ class Store:
         self._jobs = path / "jobs"
         self._live = path / "live"
         for directory in (path, self._jobs, self._live):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(directory)
         sync_directory(path)
 
     # ------------------------------------------------------------------ queries

@@ -30,7 +30,7 @@ from shadowprice.executors.contract import (
     ServerSeen,
     ServerSlice,
 )
-from shadowprice.executors.generations.disk import Lock
+from shadowprice.executors.generations.disk import Lock, make_private
 from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
 from shadowprice.executors.generations.pieces import piece
 from shadowprice.executors.generations.placing import NoPlaceError
@@ -214,8 +214,8 @@ class KubernetesExecutor:
             lease.
         """
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = Lock.take(self.path / "lock")
+            make_private(self.path)
+            self._lock = Lock.take(self.path)
         except OSError as error:
             raise ExecutorError(f"{error.filename}: {error.strerror}") from error
         if self._lock is None:

@@ -131,7 +131,7 @@ class LocalExecutor:
 
     def _open(self) -> None:
         self._desk.open()
-        self._lock = Lock.take(self._path / "lock")
+        self._lock = Lock.take(self._path)
         if self._lock is None:
             raise ExecutorError(
                 f"{self._path} is used by another service; stop that one, or give another --data"

@@ -58,6 +58,7 @@ def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
     status = base.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(f"{root} belongs to someone else; set node_dir to another place")
+    base.chmod(0o700)  # it may have existed
     code = base / "code" / digest
     if not code.is_dir():
         temporary = code.with_name(f".{digest}.{os.getpid()}.{time.monotonic_ns()}")

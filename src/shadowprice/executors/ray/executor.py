@@ -32,7 +32,7 @@ from shadowprice.executors.contract import (
     ServerSlice,
 )
 from shadowprice.executors.generations.desk import Desk
-from shadowprice.executors.generations.disk import Lock, write_new
+from shadowprice.executors.generations.disk import Lock, make_private, write_new
 from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.looks import Looks
 from shadowprice.executors.generations.pieces import MOST
@@ -139,7 +139,7 @@ class RayExecutor:
             ) from error
         until = time.monotonic() + TURN
         while self._lock is None:
-            self._lock = await asyncio.to_thread(Lock.take, self.path / "lock")
+            self._lock = await asyncio.to_thread(Lock.take, self.path)
             if self._lock is None and time.monotonic() > until:
                 raise ExecutorError(
                     f"{self.path} is used by another service; stop that one, or give another --data"
@@ -158,7 +158,7 @@ class RayExecutor:
 
     def _open(self) -> None:
         self._desk.open()
-        self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.base)
         mark = self.base / ".shadowprice-id"
         if not mark.exists():
             write_new(mark, secrets.token_hex(16).encode())

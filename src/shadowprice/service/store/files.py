@@ -16,12 +16,11 @@ FILE: Final = "shadowprice.db"
 """Name of the database in a data directory."""
 
 RESTORE: Final = (
-    f"stop the service, put a copy that `shadowprice backup` wrote into an empty directory as "
-    f"{FILE}, and serve from there"
+    f"stop the service, remove {FILE}*, and copy a file that `shadowprice backup` wrote to {FILE}"
 )
-"""Hint for a damaged SQLite file."""
+"""Hint for a lost or damaged SQLite file."""
 
-_PARTS: Final = ("-wal", "-shm", "-journal")
+PARTS: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite creates beside a database."""
 
 
@@ -80,10 +79,10 @@ def check_copy(target: Path) -> None:
     """
     hint = "give a new name"
     try:
-        if target.is_file() and _has_log(target):
+        if target.is_file() and has_log(target):
             message = "is the database that a service works with, not a copy of one"
             raise InputError(Fault(str(target), message, hint))
-        for suffix in _PARTS:
+        for suffix in PARTS:
             database, leftover = Path(str(target).removesuffix(suffix)), Path(f"{target}{suffix}")
             if database != target and database.is_file():
                 message = f"would be read as a part of the database {database}"
@@ -95,7 +94,7 @@ def check_copy(target: Path) -> None:
         return  # an inaccessible target can't be written either
 
 
-def _has_log(path: Path) -> bool:
+def has_log(path: Path) -> bool:
     """Return whether a file's header is that of a SQLite database in write-ahead log mode.
 
     The file isn't opened as a database, because under a link's name SQLite would start a second

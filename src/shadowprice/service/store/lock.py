@@ -1,16 +1,19 @@
-"""The file lock that makes one process the writer of a directory."""
+"""The lock that makes one process the writer of a directory."""
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 from pathlib import Path
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.executors.generations.disk import Lock
 
 
 class DirectoryLock:
     """Exclusive right to write in a directory, until released or the process ends.
+
+    The file ``lock`` only names the holder, for people.
 
     Raises
     ------
@@ -19,20 +22,27 @@ class DirectoryLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(self._file, 20).decode(errors="replace").strip()
-            os.close(self._file)
-            who = f"process {holder}" if holder.isdigit() else "another process"
+        self._holder = folder / "lock"
+        lock = Lock.take(folder)
+        if lock is None:
             hint = "stop it first, or give another directory with --data"
-            raise InputError(Fault(f"--data {folder}", f"{who} writes there", hint)) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+            raise InputError(Fault(f"--data {folder}", f"{self._read_holder()} writes there", hint))
+        self._lock = lock
+        self._write_holder(f"{os.getpid()}\n")
+
+    def _read_holder(self) -> str:
+        try:
+            holder = self._holder.read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            holder = ""
+        return f"process {holder}" if holder.isdigit() else "another process"
+
+    def _write_holder(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the lock holds without it
+            self._holder.touch(mode=0o600)
+            self._holder.write_text(text, encoding="ascii")
 
     def release(self) -> None:
         """Release the lock."""
-        os.ftruncate(self._file, 0)
-        os.close(self._file)
+        self._write_holder("")
+        self._lock.release()

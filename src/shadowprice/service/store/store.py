@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +29,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.pool import QueuePool
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.executors.generations.disk import make_private, make_private_file
 from shadowprice.service.store import tables
 from shadowprice.service.store.advisory import EPOCH, AdvisoryLock
 from shadowprice.service.store.errors import StoreError
-from shadowprice.service.store.files import FILE, RESTORE
+from shadowprice.service.store.files import FILE, PARTS, RESTORE
 from shadowprice.service.store.lock import DirectoryLock
 from shadowprice.service.store.prepared import Prepared
+from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence
 
 LOG_BYTES: Final = 32 << 20
 """Size that the write-ahead log is truncated to after a checkpoint, in bytes."""
@@ -64,6 +66,8 @@ class Store:
         The directory; None for PostgreSQL.
     fault : callable
         Receives the name of each crash point. Tests raise errors in it.
+    damage : str or None
+        Damage of the SQLite file that a query has met. It stays until the file is restored.
 
     Raises
     ------
@@ -77,15 +81,23 @@ class Store:
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
+        self.damage: str | None = None
         self._advisory = AdvisoryLock()
+        self._file_id: tuple[int, int] | None = None
         if "://" in where:
             self.folder: Path | None = None
             self._url = _postgres_url(where)
             self.shown = self._url.render_as_string(hide_password=True)
         else:
             self.folder = Path(where)
-            self._url = URL.create("sqlite", database=str(self.file))
+            # SQLite must never create the file: a lost database would start empty.
+            self._url = URL.create(
+                "sqlite",
+                database=self.file.absolute().as_uri(),
+                query={"mode": "rw", "uri": "true"},
+            )
             self.shown = str(self.folder)
+            self._presence = Presence(self.file)
         self._engine = self._make_engine()
 
     @property
@@ -122,9 +134,7 @@ class Store:
         self._epoch = epoch
         try:
             if self.folder is not None:
-                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                if self._lock is None:
-                    self._lock = DirectoryLock(self.folder)
+                self._open_folder(self.folder)
             self._writer = self._engine.connect()
             if not self._leads(take_over=epoch > 0):
                 self._drop_writer()
@@ -133,6 +143,8 @@ class Store:
             if not self._fenced(self._writer):
                 self.close()
                 return False
+            if self.embedded:
+                self._check_content()
         except OSError as error:
             raise InputError(
                 Fault(f"--data {self.shown}", f"cannot be used: {error.strerror}")
@@ -154,6 +166,39 @@ class Store:
             self.close()
             raise
         return True
+
+    def _open_folder(self, folder: Path) -> None:
+        """Make the directory private, lock it, and check or create the SQLite file."""
+        try:
+            make_private(folder)
+        except PermissionError as error:
+            if not folder.is_dir():
+                raise
+            message = "other users can enter it, and this user can't change that"
+            hint = f"run as its owner: chmod 700 {folder}; or give --data {folder / 'service'}"
+            raise InputError(Fault(f"--data {self.shown}", message, hint)) from error
+        if self._lock is None:
+            self._lock = DirectoryLock(folder)
+        self._presence.check()
+        # SQLite gives the log and its index the permissions of the database.
+        self.file.touch(mode=0o600)
+        for suffix in ("", *PARTS):
+            file = folder / f"{FILE}{suffix}"
+            if file.exists():
+                make_private_file(file)
+        self._file_id = _file_id(self.file)
+
+    def _check_content(self) -> None:
+        """Record that the directory holds data; refuse a database that lost them."""
+        if self.get("format") is not None:
+            self.mark_used()
+        elif self._presence.must_exist():
+            self._presence.refuse("holds no data")
+
+    def mark_used(self) -> None:
+        """Record that the directory holds data, so that a lost database is detected."""
+        if self.embedded:
+            self._presence.write(IN_LOG)
 
     def reopen(self) -> bool:
         """Reconnect the writer after a failure; return whether it may still write.
@@ -182,11 +227,29 @@ class Store:
 
     def close(self) -> None:
         """Close all connections, and release the lock of the directory."""
+        self._complete_file()
         self._drop_writer()
         self._engine.dispose()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _complete_file(self) -> None:
+        """Move the log into the SQLite file, and record that the file is complete.
+
+        SQLite removes the log with the last connection. If the process is killed between the two,
+        the record is already right.
+        """
+        writer = self._writer
+        if not self.embedded or writer is None or writer.closed or writer.invalidated:
+            return
+        self._engine.dispose()
+        with suppress(SQLAlchemyError, sqlite3.Error, OSError):
+            # On the driver's connection: SQLAlchemy's would begin a transaction.
+            connection: Any = writer.connection.driver_connection
+            [is_busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if not is_busy and self._presence.must_exist():
+                self._presence.write(COMPLETE)
 
     def _damaged(self, error: SQLAlchemyError) -> bool:
         """Return whether an error means that the SQLite file is damaged."""
@@ -196,7 +259,8 @@ class Store:
     def _failure(self, error: SQLAlchemyError) -> StoreError:
         """Convert a database error; if the file is damaged, name it and add a hint."""
         if self._damaged(error):
-            return StoreError(str(Fault(str(self.file), _damage(error), RESTORE)))
+            self.damage = str(Fault(str(self.file), _damage(error), RESTORE))
+            return StoreError(self.damage)
         return StoreError(_reason(error))
 
     def _drop_writer(self) -> None:
@@ -259,6 +323,8 @@ class Store:
         config.attributes["connection"] = connection
         scripts = ScriptDirectory.from_config(config)
         version = self._version(connection)
+        if version is None and self.embedded and self._presence.must_exist():
+            self._presence.refuse("holds no data")
         if version is not None and version not in {
             script.revision for script in scripts.walk_revisions()
         }:
@@ -295,6 +361,9 @@ class Store:
         writer = self._writer
         if writer is None:
             raise StoreError("the store is not open for writing")
+        if self.embedded and _file_id(self.file) != self._file_id:
+            message = "was removed or replaced while the service runs"
+            raise StoreError(str(Fault(str(self.file), message, RESTORE)))
         try:
             self.fault("begin")
             with writer.begin():
@@ -350,6 +419,15 @@ class Store:
                 select(tables.meta.c.value).where(tables.meta.c.key == key)
             ).scalar()
         return None if value is None else str(value)
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return what identifies a file under any name; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _no_fault(point: str) -> None:

@@ -136,6 +136,7 @@ def _begin(
         put_policy(store, connection, choice, engine.policy)
         store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(FORMAT))
+    store.mark_used()
     return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0, Margins())
 
 

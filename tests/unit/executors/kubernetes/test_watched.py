@@ -88,7 +88,7 @@ def test_whatever_fails_when_it_ends_its_lock_is_free(
             with pytest.raises(KeyError):
                 async with opened(kubeconfig, tmp_path):
                     pass
-        lock = Lock.take(tmp_path / "executor" / "lock")
+        lock = Lock.take(tmp_path / "executor")
         assert lock is not None
         lock.release()
 

@@ -1,0 +1,92 @@
+"""Checks that the SQLite file of a directory, and its log, are the ones that the service wrote.
+
+SQLite creates a missing database, and ignores a missing log. A service would then start without its
+jobs. So a record beside the database says that there is one, and whether its log must exist.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.executors.generations.disk import sync_directory, write_new
+from shadowprice.service.store.files import RESTORE, has_log
+
+RECORD: Final = "store-state"
+"""File of the record in the data directory. `shadowprice.db*` doesn't match it."""
+
+IN_LOG: Final = "open"
+"""The newest changes may be in the log only."""
+
+COMPLETE: Final = "closed"
+"""The database file holds every change."""
+
+EXECUTOR_JOBS: Final = "executor/jobs"
+"""Directory in which executors on this machine record their jobs."""
+
+
+class Presence:
+    """The record of a database that must exist.
+
+    Parameters
+    ----------
+    database : Path
+        The SQLite file.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._record = database.with_name(RECORD)
+        self._log = database.with_name(f"{database.name}-wal")
+
+    def must_exist(self) -> bool:
+        """Return whether the directory shows that a service has stored data in it."""
+        jobs = self._database.parent / EXECUTOR_JOBS
+        return self._record.exists() or (jobs.is_dir() and any(jobs.iterdir()))
+
+    def check(self) -> None:
+        """Check the files before the database is opened.
+
+        Raises
+        ------
+        InputError
+            If the database is missing or empty although there were data, or its log is missing.
+        """
+        try:
+            size = self._database.stat().st_size
+        except FileNotFoundError:
+            size = None
+        if not size and (self.must_exist() or self._log.exists()):
+            self.refuse("is missing" if size is None else "is empty")
+        # A backup has no log: it replaced the database.
+        if size and self._read() == IN_LOG and not self._log.exists() and has_log(self._database):
+            raise InputError(
+                Fault(
+                    str(self._log),
+                    "is missing; the service was killed, and its last changes were in that file",
+                    f"{RESTORE}; or, if another program, such as sqlite3, has written them into "
+                    f"{self._database.name} since, remove {self._record}",
+                )
+            )
+
+    def refuse(self, what: str) -> None:
+        """Raise `InputError` because the database doesn't hold the data that it must hold."""
+        message = f"{what}, but {self._database.parent} has other files of a service"
+        hint = f"{RESTORE}; or, to begin without its jobs, give an empty directory"
+        raise InputError(Fault(str(self._database), message, hint))
+
+    def _read(self) -> str:
+        try:
+            return self._record.read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return ""
+
+    def write(self, state: str) -> None:
+        """Record `IN_LOG` or `COMPLETE` durably."""
+        if self._read() == state:
+            return
+        partial = self._record.with_name(f".{RECORD}")
+        write_new(partial, f"{state}\n".encode())
+        partial.replace(self._record)
+        sync_directory(self._record.parent)

@@ -1,0 +1,164 @@
+"""The data directory of a live service: private, and never silently empty."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from shadowprice.core.errors import InputError
+from shadowprice.service.store import Store
+from tests.integration.test_restoring import Place, submitted
+from tests.support.service_process import ServiceProcess
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.processes
+
+DATABASE = ("shadowprice.db", "shadowprice.db-wal", "shadowprice.db-shm")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    for marks in tmp_path.glob("marks-*"):
+        for process in made.alive(marks.name.removeprefix("marks-")):
+            os.kill(process, signal.SIGKILL)
+
+
+def _refusal(place: Place) -> str:
+    """Start a service that is refused; return its log."""
+    try:
+        service = ServiceProcess(place.data, place.cluster)
+    except AssertionError:
+        return place.log.read_text()
+    service.kill(signal.SIGKILL)
+    pytest.fail("the service started")
+
+
+@contextmanager
+def _serving(place: Place, end: int = signal.SIGTERM) -> Iterator[ServiceProcess]:
+    """Run a service, and end it by a signal; after an error kill it."""
+    service = ServiceProcess(place.data, place.cluster)
+    try:
+        yield service
+    except BaseException:
+        service.kill(signal.SIGKILL)
+        raise
+    service.kill(end)
+
+
+def _open_to_others(folder: Path) -> list[Path]:
+    paths = [folder, *folder.rglob("*")]
+    return [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o077]
+
+
+def test_a_directory_that_others_could_read_becomes_private(place: Place) -> None:
+    for folder in (place.data, place.data / "executor"):
+        folder.mkdir()
+        folder.chmod(0o755)  # as systemd's StateDirectory and volumes are
+    with _serving(place, signal.SIGKILL) as service:
+        submitted(service, place.job("secret", "secret", env={"TOKEN": "s3cret"}))
+        service.wait_for_state("secret", {"running"})
+        assert _open_to_others(place.data) == []
+    place.data.chmod(0o755)
+    for name in DATABASE:
+        (place.data / name).chmod(0o644)
+    with _serving(place) as service:
+        assert _open_to_others(place.data) == []
+        place.go("secret")
+        service.wait_for_state("secret", {"finished"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_a_directory_of_another_user_is_refused_with_a_remedy() -> None:
+    folder = Path(tempfile.mkdtemp())
+    reading, writing = os.pipe()
+    try:
+        folder.chmod(0o755)
+        data = folder / "data"
+        data.mkdir()
+        data.chmod(0o777)
+        child = os.fork()
+        if not child:
+            os.setgroups([])
+            os.setresuid(65_534, 65_534, 65_534)
+            try:
+                Store(str(data)).open()
+            except InputError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writing)
+        with os.fdopen(reading) as stream:
+            told = stream.read()
+        assert told.startswith(f"--data {data}: other users can enter it")
+        assert f"chmod 700 {data}; or give --data {data / 'service'}" in told
+        assert [*data.iterdir()] == []
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("how", ["database", "all", "emptied", "log"])
+def test_a_lost_database_is_refused_until_a_backup_is_restored(place: Place, how: str) -> None:
+    with _serving(place, signal.SIGKILL) as service:
+        submitted(service, place.job("kept", "kept"))
+        service.wait_for_state("kept", {"running"})
+        wait_until(lambda: place.alive("kept"))
+        place.back_up()
+    database, log, index = (place.data / name for name in DATABASE)
+    if how == "emptied":
+        os.truncate(database, 0)
+    for lost in {"database": [database], "log": [log, index]}.get(how, []):
+        lost.unlink()
+    if how == "all":
+        for file in place.data.glob("shadowprice.db*"):
+            file.unlink()
+    what = "is empty" if how == "emptied" else "is missing"
+    for _ in range(2):  # the refusal leaves the directory as it is
+        told = _refusal(place)
+        assert f"{log if how == 'log' else database}: {what}" in told
+        assert "copy a file that `shadowprice backup` wrote to shadowprice.db" in told
+    assert len(place.alive("kept")) == 1
+
+    place.restore(place.data)
+    with _serving(place) as service:
+        assert service.client.get("/v1/jobs/kept").json()["state"] == "running"
+        place.go("kept")
+        service.wait_for_state("kept", {"finished"})
+    assert len(place.began("kept")) == 1
+
+
+def test_a_log_that_another_program_has_written_into_the_database(place: Place) -> None:
+    with _serving(place):
+        pass  # an ordered stop leaves no log
+    with _serving(place, signal.SIGKILL) as service:
+        submitted(service, place.job("kept", "kept"))
+    with closing(sqlite3.connect(place.data / "shadowprice.db")) as connection:
+        connection.execute("SELECT count(*) FROM jobs").fetchone()
+    assert not (place.data / "shadowprice.db-wal").exists()
+    record = place.data / "store-state"
+    assert f"remove {record}" in _refusal(place)
+    record.unlink()
+    with _serving(place) as service:
+        assert service.client.get("/v1/jobs/kept").status_code == 200
+
+
+def test_a_database_that_is_removed_while_the_service_runs(place: Place) -> None:
+    database, moved = place.data / "shadowprice.db", place.folder / "moved.db"
+    with _serving(place) as service:
+        database.rename(moved)
+        answer = service.client.post("/v1/jobs", json=place.job("a", "a"))
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage")
+        assert service.client.get("/readyz").status_code == 503
+        assert not database.exists()
+        moved.rename(database)
+        wait_until(lambda: service.client.get("/readyz").status_code == 200)
+        submitted(service, place.job("a", "a"))
