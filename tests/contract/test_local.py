@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -125,6 +126,21 @@ def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
     local.run(scenario)
     assert (local.path / "jobs" / key_of("job") / "ran").read_text() == "once\n"
     assert not (local.path / "jobs" / key_of("stopped") / "ran").exists()
+
+
+def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        own_end = "until [ -e ../go ]; do sleep 0.02; done"
+        for job, script in (("ordered", POLITE), ("by-itself", own_end)):
+            await executor.start(spec(job, 1, script))
+            await told.one(Started, job)
+            os.kill(Store(own.path).generation(job, 1).state()["supervisor"], signal.SIGSTOP)
+        await executor.stop(5, "ordered", 1)
+        (own.path / "jobs" / key_of("by-itself") / "go").touch()
+        assert (await told.one(Ended, "ordered")).ending is Ending.STOPPED
+        assert (await told.one(Ended, "by-itself")).ending is Ending.DONE
+
+    local.run(scenario)
 
 
 def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:

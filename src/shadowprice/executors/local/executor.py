@@ -268,11 +268,17 @@ class LocalExecutor:
             return receipt
 
     def _signal(self, entry: Entry) -> None:
-        """Send SIGTERM to the supervisor of a stopped generation, so that it reads the command.
+        """Send SIGTERM to the supervisor of a stopped generation, so that it reads the command."""
+        if entry.stop_ordered:
+            self._send(entry, signal.SIGTERM)
+
+    @staticmethod
+    def _send(entry: Entry, number: signal.Signals) -> None:
+        """Send a signal to the supervisor of a generation, if it lives.
 
         The start time excludes another process with a reused pid.
         """
-        if not entry.stop_ordered or entry.phase not in {LAUNCHING, RUNNING}:
+        if entry.phase not in {LAUNCHING, RUNNING}:
             return
         pid, started = entry.state.get("supervisor"), entry.state.get("began")
         if not isinstance(pid, int) or entry.state.get("boot") != boot():
@@ -281,7 +287,7 @@ class LocalExecutor:
             handle = os.pidfd_open(pid)
             try:
                 if start_time(pid) == started:
-                    signal.pidfd_send_signal(handle, signal.SIGTERM)
+                    signal.pidfd_send_signal(handle, number)
             finally:
                 os.close(handle)
 
@@ -342,13 +348,18 @@ class LocalExecutor:
             raise unexpected[0]
 
     def _care(self, entry: Entry) -> None:
-        """Restart a missing supervisor, or end the generation that it left behind."""
+        """Restart a missing supervisor, or end the generation that it left behind.
+
+        A supervisor that a signal stopped continues: it would never report the end, nor stop.
+        """
         generation = entry.generation
         try:
             lock = generation.take_lock()
         except FileNotFoundError:  # not yet accepted, or already forgotten
             return
         if lock is None:
+            if children.is_stopped(entry.state.get("supervisor", 0)):
+                self._send(entry, signal.SIGCONT)
             return
         lock.release()
         try:

@@ -261,6 +261,8 @@ class Agent:
             try:
                 if generation.start_time(pid) == started:
                     signal.pidfd_send_signal(handle, signal.SIGTERM)
+                    # A job may have stopped it; it would never handle the command.
+                    signal.pidfd_send_signal(handle, signal.SIGCONT)
             finally:
                 os.close(handle)
 

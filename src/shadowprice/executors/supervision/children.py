@@ -105,6 +105,15 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
     return process, reading
 
 
+def is_stopped(process: int) -> bool:
+    """Return whether a signal, such as SIGSTOP, has stopped a process."""
+    try:
+        content = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return False
+    return content.rpartition(b")")[2].split()[:1] == [b"T"]
+
+
 def signal_group(leader: int, number: int) -> None:
     """Signal a process group; do nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
