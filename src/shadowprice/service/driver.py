@@ -234,7 +234,7 @@ class Driver(Writer):
                 self.clock.follow(step)
             # Operators can correct a wrong clock before it makes data look old.
             self._swept = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
-        if self._truth.accounts.soonest <= self.clock.now():
+        if self._truth.accounts.any_due(self.clock.now()):
             await self._commit([Renew()])
         if now - self._swept > self.sweep_seconds:
             self._swept = now

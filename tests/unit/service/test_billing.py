@@ -448,6 +448,28 @@ def test_periods_begin_by_themselves_and_only_once(till: Till) -> None:
     ]  # fmt: skip
 
 
+def test_a_clock_that_was_weeks_ahead_leaves_no_account_in_a_later_period(till: Till) -> None:
+    now, week, weeks_ahead = till.clock.wall() // SECOND, 7 * 86_400, 40 * 86_400 * SECOND
+    till.give("vision", 100, period=week, since=now - 600)
+    period = till.truth.accounts.get("vision").period
+    till.clock.set_by += weeks_ahead
+    till.read()
+    till.do(Renew())
+    assert till.truth.accounts.get("vision").period == period + 5
+    till.clock.set_by -= weeks_ahead
+    till.read()
+    till.do(Renew())
+    account = till.truth.accounts.get("vision")
+    assert (account.period, till.held("vision")) == (period, 100)
+    assert not till.truth.accounts.any_due(till.clock.wall())
+    priced(till, "job")
+    till.do(Cancel("job"))
+    assert till.held("vision") == 100  # paid in this period, so nothing expires
+    till.clock.advance(week - 600)
+    till.do(Renew())
+    assert till.truth.accounts.get("vision").period == period + 1
+
+
 def test_budgets_are_set_changed_and_removed(till: Till) -> None:
     till.give("vision", 100)
     till.give("vision", 150)

@@ -91,11 +91,17 @@ class Account:
         return max(0, self.sums.get(Kind.DEBIT, 0) - self.sums.get(Kind.REFUND, 0))
 
 
+MAX_AHEAD_NS: Final = 86_400 * SECOND
+"""Maximum time from now to the start of an account's period, in nanoseconds.
+
+Smaller steps of the clock must not repeat the grant of a period.
+"""
+
+
 class Accounts:
     """The accounts of all tenants with a budget.
 
-    ``next_entry`` is the number of the next entry. No period ends before ``soonest``, in
-    nanoseconds since 1970.
+    ``next_entry`` is the number of the next entry.
     """
 
     def __init__(self, known: Mapping[str, Account], next_entry: int) -> None:
@@ -105,8 +111,14 @@ class Accounts:
         self.refresh_next_renewal()
 
     def refresh_next_renewal(self) -> None:
-        """Recompute the earliest end of a period, ``soonest``."""
-        self.soonest = min((account.ends for account in self._known.values()), default=NEVER)
+        """Recompute when `due` next returns an account."""
+        accounts = self._known.values()
+        self._earliest_end = min((account.ends for account in accounts), default=NEVER)
+        self._latest_start = max((account.begins for account in accounts), default=-NEVER)
+
+    def any_due(self, now: int) -> bool:
+        """Return whether `due` may return an account."""
+        return self._earliest_end <= now or self._latest_start - now > MAX_AHEAD_NS
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -118,7 +130,8 @@ class Accounts:
     def put(self, account: Account) -> None:
         """Add or replace an account."""
         self._known[account.tenant] = account
-        self.soonest = min(self.soonest, account.ends)
+        self._earliest_end = min(self._earliest_end, account.ends)
+        self._latest_start = max(self._latest_start, account.begins)
         self._shown = None
 
     def remove(self, tenant: str) -> None:
@@ -134,8 +147,12 @@ class Accounts:
             self.remove(tenant)
 
     def due(self, now: int) -> list[Account]:
-        """Return the accounts whose period has ended, sorted by tenant."""
-        due = [account for account in self._known.values() if account.ends <= now]
+        """Return the accounts that `renewed` changes, sorted by tenant."""
+        due = [
+            account
+            for account in self._known.values()
+            if account.ends <= now or account.begins - now > MAX_AHEAD_NS
+        ]
         return sorted(due, key=lambda account: account.tenant)
 
     def shown(self) -> Mapping[str, Account]:
@@ -197,10 +214,13 @@ def renewed(account: Account, now: int) -> Changed:
     """Advance an account to the current period; return it unchanged if that has already begun.
 
     Missed periods are granted as if each had started in time. A clock that went back doesn't
-    restart a period.
+    restart a period. If the clock was wrong by more than `MAX_AHEAD_NS`, the account returns to the
+    present period, without a grant and with its balance.
     """
     budget = account.budget
     missed = budget.index(now // SECOND) - account.period
+    if account.begins - now > MAX_AHEAD_NS:
+        return replace(account, period=account.period + missed), ()
     if missed <= 0:
         return account, ()
     period = account.period + missed

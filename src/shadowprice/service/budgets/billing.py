@@ -116,9 +116,9 @@ class Billing:
         undo.put(self._touched, tenant, None)
 
     def renew(self) -> None:
-        """Start the budget periods that are due."""
+        """Start the budget periods that are due, and end those of a clock that was wrong."""
         now, all_accounts = self._batch.now, self.accounts
-        if all_accounts.soonest > now:
+        if not all_accounts.any_due(now):
             return
         for account in all_accounts.due(now):
             after = self.put(accounts.renewed(account, now))
