@@ -120,6 +120,42 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found.store.close()
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_revised_file_that_names_a_family_can_be_submitted_again(
+    bench: Bench, together: bool
+) -> None:
+    families = {"resnet": {"throughput": {1: 0.2}, "restart": "3s"}}
+    file = {
+        "name": "job",
+        "family": "resnet",
+        "minibatches": 60,
+        "worker": {"gpu": 1, "cpu": 1},
+        "utility": {"kind": "constant", "value": 20},
+        "run": {"command": ["train"]},
+    }
+
+    def submit(**changes: Any) -> Submit:
+        record = {**file, **changes}
+        found = read_submissions([record], CLUSTER, tenant=None, runs=True, families=families)
+        return Submit(found, at_once=True)
+
+    bench.do(submit())
+    steps = [
+        Revise("job", {"priority": 2}),
+        submit(priority=2),
+        Revise("job", {"minibatches": 50}),
+        submit(priority=2, minibatches=50),
+    ]
+    if together:
+        answers = bench.truth.commit(steps).answers
+    else:
+        answers = [bench.do(step).answers[0] for step in steps]
+    assert answers[1] == answers[3] == [("job", None)]
+    [(_, problem)] = bench.do(submit()).answers[0]
+    assert problem is not None
+    assert problem.code == "name-conflict"
+
+
 def restarted(bench: Bench, name: str, cost: float, *, after: float = SLOT) -> None:
     """Let a new job lose its first generation, and report a restart cost some seconds later."""
     bench.submit(name)

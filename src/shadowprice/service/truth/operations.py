@@ -32,9 +32,12 @@ from shadowprice.service.truth.margins import Margin
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.submission import (
     Submission,
+    content_hash,
+    family_keys,
     merge_changes,
     read_submissions,
     resolved,
+    without_keys,
 )
 from shadowprice.service.truth.timespan import end_of_quote, explain_end
 from shadowprice.service.truth.views import JobView, State
@@ -294,7 +297,11 @@ class Revise:
                 extra = batch.billing.extra_work_price(view, stated_job, job)
                 batch.take(JobRevised(truth.coming, job))
                 batch.billing.debit_extra_work(self.name, extra)
-            batch.revise(self.name, record, submission.content)
+            # Without its family's curve, so that the revised file can be submitted again.
+            _, content_before = batch.stored([self.name])[self.name]
+            added = family_keys(truth.specs[self.name], content_before)
+            content = content_hash(without_keys(record, added - self.changes.keys()))
+            batch.revise(self.name, record, content)
             if submission.spec.family != view.family:
                 batch.change(self.name, family=submission.spec.family)
             after = truth.views.get(self.name) or batch.views[self.name]

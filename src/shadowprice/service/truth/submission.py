@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -179,6 +179,25 @@ def content_hash(record: Mapping[str, Any]) -> str:
     """Return the hash of a record, independent of the order of its keys."""
     canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
+    """Return the keys that a job's family added to its record.
+
+    ``content`` is the hash of the record without them.
+    """
+    for keys in (_FAMILY_KEYS, frozenset({"throughput"})):
+        if content_hash(without_keys(record, keys)) == content:
+            return keys
+    return frozenset()
+
+
+def without_keys(record: Mapping[str, Any], keys: Set[str]) -> dict[str, Any]:
+    """Return a record without some keys."""
+    return {key: value for key, value in record.items() if key not in keys}
+
+
+_FAMILY_KEYS: Final = frozenset({"throughput", "restart"})
 
 
 def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

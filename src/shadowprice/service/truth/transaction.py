@@ -42,6 +42,8 @@ class Transaction:
         self.closed: list[str] = []
         self._journal: list[dict[str, Any]] = []
         self._new: dict[str, dict[str, Any]] = {}
+        self._contents: dict[str, str] = {}
+        """Hashes of the revised jobs."""
         self._commands: list[dict[str, Any]] = []
         self._generations: list[dict[str, Any]] = []
         self._over: list[dict[str, Any]] = []
@@ -137,6 +139,7 @@ class Transaction:
     def revise(self, name: str, spec: Mapping[str, Any], content: str) -> None:
         """Replace a job's specification and content hash."""
         self._specify(name, spec)
+        self.undo.put(self._contents, name, content)
         table = tables.jobs
         values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
         self.also(table.update().where(table.c.name == name).values(**values))
@@ -247,6 +250,8 @@ class Transaction:
             if view is None:
                 view = self.views.get(row.name) or JobView.from_json(row.view)
             jobs[row.name] = (view, row.content)
+        for name in jobs.keys() & self._contents.keys():
+            jobs[name] = (jobs[name][0], self._contents[name])
         return jobs
 
     def view(self, name: str) -> JobView:
