@@ -120,6 +120,17 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found.store.close()
 
 
+def test_the_end_of_a_generation_that_was_never_commanded_completes_no_job(bench: Bench) -> None:
+    bench.submit("first")
+    for elapsed in (0, 1):  # before its first generation, and while that runs
+        bench.slot(elapsed)
+        now = bench.clock.wall() / SECOND
+        bench.do(TakeReports([Ended(0, "first", 7, now, Ending.DONE, 0, "")]))
+        assert bench.truth.views["first"].state.open
+        assert not bench.truth.views["first"].done
+    assert "finished" not in bench.kinds("first")
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_revised_file_that_names_a_family_can_be_submitted_again(
     bench: Bench, together: bool

@@ -106,11 +106,15 @@ class TakeReports:
 
     @staticmethod
     def _first(batch: Batch, report: Refused | Ended) -> bool:
-        """Record the end of a generation; return whether it was not recorded before."""
+        """Record the end of a generation; return whether it was not recorded before.
+
+        The end of a generation that was never commanded says nothing about its job.
+        """
         name, generation = report.job, report.generation
         was_recorded = batch.is_end_recorded(name, generation)
         if was_recorded is None:
-            return name in batch.engine.open_jobs
+            log.warning("ignored the end of generation %d of %r: not commanded", generation, name)
+            return False
         if not was_recorded:
             code, reason = None, report.reason
             if isinstance(report, Ended):
