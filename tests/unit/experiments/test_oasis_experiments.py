@@ -151,6 +151,32 @@ def test_only_the_driver_of_the_testbed_differs() -> None:
         assert drawn(name, simulated) == 1
 
 
+def test_differences_on_the_testbed_are_paired_by_trial() -> None:
+    tables = testbed.measure_targets(QUICK)
+    trials = {
+        policy: rows.sort("trial")["utility"]
+        for (policy,), rows in tables["trials"].group_by("policy", maintain_order=True)
+    }
+    first, *others = trials
+    assert tables["differences"]["policy"].to_list() == others
+    for row in tables["differences"].iter_rows(named=True):
+        differences = (trials[first] - trials[row["policy"]]).to_list()
+        mean = sum(differences) / len(differences)
+        assert row["behind"] == pytest.approx(mean)
+        assert row["p"] <= row["adjusted_p"] <= 1
+        if mean:
+            error = math.sqrt(sum((x - mean) ** 2 for x in differences) / 2 / 3)
+            assert row["error"] == pytest.approx(4.302652729911275 * error)  # Student's, 2 degrees
+
+    latest = tables["targets"]
+    assert set(latest["latest_target"]) == {4, 6, 15}
+    _, jobs = testbed.declared(0)
+    ends = [testbed.with_targets_up_to(jobs, end) for end in (4, 15)]
+    for early, late, drawn_job in zip(*ends, jobs, strict=True):
+        assert 1 <= early.utility.target <= 4
+        assert late.utility.target == pytest.approx(drawn_job.utility.target)
+
+
 def test_jobs_of_the_testbed_take_forty_minutes_to_two_hours_on_a_worker() -> None:
     for seed in range(20):
         _, jobs = testbed.declared(seed)

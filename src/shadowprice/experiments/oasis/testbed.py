@@ -8,13 +8,16 @@ Here the driver is the simulator; on a real cluster only the driver differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from shadowprice.core.specs import ClusterSpec
+from shadowprice.core.utility import Sigmoid
 from shadowprice.experiments.oasis.setting import POLICY_VARIANTS, Outcome, run
 from shadowprice.experiments.variants import PolicyVariant
+from shadowprice.results.significance import against
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 
@@ -29,6 +32,9 @@ Drive = Callable[[PolicyVariant, "Cluster", Sequence["Job"], int, int], Sequence
 """Takes a policy, the cluster, its jobs, the slots and a seed; returns every job's result."""
 
 TRIALS: Final = 20
+LATEST_TARGETS: Final = (4, 6, 15)
+"""Ends of the ranges of targets, [1, end] slots; the paper draws from [1, 15]."""
+_DRAWN: Final = LATEST_TARGETS[-1]
 
 
 def declared(seed: int) -> tuple[Cluster, list[Job]]:
@@ -45,11 +51,26 @@ def simulated(
     return run(variant, on, jobs, slots, seed)[0]
 
 
-def _rows(drive: Drive, variant: PolicyVariant, trial: int, seed: int) -> list[dict[str, Any]]:
+def with_targets_up_to(jobs: Sequence[Job], latest: int) -> list[Job]:
+    """Return jobs whose targets are mapped from [1, 15] to [1, ``latest``], in the same order."""
+    changed = []
+    for job in jobs:
+        assert isinstance(job.utility, Sigmoid)
+        target = 1 + (job.utility.target - 1) * (latest - 1) / (_DRAWN - 1)
+        changed.append(replace(job, utility=replace(job.utility, target=target)))
+    return changed
+
+
+def _rows(
+    drive: Drive, variant: PolicyVariant, trial: int, seed: int, latest: int = _DRAWN
+) -> list[dict[str, Any]]:
     on, jobs = declared(seed)
+    if latest != _DRAWN:
+        jobs = with_targets_up_to(jobs, latest)
     return [
         {
             "policy": variant.key,
+            "latest_target": latest,
             "trial": trial,
             "job": outcome.job.name,
             "class": outcome.job.labels["class"],
@@ -62,19 +83,13 @@ def _rows(drive: Drive, variant: PolicyVariant, trial: int, seed: int) -> list[d
 
 
 def measure(settings: Settings, drive: Drive = simulated) -> Tables:
-    """Run every policy on the testbed's jobs, newly drawn for each trial; ``drive`` runs them."""
-    trials = 3 if settings.quick else TRIALS
-    results = settings.each(
-        _rows,
-        [
-            (drive, variant, trial, settings.seed + trial)
-            for trial in range(trials)
-            for variant in POLICY_VARIANTS
-        ],
-        lambda _drive, variant, trial, _seed: f"trial {trial + 1}, {variant.key}",
-    )
-    rows = [row for rows in results for row in rows]
-    jobs_table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
+    """Run every policy on the testbed's jobs, newly drawn for each trial; ``drive`` runs them.
+
+    The table ``differences`` has the utility of the first policy less that of each other one, by
+    trial: mean, 95 % interval, and p of a permutation test after Holm's correction.
+    """
+    trials = _trials(settings)
+    jobs_table = _played(settings, drive, (_DRAWN,))
     trial_table = jobs_table.group_by("policy", "trial", maintain_order=True).agg(
         pl.col("utility").sum()
     )
@@ -95,7 +110,70 @@ def measure(settings: Settings, drive: Drive = simulated) -> Tables:
             maintain_order="left",
         )
     )
-    return {"jobs": jobs_table, "trials": trial_table, "summary": summary}
+    return {
+        "jobs": jobs_table,
+        "trials": trial_table,
+        "summary": summary,
+        "differences": _differences(trial_table),
+    }
+
+
+def measure_targets(settings: Settings, drive: Drive = simulated) -> Tables:
+    """Run `measure`, and the same jobs with earlier targets: table ``targets``."""
+    tables = measure(settings, drive)
+    earlier = _played(settings, drive, LATEST_TARGETS[:-1])
+    jobs = pl.concat([earlier, tables["jobs"]])
+    by_range = jobs.group_by("latest_target", "policy", maintain_order=True).agg(
+        (pl.col("utility").sum() / _trials(settings)).alias("utility"),
+        pl.col("completion").is_not_null().mean().alias("completed"),
+        pl.col("late").mean().alias("mean_late"),
+        pl.col("late").std().alias("deviation"),
+    )
+    return {**tables, "targets": by_range}
+
+
+def _trials(settings: Settings) -> int:
+    return 3 if settings.quick else TRIALS
+
+
+def _played(settings: Settings, drive: Drive, latest: Sequence[int]) -> pl.DataFrame:
+    """Return one row for each job of every trial, policy and range of targets."""
+    results = settings.each(
+        _rows,
+        [
+            (drive, variant, trial, settings.seed + trial, end)
+            for end in latest
+            for trial in range(_trials(settings))
+            for variant in POLICY_VARIANTS
+        ],
+        lambda _drive, variant, trial, _seed, end: (
+            f"trial {trial + 1}, {variant.key}, targets up to {end}"
+        ),
+    )
+    rows = [row for rows in results for row in rows]
+    return pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
+
+
+def _differences(trials: pl.DataFrame) -> pl.DataFrame:
+    """Return the paired differences of each policy's utility to that of the first one."""
+    by_policy = {
+        str(policy): rows.sort("trial")["utility"].to_list()
+        for (policy,), rows in trials.group_by("policy", maintain_order=True)
+    }
+    first, *others = by_policy
+    pairs = against(by_policy[first], [by_policy[other] for other in others])
+    return pl.DataFrame(
+        [
+            {
+                "policy": other,
+                "behind": -pair.difference.mean,
+                "error": pair.difference.high - pair.difference.mean,
+                "p": pair.p,
+                "adjusted_p": pair.adjusted,
+            }
+            for other, pair in zip(others, pairs, strict=True)
+        ]
+    )
 
 
 def draw_utility(tables: Tables, figure: Figure) -> None:
