@@ -36,11 +36,15 @@ def _no_decisions(_plans: bool) -> Iterator[Fields]:
 def as_it_was(trace: Trace, jobs: Sequence[Job], run: Run) -> Run | None:
     """Return the log as a run, or None if it doesn't say how long every job waited.
 
+    A run that ends early (``--until``, an interruption) has no such counterpart either.
+
     A job completes in the slot in which it ended in the log, whatever its final state, and earns
     its utility there. It holds its GPUs from its last start to its end. Completion times, waits and
     utilisation have the definitions of every other run. ``run`` is one of the same jobs; the log
     is measured on its cluster.
     """
+    if run.info["partial"] or run.info["until"] is not None:
+        return None
     slot_seconds = float(run.info["cluster"]["slot_seconds"])
     log = trace.jobs.filter(pl.col("job").is_in(run.jobs["job"].to_list()))
     timed = log.select("job", "submit", "duration", "queue", "gpus", pl.col("lost").fill_null(0.0))

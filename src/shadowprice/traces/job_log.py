@@ -23,10 +23,13 @@ def check_times(table: Table, names: Mapping[str, str]) -> None:
     submit, start, end, duration = map(pl.col, ("_submit", "_start", "_end", "_duration"))
     submitted = names.get("submit") or names["start"]
     table.mend(submit.is_null() & start.is_not_null(), "no submission time; the start is used")
-    table.frame = table.frame.with_columns(_submit=pl.coalesce(submit, start))
+    table.frame = table.frame.with_columns(
+        _submit=pl.coalesce(submit, start), _waited=submit.is_not_null()
+    )
     never = start.is_null() & (duration.is_null() | (duration == 0))
     table.drop(never & (pl.col("_status") == "unfinished"), "pending: never started")
-    table.drop(never & (end.is_null() | (pl.col("_status") == "cancelled")), "never started")
+    has_passed = (pl.col("_status") == "passed").fill_null(False)
+    table.drop(never & (end.is_null() | ~has_passed), "never started")
     table.drop(
         duration.is_null() & start.is_not_null() & end.is_null(),
         "no end: still running when the log was written",
@@ -35,8 +38,8 @@ def check_times(table: Table, names: Mapping[str, str]) -> None:
     table.check(
         duration.is_not_null() | (start.is_not_null() & end.is_not_null()),
         names.get("start") or names.get("duration") or submitted,
-        "has no run time",
-        "map columns to start and end, or to duration",
+        "leaves the run time unknown",
+        "a job needs a start and an end, or a run time",
     )
     table.check(
         duration.is_not_null() | (end >= start),
@@ -56,4 +59,6 @@ def check_times(table: Table, names: Mapping[str, str]) -> None:
         "check which columns are the times",
     )
     table.mend(queue < 0, "started up to a minute before its submission: clocks differ")
-    table.frame = table.frame.with_columns(_queue=queue.clip(lower_bound=0.0))
+    # A start that stands for an unknown submission says nothing about waiting.
+    waited = pl.when("_waited").then(queue.clip(lower_bound=0.0))
+    table.frame = table.frame.with_columns(_queue=waited)

@@ -22,7 +22,7 @@ from shadowprice.core.wording import shown
 Value = TypeVar("Value")
 
 NOTHING: Final = frozenset(
-    {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "unknown", "never"}
+    {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "(null)", "unknown", "never"}
 )
 """Text that stands for a missing value, in lower case."""
 
@@ -53,7 +53,8 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
 _POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _GPU: Final = re.compile(
-    r"(?:gres[/:])?gpu(?:[:/](?P<type>[A-Za-z][\w.+-]*))?(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
+    r"(?:gres[/:])?gpu(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
+    r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
 _TYPED: Final = re.compile(r"(?P<type>[A-Za-z][\w.+-]*)[:=x*](?P<count>\d+)(?:\(.*\))?")
@@ -137,12 +138,17 @@ class Times:
 
 
 def read_times(
-    column: pl.Series, zone: str, order: Literal["", "dmy", "mdy"], location: str
+    column: pl.Series,
+    zone: str,
+    order: Literal["", "dmy", "mdy"],
+    location: str,
+    unit: float = 1.0,
 ) -> Times:
     """Read a column of times in any usual form; local times are those of a zone.
 
-    Numbers are seconds, milliseconds, microseconds or nanoseconds, by their size. ``order`` says
-    which of 3/4/2024 is the day, if the column itself doesn't show it.
+    Numbers since 1970 are seconds, milliseconds, microseconds or nanoseconds, by their size;
+    smaller ones are ``unit`` seconds each. ``order`` says which of 3/4/2024 is the day, if the
+    column itself doesn't show it.
 
     Raises
     ------
@@ -159,11 +165,12 @@ def read_times(
         )
     )["text"]
     numbers = text.cast(pl.Float64, strict=False)
-    # 20240305 is a date, not a second of August 1970.
+    # 20240305 is a date if all are, or if other times aren't numbers; else it is a number.
     dates = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
-    numeric = numbers.is_not_null() & ~dates.fill_null(False)
+    dated = bool(dates.drop_nulls().all()) or numbers.null_count() > text.null_count()
+    numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
     if numeric.sum() == text.is_not_null().sum():
-        seconds = _scaled(numbers).alias(column.name)
+        seconds = _scaled(numbers, unit).alias(column.name)
         return Times(seconds, seconds, bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any()))
     naive, offset = _naive(text, order, location)
     shift = pl.Series("offset", offset)
@@ -175,18 +182,20 @@ def read_times(
         with_offset = pl.col("utc") / 1e6 - pl.col("o")
         seconds_read = pl.when(pl.col("o").is_null()).then(pl.col("local") / 1e6)
         read = frame.select(seconds_read.otherwise(with_offset).alias("read")).to_series()
-        mixed = pl.DataFrame({"read": read, "number": _scaled(numbers), "numeric": numeric})
+        scaled = _scaled(numbers, unit)
+        mixed = pl.DataFrame({"read": read, "number": scaled, "numeric": numeric})
         chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
         readings.append(mixed.select(chosen).to_series())
     return Times(readings[0], readings[1], absolute=True)
 
 
-def _scaled(numbers: pl.Series) -> pl.Series:
-    """Return numbers as seconds; the size of each shows its unit."""
+def _scaled(numbers: pl.Series, unit: float) -> pl.Series:
+    """Return numbers as seconds: those since 1970 by their size, smaller ones by the unit."""
     frame = numbers.to_frame("n")
     size = pl.col("n").abs()
-    unit = pl.when(size > 1e17).then(1e9).when(size > 1e14).then(1e6).when(size > 1e11).then(1e3)
-    return frame.select((pl.col("n") / unit.otherwise(1.0)).alias("n")).to_series()
+    parts = pl.when(size > 1e17).then(1e9).when(size > 1e14).then(1e6).when(size > 1e11).then(1e3)
+    small = pl.when(size < FIRST_ABSOLUTE).then(1.0 / unit).otherwise(1.0)
+    return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
 
 
 def _naive(
@@ -198,7 +207,9 @@ def _naive(
     bare = text.str.replace(_OFFSET, "")
     if not suffix.is_not_null().any():
         bare = text
-    sample = bare.drop_nulls().unique(maintain_order=True).head(_SAMPLE)
+    # From all of the log: the first weeks may not show which number is the day.
+    distinct = bare.drop_nulls().unique(maintain_order=True)
+    sample = distinct.gather_every(max(1, len(distinct) // _SAMPLE))
     forms = _forms(sample, order, location)
     parsed = pl.Series("t", [None] * len(bare), dtype=pl.Datetime("us"))
     for form in forms:
@@ -261,8 +272,11 @@ def seconds_of(text: str, unit: float = 1.0) -> float | None:
     ``1 day, 2:03:04``, ISO 8601's ``PT1H30M``, or written with units, such as ``2h30m``.
     """
     text = text.strip()
+    number = number_of(text)
+    if number is not None:
+        return number * unit
     if _NUMBER.fullmatch(text):
-        return float(text) * unit
+        return float(text) * unit  # negative: the importer refuses it with its row
     clock = _DAYS_CLOCK.fullmatch(text)
     if clock is not None:
         return _clock_seconds(clock)
@@ -306,14 +320,36 @@ def bytes_of(text: str, unit: float = 1.0) -> int | None:
     return int(float(number) * size)
 
 
+def memory_scope(text: str) -> str | None:
+    """Return what an amount of memory counts for: ``n`` a node, ``c`` a core, else None.
+
+    Slurm before 21.08 writes ``4000Mc`` and ``64Gn``.
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    return None if match is None else match[3].lower() or None
+
+
+def number_of(text: str) -> float | None:
+    """Return a number of at least 0; commas may separate thousands, or decimals (``1,5``)."""
+    text = text.strip()
+    if re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", text):
+        text = text.replace(",", "")
+    elif re.fullmatch(r"\d+,\d+", text):
+        text = text.replace(",", ".")
+    return float(text) if _NUMBER.fullmatch(text) and float(text) >= 0 else None
+
+
 def gpus_of(text: str) -> Tres | None:
     """Return GPUs from a count, ``gpu:a100:2``, ``a100:2``, or a TRES list; None if unreadable."""
     text = text.strip()
-    if _NUMBER.fullmatch(text):
-        return Tres(gpus=float(text))
+    number = number_of(text)
+    if number is not None:
+        return Tres(gpus=number)
     typed = _TYPED.fullmatch(text)
     if typed is not None and typed["type"].lower() not in {"cpu", "mem", "node", "billing", "gpu"}:
         return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
+    if "=" not in text and not re.search(r"gpu|gres", text, re.IGNORECASE):
+        return None
     return tres_of(text)
 
 
@@ -343,6 +379,8 @@ def tres_of(text: str) -> Tres | None:
             memory = bytes_of(amount, 1024.0**2)
         elif name == "node" and amount.isdecimal():
             nodes = int(amount)
+        elif re.match(r"(?:gres[/:])?gpu\b", name, re.IGNORECASE):
+            return None
         elif not re.fullmatch(r"[\w/:.+-]+[=:][\w.:-]+", part.strip()):
             return None
     if total is None and typed:

@@ -378,6 +378,100 @@ def test_what_happened_in_the_log_stands_beside_the_policies(
     assert not (out / "as it was").exists()
 
 
+def test_numbers_have_the_unit_of_their_header(tmp_path: Path) -> None:
+    log = "id,submit_ms,duration_ms,gpus\n1,0,60000,1\n2,60000,90000,1\n"
+    assert read(tmp_path, log).jobs.select("submit", "duration").rows() == [(0, 60), (60, 90)]
+    days = "id,submit,duration,gpus\n1,0,60,1\n2,20100512,60,1\n"
+    assert read(tmp_path, days).jobs["submit"].to_list() == [0.0, 20100512.0]
+    dates = "id,submit,duration,gpus\n1,20240305,60,1\n2,20240306,60,1\n"
+    assert read(tmp_path, dates).jobs["submit"].to_list() == [0.0, 86400.0]
+
+
+def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
+    log = "id;submit;duration;gpus;cpus\n1;0;1,5;0,5;2,5\n2;0;1,000;1;1,024\n"
+    rows = read(tmp_path, log).jobs.select("duration", "gpus", "cpus").rows()
+    assert rows == [(1.5, 0.5, 2.5), (1000.0, 1.0, 1024.0)]
+
+
+@pytest.mark.parametrize("text", ["foo:bar", "tesla", "gpu=two"])
+def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="is no number of GPUs"):
+        read(tmp_path, f"id,submit,duration,gpus\n1,0,60,{text}\n")
+
+
+def test_gpus_of_other_makes_and_of_parts(tmp_path: Path) -> None:
+    log = "id,submit,duration,gpus\n1,0,60,gpu:1g.5gb:2\n2,0,60,(null)\n3,0,60,V100:4\n"
+    trace = read(tmp_path, log)
+    assert trace.jobs["gpus"].to_list() == [2.0, 0.0, 4.0]
+    assert notes(trace)["no number of GPUs: a CPU job"] == ("kept", 1)
+
+
+def test_an_empty_column_gives_way_to_a_filled_one(tmp_path: Path) -> None:
+    log = "id,submit,duration,gpus,gpus_per_node,nodes\n1,0,60,,2,3\n"
+    assert read(tmp_path, log).jobs["gpus"].to_list() == [6.0]
+
+
+def test_names_that_repeat_are_not_ids(tmp_path: Path) -> None:
+    log = "name,submit,duration,gpus\ntrain,0,60,1\ntrain,5,60,1\n"
+    trace = read(tmp_path, log)
+    assert trace.jobs["job"].to_list() == ["job-2", "job-3"]
+    assert notes(trace)["column 'name' repeats; jobs are named by line"] == ("read", 2)
+    with pytest.raises(InputError, match="is the name of an earlier row"):
+        read(tmp_path, log, "?map=job=name")
+
+
+def test_days_and_months_are_found_in_all_of_a_long_log(tmp_path: Path) -> None:
+    begin = datetime(2024, 2, 1)
+    moments = [(begin + timedelta(minutes=7 * n)).strftime("%d/%m/%Y %H:%M") for n in range(4000)]
+    log = "submit,duration,gpus\n" + "".join(f"{moment},60,1\n" for moment in moments)
+    trace = read(tmp_path, log)
+    assert str(trace.start) == "2024-02-01 00:00:00"
+    assert trace.jobs["submit"].to_list() == [420.0 * n for n in range(4000)]
+
+
+def test_a_job_that_failed_before_it_started_is_left_out(tmp_path: Path) -> None:
+    log = "id,submit,start,end,gpus,state\n1,0,5,50,1,COMPLETED\n2,0,,50,1,FAILED\n"
+    assert read(tmp_path, log).jobs["job"].to_list() == ["1"]
+
+
+def test_attempts_are_counted_once_and_clusters_count_their_own_jobs(tmp_path: Path) -> None:
+    lines = SACCT.splitlines()
+    running = lines[1].replace("COMPLETED", "RUNNING").replace("2024-03-05T07:10:00", "Unknown")
+    twice = read(tmp_path, "\n".join([*lines, lines[1], running]) + "\n", form="sacct")
+    assert twice.jobs.select(_COLUMNS).rows() == EXPECTED
+    assert notes(twice)["same attempt as an earlier row"] == ("dropped", 2)
+    two = [f"Cluster|{lines[0]}", f"a|{lines[1]}", f"b|{lines[1]}"]
+    both = read(tmp_path, "\n".join(two) + "\n", form="sacct")
+    assert both.jobs["job"].to_list() == ["9000@a", "9000@b"]
+    assert both.jobs["lost"].null_count() == 2
+
+
+def test_memory_of_old_versions_counts_by_core_or_node(tmp_path: Path) -> None:
+    head = "JobID|State|Submit|Start|End|ReqMem|NCPUS|NNodes|ReqGRES\n"
+    times = "COMPLETED|2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T07:00:00"
+    text = f"{head}1|{times}|4000Mc|8|2|gpu:2\n2|{times}|64Gn|8|2|gpu:a100:1\n"
+    jobs = read(tmp_path, text, form="sacct").jobs
+    assert jobs["memory"].to_list() == [8 * 4000 * 2**20, 2 * 64 * 2**30]
+    assert jobs["gpus"].to_list() == [4.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("log", "options"),
+    [
+        ("start,end,gpus\n0,600,1\n5,600,1\n", []),
+        ("submit,start,end,gpus\n0,0,600,1\n5,5,600,1\n", ["--until", "10 slots"]),
+    ],
+    ids=["no submissions", "an end"],
+)
+def test_there_is_no_such_column_if_the_log_has_no_counterpart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], log: str, options: list[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(log)
+    assert main(["compare", "--trace", f"csv:{path}", "-p", "fifo", "-q", *options]) == 0
+    assert "as it was" not in capsys.readouterr().out
+
+
 def test_a_log_without_waits_has_no_such_column(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

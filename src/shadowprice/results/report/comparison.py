@@ -104,7 +104,7 @@ def _table(runs: Sequence[Run], metrics: Table) -> str:
     heads = "".join(
         f'<th class=num><a href="{text(folder_name(run.policy))}/report.html">'
         f"{text(run.policy)}</a></th>"
-        if len(run.allocations)
+        if run.info["timing"]
         else f"<th class=num>{text(run.policy)}</th>"  # the log itself has no page
         for run in runs
     )

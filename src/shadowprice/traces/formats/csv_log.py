@@ -20,6 +20,7 @@ from shadowprice.traces.log_values import (
     each,
     gpus_of,
     is_nothing,
+    number_of,
     read_times,
     seconds_of,
     state_of,
@@ -104,12 +105,25 @@ def read_csv_log(path: Path, reading: Reading) -> Trace:
     first = head.splitlines()[0]
     separator = max(_SEPARATORS, key=first.count)
     header = column_names(head, separator)
-    names = _mapping(path, header, reading.options.get("map", ""))
+    if "line" in header:
+        message = "the header names a column 'line', which this reader uses itself"
+        raise InputError(Fault(f"{path}: line 1", message, "rename it"))
+    mapping = _pairs(reading.options.get("map", ""))
     zone = time_zone(reading.options.get("timezone", "UTC"))
     order = reading.options.get("dates", "")
     if order not in {"", "dmy", "mdy"}:
         raise InputError(f"dates={shown(order)}: write dates=dmy or dates=mdy")
     table = read_table(path, dict.fromkeys(header, pl.String()), reading, separator=separator)
+    filled = [name for name in header if table.frame.select(~is_nothing(pl.col(name)).all()).item()]
+    names = _mapping(path, header, filled, mapping)
+    named = names.get("job")
+    if named and "job" not in mapping and table.frame[named].drop_nulls().is_duplicated().any():
+        # A column of names rather than of ids.
+        repeated = int(table.frame[named].is_duplicated().sum())
+        reading.tally.add(
+            "read", f"column {shown(named)} repeats; jobs are named by line", repeated
+        )
+        del names["job"]
     for meaning, column in names.items():
         used = int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
         reading.tally.add("read", f"{meaning}: column {shown(column)}", used)
@@ -139,11 +153,13 @@ def read_csv_log(path: Path, reading: Reading) -> Trace:
     return build_trace("csv", jobs, path, reading.tally, absolute=absolute)
 
 
-def _mapping(path: Path, header: Sequence[str], mapping: str) -> dict[str, str]:
-    """Return the column of each meaning: as mapped, else as its header suggests."""
+def _mapping(
+    path: Path, header: Sequence[str], filled: Sequence[str], mapping: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the column of each meaning: as mapped, else as the header of a filled column says."""
     location = f"{path}: line 1"
     by_key: dict[str, str] = {}
-    for name in reversed(header):
+    for name in reversed(filled):
         by_key[_key(name)] = name
         by_key[_key(name).removeprefix("job") or _key(name)] = name
     names: dict[str, str] = {}
@@ -151,7 +167,7 @@ def _mapping(path: Path, header: Sequence[str], mapping: str) -> dict[str, str]:
         found = next((by_key[word] for word in words.split() if word in by_key), None)
         if found is not None and found not in names.values():
             names[meaning] = found
-    for meaning, column in _pairs(mapping).items():
+    for meaning, column in mapping.items():
         if column and column not in header:
             close = closest(column, header)
             hint = f"did you mean {shown(close)}?" if close else f"it has {_listed(header)}"
@@ -241,7 +257,8 @@ class _Log:
                 self._add(meaning, [None] * len(texts), pl.Float64())
                 continue
             location = f"{self._table.path}: column {shown(self._names[meaning])}"
-            times = read_times(texts, zone, order, location)
+            unit = _unit(self._names[meaning], _SECONDS)
+            times = read_times(texts, zone, order, location, unit)
             absolute |= times.absolute
             seconds = times.seconds if earlier is None else times.not_before(earlier)
             self._add(meaning, seconds, pl.Float64())
@@ -267,8 +284,8 @@ class _Log:
         self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
         self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
         self._add("tres_memory", [held and held.memory for held in tres], pl.Int64())
-        self._read("nodes", _amount, pl.Float64())
-        self._read("cpus", _amount, pl.Float64())
+        self._read("nodes", number_of, pl.Float64())
+        self._read("cpus", number_of, pl.Float64())
         unit = _unit(self._names.get("memory", ""), _BYTES)
         self._read("memory", partial(bytes_of, unit=unit), pl.Int64())
         nodes = pl.col("_nodes").fill_null(1.0) if per_node else 1.0
@@ -285,6 +302,8 @@ class _Log:
             self._table.check(valid, name, message, "write 2, gpu:2 or gres/gpu:a100=2")
         self._check("nodes", "is not a number", "write a number")
         self._check("cpus", "is not a number", "write a number")
+        without = pl.col("_gpus") == 0 if source in self._names else pl.lit(False)
+        self._table.mend(without, "no number of GPUs: a CPU job", "kept")
         self._check("memory", "is no amount of memory", "write 64G, or a number of bytes")
 
     def states(self, reading: Reading) -> None:
@@ -313,11 +332,3 @@ class _Log:
         if column is not None:
             read = pl.col(f"_{meaning}").is_not_null() | is_nothing(pl.col(column))
             self._table.check(read, column, message, hint)
-
-
-def _amount(text: str) -> float | None:
-    try:
-        amount = float(text.replace(",", ""))
-    except ValueError:
-        return None
-    return amount if amount >= 0 else None

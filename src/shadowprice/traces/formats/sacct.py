@@ -18,6 +18,7 @@ from shadowprice.traces.log_values import (
     bytes_of,
     each,
     is_nothing,
+    memory_scope,
     read_times,
     seconds_of,
     state_of,
@@ -29,7 +30,18 @@ from shadowprice.traces.registry import Reading, trace_format
 from shadowprice.traces.text import Table, column_names, read_bytes, read_head, read_table
 
 _FIELDS: Final = (
-    *("JobID", "JobIDRaw", "JobName", "User", "Account", "Group", "Partition", "QOS", "State"),
+    *(
+        "Cluster",
+        "JobID",
+        "JobIDRaw",
+        "JobName",
+        "User",
+        "Account",
+        "Group",
+        "Partition",
+        "QOS",
+        "State",
+    ),
     *("Submit", "Eligible", "Start", "End", "Elapsed", "ElapsedRaw", "Timelimit", "TimelimitRaw"),
     *("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES", "AllocCPUS", "NCPUS", "ReqCPUS", "ReqMem"),
     *("NNodes", "AllocNodes"),
@@ -60,6 +72,7 @@ _DUMP: Final = (
             "attempts of a requeued job (--duplicates) are one job: the last attempt's run time; "
             "the earlier ones are its lost time"
         ),
+        "components of a heterogeneous job (9000+0, 9000+1) are jobs of their own",
         "elements of an array are jobs; pending ones (9000_[2-5%2]) never started: left out",
         "GPUs are those allocated, or requested if none is known; types as in gres/gpu:a100=2",
         "the time limit is kept apart from the run time; TIMEOUT, OUT_OF_MEMORY and the like fail",
@@ -81,6 +94,11 @@ def read_sacct(path: Path, reading: Reading) -> Trace:
     table = _from_json(path, reading) if is_json else _from_text(path, head, reading)
     job = pl.col("JobID")
     table.check(job.is_not_null(), "JobID", "is missing")
+    if table.frame["Cluster"].drop_nulls().n_unique() > 1:
+        # Each cluster counts its own jobs.
+        table.frame = table.frame.with_columns(
+            JobID=pl.concat_str("JobID", "Cluster", separator="@")
+        )
     table.drop(job.str.contains(r"\.", literal=False), "step of a job")
     _count_pending_arrays(table, reading)
     _read_times(table, zone, arrival)
@@ -119,8 +137,6 @@ def _from_text(path: Path, head: str, reading: Reading) -> Table:
     if lacking:
         message = f"the header lacks {', '.join(lacking)}"
         raise InputError(Fault(f"{path}: line 1", message, f"write it with {_DUMP}"))
-    if header[-1] == "":  # --parsable ends every line with a bar
-        header[-1] = "end of line"
     kinds = {name: pl.String() for name in header if name in _FIELDS}
     optional = [name for name in _FIELDS if name not in kinds]
     columns = {**kinds, **dict.fromkeys(optional, pl.String())}
@@ -144,7 +160,7 @@ def _from_json(path: Path, reading: Reading) -> Table:
     for number, job in enumerate(jobs, start=1):
         try:
             rows.append(_json_row(job))
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
             location = f"{path}: job {number}"
             faults.append(Fault(location, f"is not a job of sacct --json ({error})"))
             rows.append(dict.fromkeys(_FIELDS))
@@ -173,6 +189,7 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
     minutes = None if isinstance(limit, dict) and limit.get("infinite") else _number(limit)
     values: dict[str, object] = {
         "JobID": name,
+        "Cluster": job.get("cluster"),
         "User": job.get("user") or (job.get("association") or {}).get("user"),
         "Account": job.get("account"),
         "Group": job.get("group"),
@@ -279,8 +296,18 @@ def _read_resources(table: Table) -> None:
         total if total is not None else (each_node or 0.0) * count
         for total, each_node, count in zip(gpus, by_node, nodes, strict=True)
     ]
-    memory = each(frame["ReqMem"], lambda text: bytes_of(text, 1024.0**2), pl.Int64())
     cores = pl.coalesce("AllocCPUS", "NCPUS", "ReqCPUS").cast(pl.Float64, strict=False)
+    asked = pl.DataFrame(
+        {
+            "bytes": each(frame["ReqMem"], lambda text: bytes_of(text, 1024.0**2), pl.Int64()),
+            "scope": each(frame["ReqMem"], memory_scope, pl.String()),
+            "nodes": nodes,
+            "cores": frame.select(cores.alias("cores"))["cores"],
+        }
+    )
+    scope = pl.col("scope")
+    times = pl.when(scope == "n").then("nodes").when(scope == "c").then("cores").otherwise(1)
+    memory = asked.select((pl.col("bytes") * times).round().cast(pl.Int64)).to_series()
     table.frame = frame.with_columns(
         pl.Series("_gpus", counted, dtype=pl.Float64()),
         pl.Series(
@@ -311,7 +338,12 @@ def _first(values: Iterable[Any]) -> Any:
 
 def _merge_attempts(frame: pl.DataFrame, reading: Reading) -> pl.DataFrame:
     """Merge the attempts of requeued jobs: the last one's end, and the earlier ones' lost time."""
-    merged = frame.sort("_start", nulls_last=True, maintain_order=True).group_by(
+    # Dumps of two months both list a job that ran from one to the other.
+    distinct = frame.sort("_end", nulls_last=True, maintain_order=True).unique(
+        ["JobID", "Submit", "Start"], keep="first", maintain_order=True
+    )
+    reading.tally.add("dropped", "same attempt as an earlier row", len(frame) - len(distinct))
+    merged = distinct.sort("_start", nulls_last=True, maintain_order=True).group_by(
         "JobID", maintain_order=True
     )
     ran = pl.col("_duration").fill_null(0.0)
