@@ -33,7 +33,8 @@ from shadowprice.traces.text import Table, column_names, read_head, read_table
 _COLUMNS: Final[Mapping[str, str]] = {
     "job": "jobid id jobnumber uuid jobname name job",
     "submit": "submit submittime submitted submittedtime submittedat submission submissiontime "
-    "created createdat createtime creationtime enqueued queuedat arrival arrivaltime arrived qtime",
+    "created createdat createtime creationtime enqueued queuedat arrival arrivaltime arrived qtime "
+    "timestamp",
     "start": "start starttime started startedat startdate begin begintime began scheduledtime",
     "end": "end endtime ended endedat enddate finish finishtime finished finishedat completed "
     "completedat completiontime stop stoptime stoppedat",
