@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -13,12 +12,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 import yaml
 
+from shadowprice.service.api import requests
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import BODY
-from shadowprice.service.usage import MAX_BODIES
+from shadowprice.service.usage import MAX_BODIES, Usage, UsageLimits, added_memory, memory_of
 from tests.support.service_process import ServiceProcess
-from tests.support.services import CLUSTER, job
+from tests.support.services import CLUSTER, job, run_service
 from tests.support.waiting import wait_until
 
 LIMITS = ("--max-open-jobs", "3", "--max-open-memory", "1MiB")
@@ -78,6 +80,39 @@ def test_a_tenant_has_so_many_open_jobs_and_so_many_bytes(tmp_path: Path) -> Non
         refusal(vision.post("/v1/jobs", json=runs("f")))  # what is open counts after a restart
 
 
+def test_a_tenant_at_its_limit_can_repeat_and_revise(tmp_path: Path) -> None:
+    with serving(tmp_path, *LIMITS) as service, as_tenant(service, "vision") as vision:
+        large = runs("large", 600)
+        for _ in range(2):
+            assert vision.post("/v1/jobs", json=large).is_success
+        assert vision.post("/v1/jobs", json=runs("next", 290)).is_success
+        refusal(vision.post("/v1/jobs", json=runs("other", 100)))
+        labels = {f"k{number}": "v" * 1_000 for number in range(8)}
+        # The second one is larger than the free memory, but replaces as much.
+        for value in (labels, {**labels, "k0": "w" * 1_000}):
+            large["labels"] = value
+            assert vision.patch("/v1/jobs/large", json={"labels": value}).is_success
+        assert vision.delete("/v1/jobs/large").is_success
+        assert vision.post("/v1/jobs", json=runs("other", 600)).is_success
+        assert vision.post("/v1/jobs", json=large).json()["state"] == "cancelled"
+
+
+def test_a_revision_reserves_what_it_adds() -> None:
+    record = {"utility": {"kind": "deadline", "by": "4h"}, "priority": 1, "labels": {"a": "b"}}
+    usage = Usage()
+    usage.set("job", {**record, "tenant": "vision"})
+    full = UsageLimits(1, memory_of({**record, "tenant": "vision"}))
+    for changes in ({"priority": 2}, {"deadline": "8h"}, {"labels": None}, {"labels": {"a": "c"}}):
+        with usage.reserve(full, "vision", 0, added_memory(record, changes)):
+            pass
+    for changes in ({"labels": {"a": "b" * 999}}, {"walltime": "1h"}):
+        with (
+            pytest.raises(ProblemError, match="exceed the limit"),
+            usage.reserve(full, "vision", 0, added_memory(record, changes)),
+        ):
+            pass
+
+
 def test_requests_at_once_do_not_exceed_a_limit_together(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--max-open-jobs", "5") as service,
@@ -115,25 +150,21 @@ def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
         wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 422)
 
 
-def test_a_request_without_memory_answers_503_and_one_line(tmp_path: Path) -> None:
-    with serving(tmp_path) as service, as_tenant(service, "vision") as vision:
-        assert vision.post("/v1/jobs", json=runs("before")).is_success
-        body = b"[" + b"[]," * (BODY // 3 - 2) + b"[]]"  # as lists it takes more than 150 MB
-        pid = service.process.pid
-        assert pid is not None
-        status = Path(f"/proc/{pid}/status").read_text()
-        [data] = [line.split()[1] for line in status.splitlines() if line.startswith("VmData")]
-        limits = resource.prlimit(pid, resource.RLIMIT_DATA)
-        below = (int(data) << 10) + (48 << 20)
-        resource.prlimit(pid, resource.RLIMIT_DATA, (below, limits[1]))
-        try:
-            answer = vision.post("/v1/quote", content=body)
+def test_a_request_without_memory_answers_503_and_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(_text: bytes) -> Any:
+        raise MemoryError
+
+    with run_service(tmp_path) as live, live.as_(live.token("vision")) as vision:
+        assert vision.post("/v1/jobs", json=job("before")).is_success
+        with monkeypatch.context() as patch:
+            patch.setattr(requests, "parse_json", parse)
+            answer = vision.post("/v1/quote", json=job("large"))
             assert (answer.status_code, answer.json()["code"]) == (503, "memory")
+            assert "retry-after" in answer.headers
             assert vision.get("/v1/jobs/before").is_success
-        finally:
-            resource.prlimit(pid, resource.RLIMIT_DATA, limits)
-        assert vision.post("/v1/quote", content=body).status_code == 422
-        assert vision.post("/v1/jobs", json=runs("after")).is_success
-    log = service.log.read_text()
-    assert "Traceback" not in log
-    assert log.count("out of memory in POST /v1/quote") == 1
+        assert vision.post("/v1/jobs", json=job("after")).is_success
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.getMessage() for record in errors] == ["out of memory in POST /v1/quote"]
+    assert errors[0].exc_info is None

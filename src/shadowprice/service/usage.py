@@ -29,6 +29,14 @@ def memory_of(value: object) -> int:
     return size
 
 
+def added_memory(record: Mapping[str, Any], changes: Mapping[str, Any]) -> int:
+    """Return about how many bytes a revision adds to a job's record; 0 if the record shrinks."""
+    # `deadline` changes a part of `utility`.
+    keys = {"utility" if key == "deadline" else key for key in changes}
+    before = {key: record[key] for key in keys if key in record}
+    return max(0, memory_of(changes) - memory_of(before))
+
+
 @dataclass(frozen=True, slots=True)
 class UsageLimits:
     """Limits of a tenant: number of open jobs, and bytes of memory that their records take."""
@@ -88,7 +96,7 @@ class Usage:
                 f"{limits.jobs:,} open jobs of a tenant",
                 "cancel jobs, wait until some end, or ask the operator for serve --max-open-jobs",
             )
-        if self._memory[tenant] + memory > limits.memory:
+        if memory and self._memory[tenant] + memory > limits.memory:
             raise _exceeded(
                 f"the open jobs' records of {self._memory[tenant]:,} bytes and {memory:,} new "
                 f"bytes exceed the limit of {limits.memory:,} bytes of a tenant",

@@ -56,7 +56,7 @@ from shadowprice.service.truth import reading
 from shadowprice.service.truth.operations import AskQuote, Cancel, Quoted, Revise, Submit
 from shadowprice.service.truth.submission import REVISABLE, Submission, read_submissions
 from shadowprice.service.truth.views import JobView, State
-from shadowprice.service.usage import memory_of
+from shadowprice.service.usage import added_memory, memory_of
 
 router = api_router("/v1", "jobs")
 
@@ -138,8 +138,9 @@ async def submit(
     submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
     if service.runner is not None:
         _check_users(service, submissions, single=not several)
-    memory = sum(memory_of(submission.record) for submission in submissions)
-    with service.reserve(caller.scope, _count_new(driver, submissions), memory):
+    new = _new_submissions(driver, submissions)
+    memory = sum(memory_of(submission.record) for submission in new)
+    with service.reserve(caller.scope, len(new), memory):
         results = await driver.do(Submit(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
@@ -165,9 +166,10 @@ async def submit(
     )
 
 
-def _count_new(driver: Driver, submissions: list[Submission]) -> int:
-    """Return how many submitted jobs aren't open yet; others are repeated submissions."""
-    return sum(submission.name not in driver.published.jobs for submission in submissions)
+def _new_submissions(driver: Driver, submissions: list[Submission]) -> list[Submission]:
+    """Return the submissions whose names aren't those of open or recently closed jobs."""
+    jobs, recent = driver.published.jobs, driver.published.recent
+    return [item for item in submissions if item.name not in jobs and item.name not in recent]
 
 
 def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -312,8 +314,10 @@ async def revise(
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
     await get_visible_job(service, caller, name)
-    with service.reserve(caller.scope, 0, memory_of(changes)):
-        view: JobView = await service.writing.do(Revise(name, changes))
+    driver = service.writing
+    memory = added_memory(driver.specification(name) or {}, changes)
+    with service.reserve(caller.scope, 0, memory):
+        view: JobView = await driver.do(Revise(name, changes))
     return view.to_resource()
 
 

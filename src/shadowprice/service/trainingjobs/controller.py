@@ -49,7 +49,7 @@ from shadowprice.service.truth.operations import Cancel, Revise, Submit
 from shadowprice.service.truth.outcome import Outcome
 from shadowprice.service.truth.submission import NO_LIBRARY, read_submissions
 from shadowprice.service.truth.views import JobView
-from shadowprice.service.usage import memory_of
+from shadowprice.service.usage import added_memory, memory_of
 
 log = logging.getLogger("shadowprice.service")
 
@@ -81,6 +81,9 @@ NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0
 
 Otherwise a new resource would wait behind the many status writes that a slot boundary causes.
 """
+
+LIMIT_RETRY_SECONDS: Final = 60.0
+"""Seconds before an edit is retried that exceeds a limit of its tenant."""
 
 RETRY: Final = 5.0
 """Seconds before the controller starts again, for example if the definition is missing."""
@@ -438,10 +441,14 @@ class Controller:
         if changes:
             self._may_write("revise", _key(resource.owner))
             try:
-                with self._reserve(resource, tenant, 0, memory_of(changes)):
+                with self._reserve(resource, tenant, 0, added_memory(before, changes)):
                     await self._driver.do(Revise(job, changes))
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
+                if isinstance(error, ProblemError) and error.code == "tenant-limit":
+                    # Not cached, so that the edit is retried: jobs that end make room for it.
+                    self._queue.add(_key(resource.owner), LIMIT_RETRY_SECONDS)
+                    return (False, Reason.NOT_APPLIED, _limit_text(error))
                 if isinstance(error, ProblemError) and error.status >= 429:
                     raise  # the service is overloaded or unavailable: retry later
                 verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
@@ -468,7 +475,7 @@ class Controller:
                 stack.enter_context(self._service.reserve(tenant, jobs, memory))
             except ProblemError as error:
                 if error.code == "tenant-limit":
-                    self._teller.warn(resource.reference(), "TenantLimit", str(error))
+                    self._teller.warn(resource.reference(), "TenantLimit", _limit_text(error))
                 raise
             yield
 
@@ -549,6 +556,15 @@ def _in_spec(error: ShadowpriceError) -> str:
     diagnostics = getattr(error, "faults", ())
     message = "; ".join(str(diagnostic) for diagnostic in diagnostics[:5]) or str(error)
     return message.replace("job.", "spec.")
+
+
+def _limit_text(error: ProblemError) -> str:
+    """Return a tenant's exceeded limit and its remedy, without the present usage.
+
+    A constant text makes equal events and statuses, which are written once.
+    """
+    hints = "; ".join(fault.mend for fault in error.faults)
+    return f"the tenant has reached a limit: {hints}"
 
 
 def _no_fault(step: str, key: str) -> None:
