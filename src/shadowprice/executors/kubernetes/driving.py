@@ -65,7 +65,10 @@ LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0
 """Timeout in seconds for collecting the log of an ended pod."""
 
 REFUSED_SECONDS: Final = 10.0
-"""Seconds for which refused requests are repeated, because rights may just be changing."""
+"""Seconds for which refused requests are repeated, because rights may just be changing.
+
+Other errors become an obstacle if they last as long.
+"""
 
 _OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
 
@@ -118,15 +121,20 @@ class Drive:
             self._obstructed_since = None
             return
         entry, now = self._entry, time.monotonic()
-        entry.obstacle = str(error)
         if self._obstructed_since is None:
             self._obstructed_since = now
         settings = self._executor.settings
         starting = entry.phase == ACCEPTED and not entry.stop_ordered
+        if not (starting or self._has_to_end()):
+            return
+        seconds_obstructed = now - self._obstructed_since
+        # An error of a moment, such as throttling, is no obstacle yet.
+        if error.refused or seconds_obstructed >= REFUSED_SECONDS:
+            entry.obstacle = str(error)
         limit = settings.patience if starting else settings.lost_after
         if error.refused:
             limit = min(limit, REFUSED_SECONDS)
-        if now - self._obstructed_since >= limit and (starting or self._has_to_end()):
+        if seconds_obstructed >= limit:
             try:
                 await self._give_up(error)
             except ApiError as second:

@@ -55,6 +55,7 @@ class Newer:
         self.unknown: list[str] = []
         self.refuse: Callable[[str], bool] = lambda _: False
         self.deny: Callable[[str, str], bool] = lambda _method, _kind: False
+        self.fail: Callable[[str, str], bool] = lambda _method, _kind: False
         self._count = 0
         self._objects: dict[str, dict[str, Object]] = {}
         self._history: list[tuple[int, str, str, Object]] = []
@@ -148,8 +149,9 @@ class Newer:
         kind, name = words[0], words[1] if len(words) > 1 else ""
         chosen = [one for one in ("labelSelector", "fieldSelector") if one in request.query]
         self.asked[" ".join([request.method, kind, *words[2:], *chosen])] += 1
-        if self.deny(request.method, kind):
-            return _refused(403, "Forbidden", f'cannot {request.method} resource "{kind}"')
+        error = self._error(request.method, kind)
+        if error is not None:
+            return error
         if len(words) > 2:
             return web.Response(body=f"{NOW} a line\n".encode())
         if request.query.get("watch"):
@@ -175,6 +177,13 @@ class Newer:
             body = await request.json() if request.can_read_body else {}
             return self._delete(kind, items[name], body)
         return web.json_response(items[name])
+
+    def _error(self, method: str, kind: str) -> web.Response | None:
+        if self.deny(method, kind):
+            return _refused(403, "Forbidden", f'cannot {method} resource "{kind}"')
+        if self.fail(method, kind):
+            return _refused(500, "InternalError", "etcdserver: request timed out")
+        return None
 
     def _publish(self, request: web.Request) -> web.Response:
         """Describe itself: an index, and beside it what belongs to one group."""

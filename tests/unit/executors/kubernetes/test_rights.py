@@ -144,6 +144,43 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_errors_are_an_obstacle_once_they_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "REFUSED_SECONDS", 3600.0)
+
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async def some(request: str) -> None:
+            """Wait until a request was repeated a few times."""
+            before = server.asked[request]
+            await wait_until_async(lambda: server.asked[request] > before + 3)
+
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            server.fail = lambda method, kind: (method, kind) == ("POST", "secrets")
+            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+            await some("POST secrets")
+            assert executor.obstacles() == ()
+            server.fail = lambda _method, _kind: False
+            await wait_until_async(lambda: bool(of(Started, reports)))
+        server.fail = lambda method, kind: (method, kind) == ("GET", "secrets")
+        async with opened(kubeconfig, tmp_path) as (executor, reports):
+            monkeypatch.setattr(driving, "REFUSED_SECONDS", 0.0)
+            await some("GET secrets")
+            assert executor.obstacles() == ()  # a running generation needs nothing
+            monkeypatch.setattr(driving, "REFUSED_SECONDS", 3600.0)
+            assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
+            await some("GET secrets")
+            assert executor.obstacles() == ()
+            monkeypatch.setattr(driving, "REFUSED_SECONDS", 0.0)
+            await wait_until_async(lambda: bool(executor.obstacles()))
+            assert "request timed out" in executor.obstacles()[0].reason
+            server.fail = lambda _method, _kind: False
+            await wait_until_async(lambda: bool(of(Ended, reports)))
+            assert executor.obstacles() == ()
+
+    run(tmp_path, scenario)
+
+
 def test_a_job_that_completes_without_rights_is_done(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with opened(kubeconfig, tmp_path) as (executor, reports):
