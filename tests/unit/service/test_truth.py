@@ -146,7 +146,7 @@ def test_a_revised_file_that_names_a_family_can_be_submitted_again(
     }
 
     def submit(**changes: Any) -> Submit:
-        record = {**file, **changes}
+        record = {key: value for key, value in {**file, **changes}.items() if value is not None}
         found = read_submissions([record], CLUSTER, tenant=None, runs=True, families=families)
         return Submit(found, at_once=True)
 
@@ -156,12 +156,16 @@ def test_a_revised_file_that_names_a_family_can_be_submitted_again(
         submit(priority=2),
         Revise("job", {"minibatches": 50}),
         submit(priority=2, minibatches=50),
+        # The job states its own speed from now on, and keeps the family's restart cost.
+        Revise("job", {"throughput": {1: 0.3}}),
+        Revise("job", {"priority": 3}),
+        submit(priority=3, minibatches=50, throughput={1: 0.3}, family=None),
     ]
     if together:
         answers = bench.truth.commit(steps).answers
     else:
         answers = [bench.do(step).answers[0] for step in steps]
-    assert answers[1] == answers[3] == [("job", None)]
+    assert answers[1] == answers[3] == answers[6] == [("job", None)]
     [(_, problem)] = bench.do(submit()).answers[0]
     assert problem is not None
     assert problem.code == "name-conflict"

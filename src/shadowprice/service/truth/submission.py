@@ -186,7 +186,8 @@ def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
 
     ``content`` is the hash of the record without them.
     """
-    for keys in (_FAMILY_KEYS, frozenset({"throughput"})):
+    # After a revision of `throughput`, only `restart` comes from the family.
+    for keys in (_FAMILY_KEYS, frozenset({"throughput"}), frozenset({"restart"})):
         if content_hash(without_keys(record, keys)) == content:
             return keys
     return frozenset()
