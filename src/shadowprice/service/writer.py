@@ -248,13 +248,20 @@ class Writer:
     def _failed(self, error: Exception) -> None:
         """Mark the store as unwritable, which starts retries, and refuse queued operations."""
         self.metrics.failures.labels("store").inc()
-        self.health_error = f"the store cannot be written: {error}"
+        reason = str(error) or "out of memory"  # a MemoryError has no text
+        self.health_error = f"the store cannot be written: {reason}"
         log.error("%s", self.health_error)
         problem = ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
         while self._queue:
             future = self._queue.popleft().answer
             if not future.done():
                 future.set_exception(problem)
+
+    def _recover(self) -> Outcome:
+        """Recover the durable state, and return it; called in the writer's thread."""
+        self._truth.recover()
+        self._truth.damaged = False
+        return self._truth.outcome()
 
     async def _mend(self) -> None:
         """Reopen the store; if that succeeds, recover the durable state from it."""
@@ -265,14 +272,12 @@ class Writer:
                 self.health_error = "another instance writes now; restart this one to stand by"
                 self.metrics.writer.set(0)
                 return
-            await loop.run_in_executor(self._thread, self._truth.recover)
+            outcome = await loop.run_in_executor(self._thread, self._recover)
         except ShadowpriceError as error:
             self.health_error = f"the store cannot be written: {error}"
             return
         log.warning("the store can be written again")
         self.health_error = None
-        self._truth.damaged = False
-        outcome = self._truth.outcome()
         for view in self.published.jobs.values():
             self.metrics.count_job(view, None)
         self.published.jobs.clear()
