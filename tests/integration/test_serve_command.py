@@ -474,8 +474,8 @@ def test_a_damaged_database_is_named_with_what_restores_it(
     file = _filled(tmp_path / "data", cluster)
     service = ServiceProcess(tmp_path / "data", cluster, *OBSERVING)
     try:
-        _damage(file)
         assert service.client.get("/readyz").status_code == 200
+        _damage(file)
         answers = [service.client.get("/v1/jobs/a/events") for _ in range(2)]
         assert service.client.get("/readyz").status_code == 503
     finally:

@@ -25,6 +25,12 @@ from shadowprice.service.connections import (
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
+@pytest.fixture(autouse=True)
+def fresh_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reset the limit of logged errors: all tests use one address."""
+    monkeypatch.setattr(connections, "_limit", ErrorLimit())
+
+
 async def answering(scope: Any, receive: Any, send: Any) -> None:
     """Answer with how many bytes a body has."""
     size, more = 0, True
@@ -205,9 +211,7 @@ def test_errors_are_logged_once_a_minute_for_each_address() -> None:
     assert admitted.count(None) == 1_000 - MAX_LOGGED_ADDRESSES
 
 
-def test_a_handler_that_fails_fills_no_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handler_that_fails_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise KeyError("a bug")
 
@@ -216,8 +220,6 @@ def test_a_handler_that_fails_fills_no_log(
             for _ in range(20):
                 assert b" 500 " in await heard(port, b"GET / HTTP/1.0\r\n\r\n")
 
-    # Other tests fail from this address, too.
-    monkeypatch.setattr(connections, "_limit", ErrorLimit())
     asyncio.run(scenario())
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) == 1
