@@ -155,6 +155,12 @@ def test_a_late_refund_is_kept_as_far_as_it_would_have_been(
     assert there.balance == early.balance
 
 
+def test_a_budget_that_changes_while_the_clock_is_behind_grants_nothing_again() -> None:
+    account, _ = accounts.opened("a", Budget(100, 100, 0, None), 1_000 * SECOND)
+    changed, _ = accounts.change_budget(account, Budget(100, 100, 0, 0), 50 * SECOND)
+    assert accounts.renewed(changed, 1_050 * SECOND) == (changed, ())
+
+
 def test_no_account_holds_more_than_the_store_can_write() -> None:
     account, _ = accounts.opened("a", Budget(10**14, 60, 0, None), 0)
     for points in (10**18, 10**18, 10**30):

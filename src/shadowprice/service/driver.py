@@ -48,7 +48,10 @@ SNAPSHOT_SECONDS: Final = 0.003
 """Maximum duration of a piece of a snapshot between two batches."""
 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
-"""Seconds without retention after a step of the wall clock, which may be a mistake."""
+"""Seconds without retention after a step of the wall clock, which may be a mistake.
+
+Budget accounts don't go back in that time, nor in the same time after the start.
+"""
 
 PURGE_INTERVAL_SECONDS: Final = 0.5
 """Seconds between two transactions of one retention run."""
@@ -121,7 +124,7 @@ class Driver(Writer):
         self._chunk = 16
         self._second = 0.0
         self._snapshot_due = False
-        self._swept = monotonic()
+        self._swept = self._steady_from = monotonic()
         self._background = Background(log, metrics.failed)
         self._sweeping: asyncio.Task[None] | None = None
         self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
@@ -234,6 +237,9 @@ class Driver(Writer):
                 self.clock.follow(step)
             # Operators can correct a wrong clock before it makes data look old.
             self._swept = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
+            self._steady_from = now
+        steady_seconds = now - self._steady_from
+        self._truth.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if self._truth.accounts.any_due(self.clock.now()):
             await self._commit([Renew()])
         if now - self._swept > self.sweep_seconds:

@@ -458,12 +458,14 @@ def test_a_clock_that_was_weeks_ahead_leaves_no_account_in_a_later_period(till: 
     assert till.truth.accounts.get("vision").period == period + 5
     till.clock.set_by -= weeks_ahead
     till.read()
+    till.do(Renew())  # the clock may be wrong
+    assert till.truth.accounts.get("vision").period == period + 5
+    till.truth.accounts.may_go_back = True
     till.do(Renew())
     account = till.truth.accounts.get("vision")
     assert (account.period, till.held("vision")) == (period, 100)
     assert not till.truth.accounts.any_due(till.clock.wall())
-    priced(till, "job")
-    till.do(Cancel("job"))
+    till.do(Cancel(priced(till, "job").name))
     assert till.held("vision") == 100  # paid in this period, so nothing expires
     till.clock.advance(week - 600)
     till.do(Renew())

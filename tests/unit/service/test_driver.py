@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.budgeting import PutTenant
 from shadowprice.service.clock import SECOND, SteadyClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
@@ -392,3 +394,47 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
     store.close()
     assert left == ["old"]
     assert len(driver._points) == 2
+
+
+@pytest.mark.parametrize("carry", [0, 500 * POINT, None])
+def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carry: int | None
+) -> None:
+    hand, now = ManualClock(), 100.0
+    week, behind = 7 * 86_400, -29 * 7 * 86_400 * SECOND
+    monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), SteadyClock(hand), virtual=True)
+    truth.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
+    period = truth.accounts.shown()["vision"].period
+    with store.transaction() as connection:
+        store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
+
+    hand.set_by = behind
+    clock = SteadyClock(hand)
+    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    driver.sweep_seconds = math.inf
+
+    def state() -> tuple[int, int]:
+        account = truth.accounts.shown()["vision"]
+        return account.balance, account.period
+
+    async def play() -> None:
+        nonlocal now
+        for set_by in (behind, 0, behind, 0):
+            hand.set_by = set_by
+            driver._second = 0.0
+            await driver._tick()
+            assert state() == (0, period)
+        hand.set_by = behind
+        for seconds, current in ((0.0, period), (3_599.0, period), (1.0, period - 29)):
+            now += seconds
+            driver._second = 0.0
+            await driver._tick()
+            assert state() == (0, current)
+
+    asyncio.run(play())
+    driver._thread.shutdown()
+    store.close()

@@ -101,12 +101,19 @@ Smaller steps of the clock must not repeat the grant of a period.
 class Accounts:
     """The accounts of all tenants with a budget.
 
-    ``next_entry`` is the number of the next entry.
+    Attributes
+    ----------
+    next_entry : int
+        Number of the next entry.
+    may_go_back : bool
+        Whether an account that is ahead of the clock is due. The clock may be wrong instead: once
+        it is corrected, the same periods would be granted again.
     """
 
     def __init__(self, known: Mapping[str, Account], next_entry: int) -> None:
         self._known = dict(known)
         self.next_entry = next_entry
+        self.may_go_back = False
         self._shown: Mapping[str, Account] | None = None
         self.refresh_next_renewal()
 
@@ -118,7 +125,8 @@ class Accounts:
 
     def any_due(self, now: int) -> bool:
         """Return whether `due` may return an account."""
-        return self._earliest_end <= now or self._latest_start - now > MAX_AHEAD_NS
+        is_ahead = self._latest_start - now > MAX_AHEAD_NS
+        return self._earliest_end <= now or (self.may_go_back and is_ahead)
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -151,7 +159,7 @@ class Accounts:
         due = [
             account
             for account in self._known.values()
-            if account.ends <= now or account.begins - now > MAX_AHEAD_NS
+            if account.ends <= now or (self.may_go_back and account.begins - now > MAX_AHEAD_NS)
         ]
         return sorted(due, key=lambda account: account.tenant)
 
@@ -197,7 +205,8 @@ def change_budget(account: Account, budget: Budget, now: int) -> Changed:
     A lower budget takes at most the present balance.
     """
     difference = budget.points - account.budget.points
-    period = budget.index(now // SECOND)
+    # An earlier period would be granted again once a wrong clock is corrected.
+    period = budget.index(max(now, account.begins) // SECOND)
     room = min(account.room, budget.carry_limit)
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
