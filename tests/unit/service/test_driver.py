@@ -179,6 +179,55 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
     store.close()
 
 
+class Exhausted(Truth):
+    """Runs out of memory in the first commit, and records the threads that read its state."""
+
+    exhausted = True
+
+    def prepare(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def commit(self, operations: Sequence[Operation]) -> Outcome:
+        if self.exhausted:
+            self.exhausted = False
+            raise MemoryError
+        return super().commit(operations)
+
+    def outcome(self) -> Outcome:
+        self.threads.append(threading.current_thread())
+        return super().outcome()
+
+
+def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = SteadyClock(ManualClock())
+    truth = Exhausted(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth.prepare()
+    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    truth.threads.clear()
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            with pytest.raises(ProblemError, match="not have been written"):
+                await driver.do(_submit("first"))
+            while driver.health_error is not None:
+                await asyncio.sleep(0.01)
+            await driver.do(_submit("second"))
+        await driver.stop()
+        await running
+        await driver.finish()
+
+    asyncio.run(play())
+    store.close()
+    assert "the store cannot be written: out of memory" in caplog.messages
+    assert len(truth.threads) == 1
+    assert truth.threads[0] is not threading.main_thread()
+
+
 @pytest.mark.parametrize("fault", [ValueError("damaged"), TimeoutError("in its depths")])
 def test_a_slot_is_counted_though_looking_at_progress_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception

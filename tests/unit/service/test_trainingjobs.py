@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -19,12 +20,14 @@ from shadowprice.core.owner import Owner
 from shadowprice.core.refusal import Reason as Refusal
 from shadowprice.executors.virtual.loop import run_virtual
 from shadowprice.kubernetes.conditions import Condition, Reason
+from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.definition import EXCLUDED_KEYS, definition
 from shadowprice.kubernetes.names import FINALIZER
 from shadowprice.service.trainingjobs.controller import (
     NEW_RESOURCE_PRIORITY_SECONDS,
     STATUS_WRITE_SECONDS,
     STATUS_WRITES_PER_SECOND,
+    Controller,
     status_write_interval,
 )
 from shadowprice.service.trainingjobs.queue import WorkQueue
@@ -32,7 +35,8 @@ from shadowprice.service.trainingjobs.resource import Resource, edits
 from shadowprice.service.trainingjobs.status import Refused, build_patch, build_status, differs
 from shadowprice.service.truth.submission import REVISABLE, merge_changes
 from shadowprice.service.truth.views import JobView, State
-from tests.support.services import job
+from tests.support.services import job, run_service
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 SCHEMA = definition(rules=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
     "status"
@@ -160,6 +164,37 @@ def test_edits_lead_from_one_job_to_the_other_but_for_what_lasts(
     # A speed of its own takes a job out of its family.
     assert rest - {"family"} == set(fixed) - {"family"}
     assert edits(before, dict(before)) == ({}, ())
+
+
+def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Path) -> None:
+    with run_service(tmp_path) as live:
+        service, driver = live.service, live.service.writing
+
+        async def scenario() -> None:
+            controller = Controller(service, Connection(None, "default"), identity="s")
+            spec = {key: value for key, value in job("a").items() if key != "name"}
+            first = replace(resource(), spec=spec)
+            view, edited = await controller._job_for(first, "vision")
+            assert isinstance(view, JobView)
+            assert edited is None
+            second = replace(first, generation=2, spec={**spec, "labels": {"team": "x" * 99}})
+            unlimited, verdicts = service.settings, []
+            for limit in (0, 1):
+                service.settings = replace(unlimited, max_open_memory=limit)
+                view, edited = await controller._job_for(second, "vision")
+                assert isinstance(view, JobView)
+                verdicts.append(edited)
+                driver.usage.set("other", {"tenant": "vision"})
+            assert verdicts[0] == verdicts[1]  # without figures, which would be written again
+            assert verdicts[0] is not None
+            assert verdicts[0][:2] == (False, Reason.NOT_APPLIED)
+            assert "--max-open-memory" in verdicts[0][2]
+            service.settings = unlimited
+            _, edited = await controller._job_for(second, "vision")
+            assert edited == (True, Reason.APPLIED, "labels changed")
+
+        loop: asyncio.AbstractEventLoop = driver._wake._loop  # type: ignore[attr-defined]  # asyncio's
+        asyncio.run_coroutine_threadsafe(scenario(), loop).result(WAIT_LIMIT_SECONDS)
 
 
 def test_labels_of_the_owner_are_no_edit() -> None:
