@@ -77,15 +77,51 @@ def test_a_directory_that_others_could_read_becomes_private(place: Place) -> Non
         service.wait_for_state("secret", {"finished"})
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_directory_of_other_files_stays_open_to_others(tmp_path: Path, mode: int) -> None:
+    data = tmp_path / "shared"
+    data.mkdir()
+    (data / "notes").touch()
+    data.chmod(mode)
+    with pytest.raises(InputError, match="but none of a service; give an empty or new directory"):
+        Store(str(data)).open()
+    assert data.stat().st_mode & 0o7777 == mode
+    assert [path.name for path in data.iterdir()] == ["notes"]
+
+
+def test_a_new_volume_becomes_private_and_keeps_its_other_bits(tmp_path: Path) -> None:
+    data = tmp_path / "volume"
+    (data / "lost+found").mkdir(parents=True)
+    data.chmod(0o3775)
+    store = Store(str(data))
+    for _ in range(2):
+        store.open()
+        store.close()
+        assert data.stat().st_mode & 0o7777 == 0o3700
+        data.chmod(0o3775)
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "shadowprice.db"
+    file.symlink_to(file)
+    with pytest.raises(InputError) as refusal:
+        Store(str(tmp_path)).open()
+    assert f"--data {tmp_path}: cannot use {file}: " in str(refusal.value)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_a_directory_of_another_user_is_refused_with_a_remedy() -> None:
+@pytest.mark.parametrize("has_database", [False, True])
+def test_a_directory_of_another_user_is_refused_with_a_remedy(has_database: bool) -> None:
     folder = Path(tempfile.mkdtemp())
     reading, writing = os.pipe()
     try:
         folder.chmod(0o755)
         data = folder / "data"
         data.mkdir()
+        if has_database:
+            (data / "shadowprice.db").touch()
         data.chmod(0o777)
+        before = [*data.iterdir()]
         child = os.fork()
         if not child:
             os.setgroups([])
@@ -100,8 +136,9 @@ def test_a_directory_of_another_user_is_refused_with_a_remedy() -> None:
         with os.fdopen(reading) as stream:
             told = stream.read()
         assert told.startswith(f"--data {data}: other users can enter it")
-        assert f"chmod 700 {data}; or give --data {data / 'service'}" in told
-        assert [*data.iterdir()] == []
+        other = "run as its owner" if has_database else f"give --data {data / 'service'}"
+        assert f"make this user its owner (chown), or {other}" in told
+        assert [*data.iterdir()] == before
     finally:
         shutil.rmtree(folder)
 
@@ -125,7 +162,7 @@ def test_a_lost_database_is_refused_until_a_backup_is_restored(place: Place, how
     for _ in range(2):  # the refusal leaves the directory as it is
         told = _refusal(place)
         assert f"{log if how == 'log' else database}: {what}" in told
-        assert "copy a file that `shadowprice backup` wrote to shadowprice.db" in told
+        assert "copy a backup there as shadowprice.db" in told
     assert len(place.alive("kept")) == 1
 
     place.restore(place.data)
@@ -149,6 +186,27 @@ def test_a_log_that_another_program_has_written_into_the_database(place: Place) 
     record.unlink()
     with _serving(place) as service:
         assert service.client.get("/v1/jobs/kept").status_code == 200
+
+
+def test_a_stop_while_another_program_reads_the_database(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.open()
+    store.mark_used()
+    with store.transaction() as connection:
+        store.put(connection, "format", "1")
+    with closing(sqlite3.connect(store.file)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM meta").fetchall()
+        store.close()
+    assert not (tmp_path / "shadowprice.db-wal").exists()  # the reader has written it
+    record = tmp_path / "store-state"
+    with pytest.raises(InputError, match="was open on") as refusal:
+        store.open()
+    assert f"it wrote them there: remove {record}; otherwise stop" in str(refusal.value)
+    record.unlink()
+    store.open()
+    assert store.get("format") == "1"
+    store.close()
 
 
 def test_a_database_that_is_removed_while_the_service_runs(place: Place) -> None:

@@ -480,7 +480,7 @@ def test_a_damaged_database_is_named_with_what_restores_it(
         assert service.client.get("/readyz").status_code == 503
     finally:
         service.kill(signal.SIGKILL)
-    mend = "copy a file that `shadowprice backup` wrote to shadowprice.db"
+    mend = "copy a backup there as shadowprice.db"
     for answer in answers:
         assert (answer.status_code, answer.json()["code"]) == (503, "storage")
         assert f"{file}: is damaged: database disk image is malformed" in answer.json()["detail"]

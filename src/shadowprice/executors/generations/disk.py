@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import struct
 import zlib
 from pathlib import Path
@@ -143,6 +144,8 @@ def write_new(path: Path, content: bytes) -> None:
 def make_private(directory: Path) -> None:
     """Create a directory that only its owner can enter, or restrict an existing one.
 
+    An existing one keeps its setgid and sticky bits.
+
     Raises
     ------
     OSError
@@ -158,11 +161,16 @@ def make_private_file(path: Path) -> None:
     _restrict(path, 0o600)
 
 
-def _restrict(path: Path, mode: int) -> None:
-    if path.stat().st_mode & 0o077:
-        path.chmod(mode)
-        if path.stat().st_mode & 0o077:
+def _restrict(path: Path, owner_mode: int) -> None:
+    if is_open_to_others(path):
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o077 | owner_mode)
+        if is_open_to_others(path):
             raise PermissionError(errno.EPERM, "its file system has no permissions", str(path))
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Return whether other users than the owner have permissions on a file or directory."""
+    return bool(path.stat().st_mode & 0o077)
 
 
 def names(path: Path) -> list[str]:

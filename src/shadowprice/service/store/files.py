@@ -16,7 +16,7 @@ FILE: Final = "shadowprice.db"
 """Name of the database in a data directory."""
 
 RESTORE: Final = (
-    f"stop the service, remove {FILE}*, and copy a file that `shadowprice backup` wrote to {FILE}"
+    f"stop the service, remove {FILE}, {FILE}-wal and {FILE}-shm, and copy a backup there as {FILE}"
 )
 """Hint for a lost or damaged SQLite file."""
 

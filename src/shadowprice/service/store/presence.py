@@ -11,7 +11,7 @@ from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.generations.disk import sync_directory, write_new
-from shadowprice.service.store.files import RESTORE, has_log
+from shadowprice.service.store.files import FILE, RESTORE, has_log
 
 RECORD: Final = "store-state"
 """File of the record in the data directory. `shadowprice.db*` doesn't match it."""
@@ -24,6 +24,15 @@ COMPLETE: Final = "closed"
 
 EXECUTOR_JOBS: Final = "executor/jobs"
 """Directory in which executors on this machine record their jobs."""
+
+
+_OWN_FILES: Final = (FILE, RECORD, "executor", "operator.token")
+"""Files by which a data directory is recognized."""
+
+
+def holds_service_files(folder: Path) -> bool:
+    """Return whether a directory holds files of a service."""
+    return any((folder / name).exists() for name in _OWN_FILES)
 
 
 class Presence:
@@ -64,9 +73,9 @@ class Presence:
             raise InputError(
                 Fault(
                     str(self._log),
-                    "is missing; the service was killed, and its last changes were in that file",
-                    f"{RESTORE}; or, if another program, such as sqlite3, has written them into "
-                    f"{self._database.name} since, remove {self._record}",
+                    "is missing; the newest changes may have been in that file",
+                    f"if another program, such as sqlite3, was open on {self._database}, it wrote "
+                    f"them there: remove {self._record}; otherwise {RESTORE}",
                 )
             )
 

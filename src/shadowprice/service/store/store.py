@@ -6,10 +6,11 @@ statement, and before and after the commit, so that tests can inject faults ther
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,14 +30,21 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.pool import QueuePool
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.executors.generations.disk import make_private, make_private_file
+from shadowprice.executors.generations.disk import (
+    is_open_to_others,
+    make_private,
+    make_private_file,
+    names,
+)
 from shadowprice.service.store import tables
 from shadowprice.service.store.advisory import EPOCH, AdvisoryLock
 from shadowprice.service.store.errors import StoreError
 from shadowprice.service.store.files import FILE, PARTS, RESTORE
 from shadowprice.service.store.lock import DirectoryLock
 from shadowprice.service.store.prepared import Prepared
-from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence
+from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
+
+log = logging.getLogger("shadowprice.service")
 
 LOG_BYTES: Final = 32 << 20
 """Size that the write-ahead log is truncated to after a checkpoint, in bytes."""
@@ -67,7 +75,7 @@ class Store:
     fault : callable
         Receives the name of each crash point. Tests raise errors in it.
     damage : str or None
-        Damage of the SQLite file that a query has met. It stays until the file is restored.
+        Damage of the SQLite file that a query has met. Only the next start clears it.
 
     Raises
     ------
@@ -146,8 +154,9 @@ class Store:
             if self.embedded:
                 self._check_content()
         except OSError as error:
+            failed = f"cannot use {error.filename}" if error.filename else "cannot be used"
             raise InputError(
-                Fault(f"--data {self.shown}", f"cannot be used: {error.strerror}")
+                Fault(f"--data {self.shown}", f"{failed}: {error.strerror}")
             ) from error
         except SQLAlchemyError as error:
             self._drop_writer()
@@ -170,12 +179,16 @@ class Store:
     def _open_folder(self, folder: Path) -> None:
         """Make the directory private, lock it, and check or create the SQLite file."""
         try:
+            self._check_foreign(folder)
             make_private(folder)
         except PermissionError as error:
             if not folder.is_dir():
                 raise
             message = "other users can enter it, and this user can't change that"
-            hint = f"run as its owner: chmod 700 {folder}; or give --data {folder / 'service'}"
+            # In a directory within it, a service would start without the jobs of this one.
+            has_service = holds_service_files(folder)
+            other = "run as its owner" if has_service else f"give --data {folder / 'service'}"
+            hint = f"make this user its owner (chown), or {other}"
             raise InputError(Fault(f"--data {self.shown}", message, hint)) from error
         if self._lock is None:
             self._lock = DirectoryLock(folder)
@@ -187,6 +200,17 @@ class Store:
             if file.exists():
                 make_private_file(file)
         self._file_id = _file_id(self.file)
+
+    def _check_foreign(self, folder: Path) -> None:
+        """Refuse a directory such as /tmp, instead of locking other users out of it."""
+        if not folder.is_dir() or not is_open_to_others(folder) or holds_service_files(folder):
+            return
+        # The root of a new ext4 volume has lost+found.
+        if set(names(folder)) - {"lost+found"}:
+            message = "other users can enter it, and it holds files, but none of a service"
+            raise InputError(
+                Fault(f"--data {self.shown}", message, "give an empty or new directory")
+            )
 
     def _check_content(self) -> None:
         """Record that the directory holds data; refuse a database that lost them."""
@@ -244,12 +268,16 @@ class Store:
         if not self.embedded or writer is None or writer.closed or writer.invalidated:
             return
         self._engine.dispose()
-        with suppress(SQLAlchemyError, sqlite3.Error, OSError):
+        try:
             # On the driver's connection: SQLAlchemy's would begin a transaction.
             connection: Any = writer.connection.driver_connection
+            # A stop must not wait long for another program that reads the database.
+            connection.execute("PRAGMA busy_timeout=1000")
             [is_busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if not is_busy and self._presence.must_exist():
                 self._presence.write(COMPLETE)
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            log.warning("failed to record that %s is complete: %s", self.file, error)
 
     def _damaged(self, error: SQLAlchemyError) -> bool:
         """Return whether an error means that the SQLite file is damaged."""
