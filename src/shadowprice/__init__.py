@@ -4,10 +4,13 @@
 first use, so that ``import shadowprice`` is fast.
 """
 
+from contextlib import suppress
 from pkgutil import extend_path
 
 # The distribution shadowprice-training, with `jobs` and `training`, may be in another directory.
-__path__ = extend_path(__path__, __name__)
+# Without a working directory, a relative entry of sys.path can't be searched.
+with suppress(FileNotFoundError):
+    __path__ = extend_path(__path__, __name__)
 
 __version__ = "0.1.0"
 

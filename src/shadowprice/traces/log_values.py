@@ -379,9 +379,7 @@ def tres_of(text: str) -> Tres | None:
             memory = bytes_of(amount, 1024.0**2)
         elif name == "node" and amount.isdecimal():
             nodes = int(amount)
-        elif re.match(r"(?:gres[/:])?gpu\b", name, re.IGNORECASE):
-            return None
-        elif not re.fullmatch(r"[\w/:.+-]+[=:][\w.:-]+", part.strip()):
+        elif re.match(r"(?:gres[/:])?gpu\b", name, re.IGNORECASE) or not re.fullmatch(r"[\w/:.+-]+[=:][\w.:-]+", part.strip()):
             return None
     if total is None and typed:
         total = sum(typed.values())

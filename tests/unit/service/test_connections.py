@@ -178,11 +178,12 @@ def test_a_response_to_a_connection_that_was_reset_is_dropped(
 
         async def late(scope: Any, receive: Any, send: Any) -> None:
             met.set()
-            await gone.wait()
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+                await gone.wait()
             await answering(scope, receive, send)
             answered.append(scope)
 
-        async with listening(answers=late) as port:
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS), listening(answers=late) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * pipelined)
             await met.wait()

@@ -55,7 +55,7 @@ def serve(
         str,
         typer.Option(
             "--data",
-            help="Data directory, or postgresql+psycopg://HOST/DB.",
+            help="Data directory, or the URL of a PostgreSQL database.",
             metavar="DIR|URL",
         ),
     ] = "shadowprice-data",
