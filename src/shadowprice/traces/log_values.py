@@ -57,6 +57,8 @@ _GPU: Final = re.compile(
     r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
+_OTHER: Final = re.compile(r"(?!(?:gres[/:])?gpu\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE)
+"""A resource that isn't counted; what looks like GPUs must be readable."""
 _TYPED: Final = re.compile(r"(?P<type>[A-Za-z][\w.+-]*)[:=x*](?P<count>\d+)(?:\(.*\))?")
 
 _STATES: Final[Mapping[str, str]] = {
@@ -379,7 +381,7 @@ def tres_of(text: str) -> Tres | None:
             memory = bytes_of(amount, 1024.0**2)
         elif name == "node" and amount.isdecimal():
             nodes = int(amount)
-        elif re.match(r"(?:gres[/:])?gpu\b", name, re.IGNORECASE) or not re.fullmatch(r"[\w/:.+-]+[=:][\w.:-]+", part.strip()):
+        elif not _OTHER.fullmatch(part.strip()):
             return None
     if total is None and typed:
         total = sum(typed.values())
