@@ -533,7 +533,9 @@ def test_files_are_sent_once_and_no_others(live: RunningService) -> None:
         charts = client.get("/assets/charts/echarts.min.js")
         assert charts.headers["content-encoding"] == "gzip"
         assert charts.text == embed.asset("echarts.min.js")
-        for path in ("/assets/../api/app.py", "/assets/..%2f__init__.py", "/assets/nothing.mjs"):
+        # The client sends the first one as /api/app.py; only assets are public.
+        assert client.get("/assets/../api/app.py").status_code == 401
+        for path in ("/assets/..%2f__init__.py", "/assets/nothing.mjs"):
             assert client.get(path).status_code == 404
         assert "/assets/{path}" not in live.client.get("/v1/openapi.json").text
 
