@@ -59,6 +59,6 @@ def check_times(table: Table, names: Mapping[str, str]) -> None:
         "check which columns are the times",
     )
     table.mend(queue < 0, "started up to a minute before its submission: clocks differ")
-    # A start that stands for an unknown submission says nothing about waiting.
+    # A start used as the submission says nothing about waiting.
     waited = pl.when("_waited").then(queue.clip(lower_bound=0.0))
     table.frame = table.frame.with_columns(_queue=waited)

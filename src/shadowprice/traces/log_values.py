@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 NOTHING: Final = frozenset(
     {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "(null)", "unknown", "never"}
 )
-"""Text that stands for a missing value, in lower case."""
+"""Texts that mean a missing value, in lower case."""
 
 FIRST_ABSOLUTE: Final = 1e8
 """Least number that is read as seconds since 1970 (March 1973); smaller ones count from 0."""
@@ -91,7 +91,7 @@ class Tres:
 
 
 def is_nothing(text: pl.Expr) -> pl.Expr:
-    """Return whether text stands for a missing value."""
+    """Return whether text means a missing value."""
     return text.is_null() | text.str.strip_chars().str.to_lowercase().is_in(sorted(NOTHING))
 
 
@@ -155,7 +155,7 @@ def read_times(
     Raises
     ------
     InputError
-        If days and months can't be told apart.
+        If days and months can't be distinguished.
     """
     text = column.to_frame("text").select(
         pl.when(~is_nothing(pl.col("text"))).then(
@@ -255,7 +255,7 @@ def _day_or_month_first(
         return day_first if order == "dmy" else month_first
     days, months = sum(day_first.values()), sum(month_first.values())
     if days == months and days:
-        message = "days and months can't be told apart"
+        message = "days and months can't be distinguished"
         raise InputError(Fault(location, message, "add dates=dmy or dates=mdy to the trace"))
     return day_first if days > months else month_first
 

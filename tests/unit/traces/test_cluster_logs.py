@@ -84,7 +84,7 @@ def test_a_job_over_the_repeated_hour_of_a_local_clock_keeps_its_order(tmp_path:
 
 def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
     log = "submit,duration,gpus\n03/04/2024 10:00,60,1\n05/06/2024 10:00,60,1\n"
-    with pytest.raises(InputError, match="can't be told apart; add dates=dmy or dates=mdy"):
+    with pytest.raises(InputError, match="can't be distinguished; add dates=dmy or dates=mdy"):
         read(tmp_path, log)
     assert str(read(tmp_path, log, "?dates=dmy").start) == "2024-04-03 10:00:00"
     assert str(read(tmp_path, log, "?dates=mdy").start) == "2024-03-04 10:00:00"

@@ -46,7 +46,7 @@ class Launch:
         self._entry = entry
         self._objects = objects
         self.created_nothing = False
-        """Whether the API server refused the secret, so that no pod was created."""
+        """True if the API server refused the secret, so that no pod was created."""
 
     async def begin(self) -> str:
         """Create the secret, the service and the pods; return a reason if that fails."""
@@ -110,7 +110,7 @@ class Launch:
         return ""
 
     async def _open_gates(self) -> str:
-        """Let the pods be scheduled, now that all exist; return a reason if that is refused."""
+        """Open the scheduling gates of all pods; return the reason if that is refused."""
         try:
             await self._objects.remove_scheduling_gates()
         except ApiError as error:

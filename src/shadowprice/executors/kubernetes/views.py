@@ -96,12 +96,12 @@ class PodView:
 
     @property
     def may_run(self) -> bool:
-        """Whether it may still run processes."""
+        """Return whether the pod may still run processes."""
         return self.running or (self.exit is None and not self.over)
 
     @property
     def continues(self) -> bool:
-        """Whether it runs, or will run because its deletion wasn't requested."""
+        """Return whether the pod runs, or will run because its deletion wasn't requested."""
         return self.running or (self.may_run and not self.deleting)
 
 

@@ -297,7 +297,7 @@ def _read_resources(table: Table) -> None:
         for total, each_node, count in zip(gpus, by_node, nodes, strict=True)
     ]
     cores = pl.coalesce("AllocCPUS", "NCPUS", "ReqCPUS").cast(pl.Float64, strict=False)
-    asked = pl.DataFrame(
+    requested = pl.DataFrame(
         {
             "bytes": each(frame["ReqMem"], lambda text: bytes_of(text, 1024.0**2), pl.Int64()),
             "scope": each(frame["ReqMem"], memory_scope, pl.String()),
@@ -307,7 +307,7 @@ def _read_resources(table: Table) -> None:
     )
     scope = pl.col("scope")
     times = pl.when(scope == "n").then("nodes").when(scope == "c").then("cores").otherwise(1)
-    memory = asked.select((pl.col("bytes") * times).round().cast(pl.Int64)).to_series()
+    memory = requested.select((pl.col("bytes") * times).round().cast(pl.Int64)).to_series()
     table.frame = frame.with_columns(
         pl.Series("_gpus", counted, dtype=pl.Float64()),
         pl.Series(
