@@ -21,6 +21,7 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels import jit
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import builtin_policies
+from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 from shadowprice.simulator.source import Source
@@ -60,13 +61,15 @@ def warm_up(policy: str) -> None:
         # The first workload has jobs of every kind: other parameters need no second one.
         for settings in ({}, *(SETTINGS.get(policy, ()) if number == 0 else ())):
             built = PolicyChoice(policy, settings).build(scenario.context())
+            # Runs are recorded, and a recorder reads the policy's prices.
+            recorder = Recorder(scenario.cluster, scenario.jobs, built)
             Simulation(
                 cluster=scenario.cluster,
                 jobs=scenario.jobs,
                 policy=built,
                 until=scenario.until,
                 incidents=scenario.incidents,
-            ).run()
+            ).run((recorder,))
     marker = _marker(policy)
     if marker is not None:
         with suppress(OSError):  # without it, the next start checks again
