@@ -118,8 +118,9 @@ def warm_up_all(policies: Sequence[str]) -> int:
         return int(printed or 0)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = [pool.submit(run, group) for group in groups.values()]
+        # An interrupt may come while processes are being started; the pool waits for all of them.
         try:
+            futures = [pool.submit(run, group) for group in groups.values()]
             return sum(future.result() for future in as_completed(futures))
         finally:
             with lock:
