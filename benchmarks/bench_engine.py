@@ -117,7 +117,7 @@ def months(jobs: int) -> None:
         send(JobsArrived(slot, crowd))
         send(SlotBegan(slot))
         send(SlotEnded(slot, running))
-        engine.collect()
+        engine.state.collect()
         slot += 1
         if made % report < len(crowd):
             seconds = time.process_time() - since
@@ -266,7 +266,7 @@ def large(policy: str, count: int, slots: int = 12) -> None:
             took.clear()  # kernels are loaded, and the cluster is filled
         send(SlotBegan(slot))
         send(SlotEnded(slot, running))
-        engine.collect()
+        engine.state.collect()
     cells = [f"{policy:<10}{count:>8}{made:>8}{len(engine.running):>8}"]
     for name in ("JobsArrived", "SlotBegan", "SlotEnded"):
         seconds = took[name]

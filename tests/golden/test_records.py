@@ -56,6 +56,7 @@ from shadowprice.core.quote import Answer, Quote
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import Deadline, Sigmoid
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.records import (
     capabilities_from_record,
     capabilities_record,
@@ -67,7 +68,6 @@ from shadowprice.engine.records import (
     event_record,
 )
 from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
-from shadowprice.engine.state import JobRecord
 from shadowprice.executors.contract.orders import GenerationSpec, Share
 from shadowprice.service.clock import SECOND, Calendar
 from shadowprice.service.truth.operations import Quoted

@@ -89,8 +89,8 @@ def whole(engine: Engine) -> tuple[Any, ...]:
         engine.ledger.capacity.tolist(),
         list(engine.open_jobs),
         list(engine.running.items()),
-        {slot: list(planned) for slot, planned in engine._agenda.items()},
-        {name: list(names) for name, names in engine.marks().items()},
+        {slot: list(planned) for slot, planned in engine.state.agenda.items()},
+        {name: list(names) for name, names in engine.state.marks().items()},
         engine.cluster.names,
     )
 
@@ -113,7 +113,7 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
             # The policy was not asked: the event is taken back to be sent again.
             engine = untouched
             fused = Fused(engine.policy)
-            engine.policy = fused
+            engine.session.policy = fused
         except RuntimeError:
             blown += 1
             assert whole(engine) == before
@@ -129,7 +129,7 @@ class _UnwantedError(Exception):
 @contextmanager
 def taken_back(engine: Engine) -> Iterator[None]:
     """Let events be taken in, and not be wanted after all."""
-    with suppress(_UnwantedError), engine.whole():
+    with suppress(_UnwantedError), engine.atomic():
         yield
         raise _UnwantedError
 
@@ -153,13 +153,13 @@ def test_events_that_belong_together_leave_no_trace_together(policy: str) -> Non
                     engine.handle(event)
             assert whole(engine) == inside
             assert engine.state_digest() == asked
-            with engine.whole():
+            with engine.atomic():
                 for event in some[1:]:
                     engine.handle(event)
         assert whole(engine) == before
         assert engine.state_digest() == digest
         assert engine.last is last
-        with engine.whole():
+        with engine.atomic():
             for event, expected in zip(some, commands[at:], strict=False):
                 assert told(engine.handle(event)) == told(expected)
         at += len(some)
@@ -179,7 +179,7 @@ def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> No
     policy.resume = stumbling
     for _ in range(2):
         with pytest.raises(RuntimeError, match="the fuse has blown"):
-            engine.begin_policy_anew()
+            engine.session.resync()
     del policy.resume
     assert whole(engine) == before
     engine.handle(events[3])
@@ -197,7 +197,7 @@ def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: s
         coming = outside(events)
         for slot in range(400):
             if rng.random() < 0.3:
-                engine.dump_policy_state()
+                engine.session.dump_state()
             due: list[DriverEvent] = []
             while coming and coming[0].slot <= slot:
                 due.append(coming.pop(0))

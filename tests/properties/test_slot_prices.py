@@ -46,11 +46,11 @@ class PriceReader(Observer):
         self._read(engine)
 
     def _read(self, engine: Engine) -> None:
-        before = engine.dump_policy_state(), engine.state_digest()
+        before = engine.session.dump_state(), engine.state_digest()
         for slots in self.rng.integers(1, 6, 2).tolist():
             found = prices(engine, CALENDAR, "policy", slots)
             self.read += len(found.slots)
-            assert (engine.dump_policy_state(), engine.state_digest()) == before
+            assert (engine.session.dump_state(), engine.state_digest()) == before
 
 
 def test_every_policy_that_posts_prices_is_tested() -> None:

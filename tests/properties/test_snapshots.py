@@ -86,7 +86,7 @@ def test_a_state_is_written_out_as_it_was_while_the_engine_goes_on(policy: str) 
     half = len(events) // 2
     for event in events[:half]:
         engine.handle(event)
-        while engine.update_digest(2):
+        while engine.state.update_digest(2):
             pass
     straight = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), keeps_memory=False)
     for event in events[:half]:
@@ -147,12 +147,12 @@ def test_recovery_applies_what_was_decided(policy: str) -> None:
         engine.handle(event)
         assert engine.last is not None
         tail.append(engine.last)
-    memory = engine.dump_policy_state()
+    memory = engine.session.dump_state()
     again = restore(json.loads(saved), build_policy(policy, on, jobs, seed))
     for entry in tail:
         again.apply(entry)
     assert again.state_digest() == engine.state_digest()
-    again.load_policy_state(memory)
+    again.session.load_state(memory)
     for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
         assert told(again.handle(event)) == told(expected)
 

@@ -15,7 +15,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import Place
 from shadowprice.core.schedule import Schedule
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.validation import check_roles
 
 

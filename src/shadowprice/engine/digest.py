@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from shadowprice.core.schedule import Placement, Schedule
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 
 _MODULUS: Final = 2**256
 _COMPACT: Final = json.JSONEncoder(separators=(",", ":")).encode

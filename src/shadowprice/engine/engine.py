@@ -1,11 +1,15 @@
-"""The engine: events in, commands out. It reads no clock, no file and no random number."""
+"""The engine: events in, commands out. It reads no clock, no file and no random number.
+
+`HANDLERS` has one row for each type of event. A new type gets a class in `core.events`, a row here,
+a handler in the module of its concept, a check in `event_validation`, and a format in `records`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, ShadowpriceError
@@ -19,29 +23,43 @@ from shadowprice.core.events import (
     JobFailed,
     JobRevised,
     JobsArrived,
-    JobsFinished,
     ProgressMeasured,
     Reject,
-    Resize,
     ServerBack,
     ServerLost,
     SlotBegan,
     SlotEnded,
-    Start,
     StartFailed,
     TimespanChanged,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy, quoting
+from shadowprice.core.policy import Capabilities, Policy, quoting
 from shadowprice.core.quote import Quote
-from shadowprice.core.schedule import Placement
-from shadowprice.engine.bags import count_finished, narrowed
-from shadowprice.engine.checks import check_event
-from shadowprice.engine.decisions import Consultation
-from shadowprice.engine.jobs import JobEvents
-from shadowprice.engine.promises import falls_short
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine import job_events, server_events, slot_events
+from shadowprice.engine.event_validation import check_event
+from shadowprice.engine.policy_session import Consultation, PolicySession
+from shadowprice.engine.state import EngineState
 from shadowprice.engine.undo import Undo
+
+Handler = Callable[[EngineState, PolicySession, Any], list[Command]]
+"""Applies an event to the state, and returns the commands for the driver."""
+
+HANDLERS: Final[Mapping[type[DriverEvent], Handler]] = {
+    SlotBegan: slot_events.begin_slot,
+    SlotEnded: slot_events.end_slot,
+    JobsArrived: job_events.add_jobs,
+    JobRevised: job_events.revise_job,
+    JobCancelled: job_events.cancel_job,
+    JobFailed: job_events.fail_generation,
+    StartFailed: job_events.fail_to_start,
+    JobEnded: job_events.finish_job,
+    ProgressMeasured: job_events.record_measurements,
+    Acknowledged: job_events.record_acknowledgements,
+    ServerLost: server_events.lose_server,
+    ServerBack: server_events.restore_server,
+    CapacityChanged: server_events.change_capacity,
+    TimespanChanged: server_events.change_timespan,
+}
 
 PRIORITY: Final[Mapping[type, int]] = {
     ServerLost: 0,
@@ -61,14 +79,7 @@ PRIORITY: Final[Mapping[type, int]] = {
 class Entry:
     """An event with its decisions: enough to apply it again without the policy.
 
-    Parameters
-    ----------
-    sequence : int
-        Number among all events, starting from 1.
-    event : DriverEvent
-        The event.
-    consultations : tuple of tuple of Decision
-        Decisions of each consultation of the policy, in order.
+    ``sequence`` counts events from 1. ``consultations`` has the decisions of each query, in order.
     """
 
     sequence: int
@@ -80,36 +91,36 @@ class Entry:
 class StagedEvent:
     """An event that was decided, but that hasn't taken effect yet.
 
-    Parameters
-    ----------
-    entry : Entry
-        The entry for the journal.
-    commands : list of Command
-        Commands for the driver once the event has taken effect.
+    ``entry`` is for the journal. The driver carries out ``commands`` once the event takes effect.
     """
 
     entry: Entry
     commands: list[Command]
 
 
-class Engine(JobEvents):
-    """The state of one cluster under one policy.
+class Engine:
+    """The state of one cluster, changed by events and by the decisions of one policy.
 
     Parameters
     ----------
-    cluster : Cluster
-        The servers.
-    policy : Policy
-        The scheduling policy.
     until : int, optional
         End of the timespan T: nothing runs in slot T or later.
     keeps_memory : bool
         Whether to save the policy state before each event, so that a failed event leaves no trace
         in the policy. The cost grows with the number of open jobs. If not, the policy resyncs after
-        a failed event, starting from the state that `dump_policy_state` returned last.
+        a failed event, starting from the state that `PolicySession.dump_state` returned last.
     acknowledges : bool
         Whether the driver acknowledges commands. If so, unacknowledged commands are kept, so that
         they can be sent again.
+
+    Attributes
+    ----------
+    state : EngineState
+        The state record; the engine's other attributes show parts of it.
+    session : PolicySession
+        The policy with its saved state.
+    last : Entry or None
+        The last event that took effect.
 
     Notes
     -----
@@ -127,23 +138,64 @@ class Engine(JobEvents):
         keeps_memory: bool = True,
         acknowledges: bool = False,
     ) -> None:
-        super().__init__(
-            cluster, policy, until=until, acknowledges=acknowledges, keeps_memory=keeps_memory
-        )
+        state = EngineState(cluster, policy.capabilities, until=until, acknowledges=acknowledges)
+        self.state = state
+        self.session = PolicySession(policy, state, keeps_memory=keeps_memory)
         self.last: Entry | None = None
+        # The state keeps these objects for its whole life.
+        self.view = self.session.view
+        self.ledger = state.ledger
+        self.jobs, self.open_jobs, self.running = state.jobs, state.open_jobs, state.running
+        self.unacknowledged = state.unacknowledged
+
+    @property
+    def cluster(self) -> Cluster:
+        """The servers."""
+        return self.state.cluster
+
+    @property
+    def policy(self) -> Policy:
+        """The scheduling policy."""
+        return self.session.policy
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The policy's declared capabilities."""
+        return self.state.capabilities
+
+    @property
+    def slot(self) -> int:
+        """First slot that can still be decided."""
+        return self.state.slot
+
+    @property
+    def slot_running(self) -> int | None:
+        """The slot that is running, None between two slots."""
+        return self.state.slot_running
+
+    @property
+    def until(self) -> int | None:
+        """End of the timespan T, None if it is open."""
+        return self.state.until
+
+    @property
+    def lost(self) -> set[int]:
+        """Rows of unavailable servers."""
+        return self.state.lost
+
+    @property
+    def sequence(self) -> int:
+        """Number of events handled."""
+        return self.state.sequence
+
+    def state_digest(self) -> str:
+        """Return a digest that is the same for equal states; see `EngineState.state_digest`."""
+        return self.state.state_digest()
+
+    # ------------------------------------------------------------ events
 
     def handle(self, event: DriverEvent) -> list[Command]:
-        """Apply an event and return the commands for the driver.
-
-        Parameters
-        ----------
-        event : DriverEvent
-            Events in the order in which they happened.
-
-        Returns
-        -------
-        list of Command
-            Commands in the order in which they take effect.
+        """Apply an event and return the commands for the driver, in the order of their effect.
 
         Raises
         ------
@@ -152,7 +204,23 @@ class Engine(JobEvents):
         EventError
             If the event is out of order or names an unknown job or server.
         """
-        return self._take(event, None).commands
+        staged = self._decide(event, None)
+        self._commit(staged.entry)
+        return staged.commands
+
+    def apply(self, entry: Entry) -> list[Command]:
+        """Apply an event with its recorded decisions, without querying the policy.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the entry does not follow the last one, or does not fit the state.
+        """
+        if entry.sequence != self.sequence + 1:
+            raise EventError(f"event {entry.sequence} does not follow event {self.sequence}")
+        staged = self._decide(entry.event, entry.consultations)
+        self._commit(staged.entry)
+        return staged.commands
 
     @contextmanager
     def staged(self, event: DriverEvent) -> Iterator[StagedEvent]:
@@ -165,38 +233,66 @@ class Engine(JobEvents):
         try:
             yield staged
         except BaseException:
-            self._roll_back()
+            self._rollback()
             raise
-        self._settle(staged.entry)
+        self._commit(staged.entry)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def atomic(self) -> Iterator[None]:
         """Run a block atomically: if it raises, roll back all of its events. Nests as savepoints.
 
         The undo log grows with every change in the block, so keep blocks short.
         """
-        outer, self._held = self._held, (held := Undo())
+        state = self.state
+        outer, state.enclosing_undo = state.enclosing_undo, (undo := Undo())
         try:
             yield
         except BaseException:
-            held.rollback()
+            undo.rollback()
             raise
         finally:
-            self._held = outer
-        if outer is not None and held:
-            outer.push(held.rollback)
+            state.enclosing_undo = outer
+        if outer is not None and undo:
+            outer.push(undo.rollback)
 
-    def apply(self, entry: Entry) -> list[Command]:
-        """Apply an event with its recorded decisions, without consulting the policy.
+    def _decide(self, event: DriverEvent, script: Sequence[Consultation] | None) -> StagedEvent:
+        """Apply an event, so that it can still be rolled back."""
+        state, session = self.state, self.session
+        if state.undo:
+            raise EventError("an event is being decided; settle it first")
+        handler = HANDLERS.get(type(event))
+        if handler is None:
+            raise EventError(f"{event!r} is no event")
+        check_event(state, event)
+        session.begin_event(script)
+        state.begin_event()
+        try:
+            if event.slot > state.ledger.start:
+                state.advance(event.slot)
+            commands = handler(state, session, event)
+        except BaseException:
+            self._rollback()
+            raise
+        finally:
+            session.end_script()
+        state.sequence += 1
+        entry = Entry(state.sequence, event, tuple(session.consultations))
+        return StagedEvent(entry, commands)
 
-        Raises
-        ------
-        ShadowpriceError
-            If the entry does not follow the last one, or does not fit the state.
-        """
-        if entry.sequence != self.sequence + 1:
-            raise EventError(f"event {entry.sequence} does not follow event {self.sequence}")
-        return self._take(entry.event, entry.consultations).commands
+    def _commit(self, entry: Entry) -> None:
+        if self.state.enclosing_undo is not None:
+            self.state.enclosing_undo.assign(self, "last", entry)
+        else:
+            self.last = entry
+        # The policy comes first: a rollback is in reverse order, and the policy needs the state.
+        self.session.commit_event()
+        self.state.commit_event()
+
+    def _rollback(self) -> None:
+        self.state.rollback_event()
+        self.session.rollback_event()
+
+    # ------------------------------------------------------------ quotes
 
     def quote(self, job: Job, *, explained: bool = False) -> Quote:
         """Return the decision on a job if it arrived next; the state doesn't change.
@@ -223,248 +319,9 @@ class Engine(JobEvents):
             raise ShadowpriceError(
                 f"job {job.name!r} arrives in slot {job.arrival}; quotes are for slot {slot}"
             )
-        refusal = self._refused_at_once(job)
+        refusal = job_events.refusal_without_policy(self.state, job)
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), slot)
-        self._resync_policy_if_stale()
+        self.session.resync_if_stale()
         self.ledger.advance(slot)  # past the running slot, if any
-        return policy.quote(self._view, job, explained=explained)
-
-    # ------------------------------------------------------------ handling events
-
-    def _take(self, event: DriverEvent, script: Sequence[Consultation] | None) -> StagedEvent:
-        staged = self._decide(event, script)
-        self._settle(staged.entry)
-        return staged
-
-    def _decide(self, event: DriverEvent, script: Sequence[Consultation] | None) -> StagedEvent:
-        if self._undo:
-            raise EventError("an event is being decided; settle it first")
-        check_event(self, event)
-        if script is None:
-            self._resync_policy_if_stale()
-            self._save_policy_state()
-        self._begin_savepoint()
-        self._script = None if script is None else iter(script)
-        self._consultations = []
-        try:
-            commands = self._handle(event)
-        except BaseException:
-            self._roll_back()
-            raise
-        finally:
-            self._script = None
-        self.sequence += 1
-        return StagedEvent(Entry(self.sequence, event, tuple(self._consultations)), commands)
-
-    def _settle(self, entry: Entry) -> None:
-        if self._held is not None:
-            self._held.assign(self, "last", entry)
-        else:
-            self.last = entry
-        # Before `_release_savepoint`: a rollback is in reverse, and the policy needs the state.
-        self._discard_saved_policy_state()
-        self._release_savepoint()
-
-    def _roll_back(self) -> None:
-        self._take_back(self._undo, self._touched)
-        self._rollback_policy_state()
-
-    def _handle(self, event: DriverEvent) -> list[Command]:
-        if isinstance(event, SlotEnded):
-            return self._end_slot(event.slot, event.progress, event.finished)
-        self._skip_to(event.slot)
-        if isinstance(event, SlotBegan):
-            return self._begin_slot(event.slot)
-        match event:
-            case JobsArrived():
-                return self._arrive(event)
-            case ProgressMeasured():
-                return self._measure(event)
-            case Acknowledged():
-                return self._acknowledge(event)
-            case JobEnded():
-                return self._end_job(event)
-            case JobCancelled():
-                return self._cancel(event)
-            case JobRevised():
-                return self._revise(event)
-            case JobFailed():
-                return self._fail(event)
-            case StartFailed():
-                return self._fail_to_start(event)
-            case ServerLost():
-                return self._lose(event)
-            case ServerBack():
-                return self._restore_server(event)
-            case CapacityChanged() | TimespanChanged():
-                return self._change_limits(event)
-            case _:
-                assert_never(event)
-
-    def _skip_to(self, slot: int) -> None:
-        if slot > self.ledger.start:
-            self._advance(slot)
-
-    # ------------------------------------------------------------ slots
-
-    def _begin_slot(self, slot: int) -> list[Command]:
-        commands = self._query_policy(SlotBegan(slot)) if self.capabilities.wakes_every_slot else []
-        undo = self._undo
-        for mapping in (self._moved, self._planned, self._ran):
-            undo.keep(mapping)
-        planned: dict[str, Placement] = {}
-        if self.until is not None and slot >= self.until:
-            for name in self.running:
-                self._moved[name] = None
-        elif slot in self._agenda:
-            planned = undo.drop(self._agenda, slot)
-        for name in (*self._moved, *(name for name in self._planned if name not in planned)):
-            self._apply_placement_change(
-                slot, name, planned.get(name, self._standing(name)), commands
-            )
-        for name, placement in planned.items():
-            self._apply_placement_change(slot, name, placement, commands)
-        self._add_dependencies(commands)
-        self._planned.clear()
-        self._planned.update(dict.fromkeys(planned))
-        self._moved.clear()
-        self._ran.clear()
-        undo.assign(self, "slot_running", slot)
-        return commands
-
-    def _apply_placement_change(
-        self, slot: int, name: str, placement: Placement | None, commands: list[Command]
-    ) -> None:
-        present = self.running.get(name)
-        if placement is None:
-            if present is not None:
-                self._undo.drop(self.running, name, self._start)
-                commands.append(self._stop(slot, name, present, finished=False))
-        elif present is None:
-            commands.append(self._run(Start, slot, name, placement))
-        elif placement != present or self._new_copies(name):
-            commands.append(self._run(Resize, slot, name, placement))
-
-    def _new_copies(self, name: str) -> bool:
-        """Return whether a bag has a newer plan than its generation: other copies must start."""
-        record = self.jobs[name]
-        return record.job.bag is not None and record.following != record.plans
-
-    def _end_slot(
-        self, slot: int, progress: Mapping[str, int], done: Mapping[str, tuple[int, ...]]
-    ) -> list[Command]:
-        undo = self._undo
-        undo.assign(self, "slot_running", None)
-        if self.ledger.start == slot:
-            self._advance(slot + 1)
-        finished, behind = self._count(slot, progress, done)
-        commands: list[Command] = []
-        for name in finished:
-            commands += self._complete(name, slot)
-        if finished:
-            commands += self._query_policy(JobsFinished(slot + 1, tuple(finished)))
-        # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
-        short_of_plan = [
-            name
-            for name in self._planned
-            if self._fell_short(name, slot, behind) or self._must_stay(name, slot + 1)
-        ]
-        if short_of_plan:
-            commands += self._extend(short_of_plan)
-        return commands
-
-    def _count(
-        self, slot: int, progress: Mapping[str, int], done: Mapping[str, tuple[int, ...]]
-    ) -> tuple[list[str], set[str]]:
-        """Record the progress of a slot; return the finished jobs, and those behind their plan."""
-        planned, open_job = self._planned, self.open_jobs.get
-        finished: list[str] = []
-        behind: set[str] = set()
-        # Progress is the most frequent change: one list is cheaper than `_touch` for each job.
-        previous_progress: list[tuple[JobRecord, int]] = []
-        changed = self._digest.changed
-        changed.update(progress)
-        self._undo.push(_undo_count, previous_progress, changed)
-        for name, gained in progress.items():
-            record = open_job(name)
-            if record is None:
-                continue  # the job ended or was closed during the slot
-            job = record.job
-            if job.bag is None:
-                previous = record.progress
-                previous_progress.append((record, previous))
-                record.progress = progress_made = previous + gained
-                if progress_made >= job.required:
-                    finished.append(name)
-                if planned and name in planned and self._yielded_less(record, gained):
-                    behind.add(name)
-            elif self._count_bag(slot, record, gained, done.get(name)):
-                finished.append(name)
-        # Jobs without counted progress report it themselves; treat it as unknown.
-        for name in self.running.keys() - progress.keys():
-            behind.add(name)
-        if behind:
-            finished += [
-                name
-                for name in self.running
-                if name not in progress and self.jobs[name].progress >= self.jobs[name].job.required
-            ]
-        return finished, behind
-
-    def _count_bag(
-        self, slot: int, record: JobRecord, gained: int, done: tuple[int, ...] | None
-    ) -> bool:
-        """Record a bag's progress in a slot; return whether the bag is finished."""
-        self._touch(record).progress += gained
-        record.left = list(record.left)
-        record.finished = list(record.finished)
-        count_finished(record, slot, gained, done)
-        if record.progress >= record.job.required:
-            return True
-        self._give_back(record)
-        return False
-
-    def _yielded_less(self, record: JobRecord, gained: int) -> bool:
-        """Return whether a slot yielded less progress than a job's placement should."""
-        placement = self.running.get(record.job.name)
-        if placement is None:
-            return True
-        workers = placement.total_workers
-        return gained < record.job.gain(workers, colocated=placement.colocated)
-
-    def _give_back(self, record: JobRecord) -> None:
-        """Release the capacity of a bag that its copies can't use any more."""
-        name, job = record.job.name, record.job
-        smaller = narrowed(record, self.slot)
-        if smaller is None:
-            return
-        holding = self.ledger.holdings[name]
-        self._undo.push(self.ledger.put_back, name, holding, self.ledger.release(name))
-        self.ledger.reserve(name, smaller.from_slot(self.slot), job.worker, None)
-        self._undo.push(self.ledger.undo_reserve, name)
-        for slot, placement in smaller.placements():
-            if slot >= self.slot:
-                self._undo.put(self._agenda[slot], name, placement)
-        self._touch(record).plan = smaller
-
-    def _must_stay(self, name: str, slot: int) -> bool:
-        """Return whether a plan would move a pinned job in a slot."""
-        if name not in self.open_jobs or not self.pinned(name):
-            return False
-        return self._agenda.get(slot, {}).get(name) != self.running[name]
-
-    def _fell_short(self, name: str, slot: int, behind: set[str]) -> bool:
-        record = self.open_jobs.get(name)
-        if record is None or not len(record.plan):
-            return False
-        if record.plan.completion <= slot or name not in behind:
-            return record.plan.completion <= slot
-        charged = self.capabilities.charges_restarts
-        return falls_short(record, slot + 1, self.running.get(name), charged=charged)
-
-
-def _undo_count(counted: list[tuple[JobRecord, int]], changed: set[str]) -> None:
-    for record, progress in counted:
-        record.progress = progress
-        changed.add(record.job.name)
+        return policy.quote(self.view, job, explained=explained)

@@ -101,7 +101,7 @@ class Header:
             engine.policy.parameters_in_force(),
             engine.until,
             {"shadowprice": shadowprice.__version__, "python": platform.python_version()},
-            engine.acknowledges,
+            engine.state.acknowledges,
         )
 
     def line(self) -> str:
@@ -187,13 +187,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOnlyPolicy:
-    """Placeholder for a policy during replay: recorded decisions apply, new ones are an error.
-
-    Parameters
-    ----------
-    capabilities : Capabilities
-        The policy's capabilities.
-    """
+    """Placeholder for a policy during replay: recorded decisions apply, new ones are an error."""
 
     capabilities: Capabilities
 
@@ -288,15 +282,8 @@ class JournalReader:
 
     Parameters
     ----------
-    path : Path
-        The file.
     notice : callable, optional
         Called with a message if an incomplete last line is dropped.
-
-    Attributes
-    ----------
-    header : Header
-        The first line.
 
     Raises
     ------
@@ -364,17 +351,7 @@ class JournalReader:
 def replay(journal: JournalReader, engine: Engine) -> Engine:
     """Apply a journal to an engine without consulting the policy.
 
-    Parameters
-    ----------
-    journal : JournalReader
-        The journal.
-    engine : Engine
-        A new engine, from `Header.engine`.
-
-    Returns
-    -------
-    Engine
-        The same engine, in the final state of the journal.
+    ``engine`` is a new engine from `Header.engine`, which is returned.
 
     Raises
     ------
@@ -389,14 +366,7 @@ def replay(journal: JournalReader, engine: Engine) -> Engine:
 def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
     """Apply the next item of a journal: handle an event, or compare a digest.
 
-    Parameters
-    ----------
-    engine : Engine
-        The engine, in the state before the item.
-    item : Entry or Mark
-        The item.
-    path : Path
-        Location of the journal for error messages.
+    ``path`` is the location of the journal for error messages.
 
     Raises
     ------
@@ -424,14 +394,7 @@ def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
 def entry_of(line: str, cluster: Cluster, place: str = "journal") -> Entry:
     """Parse a line that `entry_line` wrote.
 
-    Parameters
-    ----------
-    line : str
-        The line.
-    cluster : Cluster
-        The cluster before the event.
-    place : str
-        Location for error messages.
+    ``cluster`` is the cluster before the event, ``place`` the location for error messages.
 
     Raises
     ------

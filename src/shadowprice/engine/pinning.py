@@ -8,16 +8,34 @@ the number of its stops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 from shadowprice.core.events import Decision, Pause, Place
+from shadowprice.core.schedule import Placement
+from shadowprice.engine.state import EngineState
 
-if TYPE_CHECKING:
-    from shadowprice.engine.decisions import Decider
+
+def is_pinned(state: EngineState, name: str) -> bool:
+    """Return whether the running generation of a job must keep its placement.
+
+    Simulated jobs save whenever they move. So only jobs of a driver that acknowledges commands can
+    be pinned.
+    """
+    if not state.acknowledges or name not in state.running:
+        return False
+    record = state.jobs[name]
+    if record.job.bag is not None:
+        return False
+    # A stop loses work if checkpoints are rare. The next generation is pinned until it has repeated
+    # that work and done as much again, which makes a checkpoint likely. The pinned work at least
+    # doubles with each loss, so the number of losses is logarithmic.
+    unsaved = record.measured <= record.resumed_at + record.lost
+    return record.job.resumable is not True or (record.measured > 0 and unsaved)
 
 
-def without_stops(engine: Decider, decisions: Iterable[Decision]) -> Iterator[Decision]:
+def without_stops(
+    state: EngineState, decisions: Iterable[Decision], resync: Callable[[], None]
+) -> Iterator[Decision]:
     """Yield a reactive policy's decisions, except those that stop pinned jobs.
 
     If a placement no longer fits beside a pinned job, it is left out too. Its job keeps the present
@@ -28,15 +46,17 @@ def without_stops(engine: Decider, decisions: Iterable[Decision]) -> Iterator[De
     for decision in decisions:
         if isinstance(decision, Place | Pause):
             placement = decision.placement if isinstance(decision, Place) else None
-            if engine.pinned(decision.job) and placement != engine.running[decision.job]:
+            if is_pinned(state, decision.job) and placement != state.running[decision.job]:
                 vetoed = True
                 continue
-            if (
-                vetoed
-                and placement is not None
-                and not engine.has_capacity(decision.job, placement)
-            ):
+            if vetoed and placement is not None and not _fits(state, decision.job, placement):
                 continue
         yield decision
     if vetoed:
-        engine.resync_policy()
+        resync()
+
+
+def _fits(state: EngineState, name: str, placement: Placement) -> bool:
+    """Return whether a placement fits from now on in place of the job's present placement."""
+    job = state.jobs[name].job
+    return state.ledger.can_stand(name, placement, job.worker, job.ps)

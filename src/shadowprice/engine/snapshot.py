@@ -22,7 +22,8 @@ from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.memory import recall, sources, twin
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.memory import sources, twin
 from shadowprice.engine.records import (
     Fields,
     cluster_of,
@@ -33,7 +34,6 @@ from shadowprice.engine.records import (
     schedule_from_record,
     schedule_record,
 )
-from shadowprice.engine.state import JobRecord
 
 FORMAT: Final = 1
 """Version of the format."""
@@ -43,11 +43,6 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 def snapshot(engine: Engine) -> Fields:
     """Return an engine's complete state as plain values that JSON can represent.
-
-    Parameters
-    ----------
-    engine : Engine
-        An engine between two events.
 
     Raises
     ------
@@ -79,27 +74,28 @@ class Captured:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.sequence = engine.sequence
-        self._names = names = engine.cluster.names
-        self._memory = engine.dump_policy_state()
-        self._cluster = engine.cluster
-        self._jobs = [_values(record) for record in engine.jobs.values()]
-        self._running = dict(engine.running)
-        self._unacknowledged = list(engine.unacknowledged.values())
+        state = engine.state
+        self.sequence = state.sequence
+        self._names = names = state.cluster.names
+        self._memory = engine.session.dump_state()
+        self._cluster = state.cluster
+        self._jobs = [_values(record) for record in state.jobs.values()]
+        self._running = dict(state.running)
+        self._unacknowledged = list(state.unacknowledged.values())
         self._counts: Fields = {
-            "until": engine.until,
-            "acknowledges": engine.acknowledges,
-            "sequence": engine.sequence,
-            "arrivals": engine.arrivals,
-            "commands": engine.commands,
-            "commitments": engine.commitments,
-            "start": engine.ledger.start,
-            "slot_running": engine.slot_running,
-            "lost": [names[row] for row in sorted(engine.lost)],
-            "drained": [names[row] for row in sorted(engine.drained)],
-            **{name: list(marked) for name, marked in engine.marks().items()},
-            "departed_digest": f"{engine.departed_digest():x}",
-            "state_digest": engine.state_digest(),
+            "until": state.until,
+            "acknowledges": state.acknowledges,
+            "sequence": state.sequence,
+            "arrivals": state.arrivals,
+            "commands": state.commands,
+            "commitments": state.commitments,
+            "start": state.ledger.start,
+            "slot_running": state.slot_running,
+            "lost": [names[row] for row in sorted(state.lost)],
+            "drained": [names[row] for row in sorted(state.drained)],
+            **{name: list(marked) for name, marked in state.marks().items()},
+            "departed_digest": f"{state.departed_digest():x}",
+            "state_digest": state.state_digest(),
         }
 
     def record(self) -> Fields:
@@ -189,10 +185,9 @@ def restore(
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
     if memory and same_sources:
-        engine.ledger.advance_versions_past(engine.sequence)
-        recall(engine.policy, _memory_of(record), engine.view)
+        engine.session.load_state(_memory_of(record))
     else:
-        engine.begin_policy_anew()
+        engine.session.resync()
     return engine
 
 
@@ -208,16 +203,16 @@ def clone(engine: Engine) -> Engine:
 
     Immutable jobs and plans are shared. The cost grows with the number of open jobs.
     """
-    memory = engine.dump_policy_state()
+    memory = engine.session.dump_state()
     copy = Engine(
         engine.cluster,
         engine.policy,
         until=engine.until,
-        keeps_memory=engine.keeps_memory,
-        acknowledges=engine.acknowledges,
+        keeps_memory=engine.session.keeps_memory,
+        acknowledges=engine.state.acknowledges,
     )
-    copy.copy_from(engine)
-    copy.policy = twin(engine.policy, memory, copy.view)
+    copy.state.copy_from(engine.state)
+    copy.session.policy = twin(engine.policy, memory, copy.view)
     return copy
 
 
@@ -230,21 +225,21 @@ def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) 
         keeps_memory=keeps_memory,
         acknowledges=record["acknowledges"],
     )
-    index = cluster.index
+    state, index = engine.state, cluster.index
     for name in ("sequence", "arrivals", "commands", "commitments", "slot_running"):
-        setattr(engine, name, record[name])
-    engine.lost = {index[name] for name in record["lost"]}
-    engine.drained = {index[name] for name in record["drained"]}
-    engine.take_records(
+        setattr(state, name, record[name])
+    state.lost = {index[name] for name in record["lost"]}
+    state.drained = {index[name] for name in record["drained"]}
+    state.load_jobs(
         [_job_of(item, index) for item in record["jobs"]],
         {name: placement_of(placement, index) for name, placement in record["running"].items()},
         start=record["start"],
         departed=int(record["departed_digest"], 16),
-        marks={name: record[name] for name in engine.marks()},
+        marks={name: record[name] for name in state.marks()},
     )
     for item in record["unacknowledged"]:
         command = _order_of(item, index)
-        engine.unacknowledged[command.id] = command
+        state.unacknowledged[command.id] = command
     return engine
 
 
@@ -253,27 +248,30 @@ def _values(record: JobRecord) -> tuple[Any, ...]:
     return (record.copy() if record.copies or record.finished else record).values()
 
 
+_COUNTS: Final = (
+    "order",
+    "progress",
+    "started",
+    "completion",
+    "promise",
+    "plans",
+    "measured",
+    "generation",
+    "failures",
+    "began",
+    "committed",
+    "following",
+    "resumed_at",
+    "resumed_before",
+    "lost",
+    "generation_slot",
+)
+"""Fields of a job that are stored as they are, under the names of `JobRecord`."""
+
+
 def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
-    values: Fields = {
-        "job": record.job.record(),
-        "status": record.status.value,
-        "order": record.order,
-        "progress": record.progress,
-        "started": record.started,
-        "completion": record.completion,
-        "promise": record.promise,
-        "plans": record.plans,
-        "measured": record.measured,
-        "generation": record.generation,
-        "failures": record.failures,
-        "began": record.began,
-        "committed": record.committed,
-        "following": record.following,
-        "resumed_at": record.resumed_at,
-        "resumed_before": record.resumed_before,
-        "lost": record.lost,
-        "generation_slot": record.generation_slot,
-    }
+    values: Fields = {"job": record.job.record(), "status": record.status.value}
+    values |= {name: getattr(record, name) for name in _COUNTS}
     if len(record.plan) and record.status.open:
         values["plan"] = schedule_record(record.plan, names)
     if record.placement is not None:
@@ -288,31 +286,18 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
     return values
 
 
-def _job_of(told: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
-    record = JobRecord(Job.from_record(told["job"]), told["order"], Status(told["status"]))
-    record.progress = told["progress"]
-    record.started = told["started"]
-    record.completion = told["completion"]
-    record.promise = told["promise"]
-    record.plans = told["plans"]
-    record.measured = told["measured"]
-    record.generation = told["generation"]
-    record.failures = told["failures"]
-    record.began = told["began"]
-    record.committed = told["committed"]
-    record.following = told["following"]
-    record.resumed_at = told["resumed_at"]
-    record.resumed_before = told["resumed_before"]
-    record.lost = told["lost"]
-    record.generation_slot = told["generation_slot"]
-    if "plan" in told:
-        record.plan = schedule_from_record(told["plan"], index)
-    if "placement" in told:
-        record.placement = placement_of(told["placement"], index)
-    if "refusal" in told:
-        record.refusal = refusal_of(told["refusal"])
-    record.copies = tuple(TaskCopies(*entry) for entry in told.get("copies", ()))
-    record.left, record.finished = list(told.get("left", ())), list(told.get("finished", ()))
+def _job_of(values: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
+    record = JobRecord(Job.from_record(values["job"]), values["order"], Status(values["status"]))
+    for name in _COUNTS:
+        setattr(record, name, values[name])
+    if "plan" in values:
+        record.plan = schedule_from_record(values["plan"], index)
+    if "placement" in values:
+        record.placement = placement_of(values["placement"], index)
+    if "refusal" in values:
+        record.refusal = refusal_of(values["refusal"])
+    record.copies = tuple(TaskCopies(*entry) for entry in values.get("copies", ()))
+    record.left, record.finished = list(values.get("left", ())), list(values.get("finished", ()))
     return record
 
 
@@ -337,23 +322,23 @@ def _order_record(order: Start | Resize | Stop) -> Fields:
     return values
 
 
-def _order_of(told: Mapping[str, Any], index: Mapping[str, int]) -> Start | Resize | Stop:
+def _order_of(values: Mapping[str, Any], index: Mapping[str, int]) -> Start | Resize | Stop:
     common: dict[str, Any] = {
-        "id": told["id"],
-        "generation": told["generation"],
-        "after": tuple(told["after"]),
-        "frees": tuple(told["frees"]),
+        "id": values["id"],
+        "generation": values["generation"],
+        "after": tuple(values["after"]),
+        "frees": tuple(values["frees"]),
     }
-    if told["order"] == Stop.tag:
-        return Stop(told["slot"], told["job"], told["finished"], **common)
-    entries = [entry for entry in told["on"] if entry[0] in index]
-    kind = Start if told["order"] == Start.tag else Resize
+    if values["order"] == Stop.tag:
+        return Stop(values["slot"], values["job"], values["finished"], **common)
+    entries = [entry for entry in values["on"] if entry[0] in index]
+    kind = Start if values["order"] == Start.tag else Resize
     return kind(
-        told["slot"],
-        told["job"],
+        values["slot"],
+        values["job"],
         placement_of(entries, index),
-        servers=tuple(name for name, _, _ in told["on"]),
-        copies=tuple(TaskCopies(*entry) for entry in told["copies"]),
-        plan=told["plan"],
+        servers=tuple(name for name, _, _ in values["on"]),
+        copies=tuple(TaskCopies(*entry) for entry in values["copies"]),
+        plan=values["plan"],
         **common,
     )

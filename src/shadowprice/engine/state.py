@@ -1,157 +1,399 @@
-"""The engine's record of a job."""
+"""The engine's state record, and the changes that several event handlers share.
+
+Every change of an event is recorded in `EngineState.undo`, so that the event takes effect
+completely or not at all.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+from typing import Final
 
-from shadowprice.core.bag import TaskCopies
-from shadowprice.core.job import MICRO, Job
-from shadowprice.core.policy import Status
-from shadowprice.core.refusal import Refusal
-from shadowprice.core.schedule import EMPTY, Placement, Schedule
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import EventError
+from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.core.ledger import Ledger
+from shadowprice.core.policy import Capabilities, Status
+from shadowprice.core.schedule import EMPTY, Placement
+from shadowprice.engine.digest import StateDigest, of_state
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.undo import Undo
+from shadowprice.engine.validation import EmptyClusterCheck
+
+RETAINED_CLOSED_NAMES: Final = 10_000
+"""Maximum number of names of collected jobs that are remembered."""
 
 
-@dataclass(slots=True, eq=False)
-class JobRecord:
-    """The mutable state of one job; policies see it as `core.policy.JobState`.
+class EngineState:
+    """Jobs, reservations, running generations and commands.
 
-    Parameters
+    Attributes
     ----------
-    job : Job
-        The job.
-    status : Status
-        Its lifecycle status.
-    progress : int
-        Progress units completed.
-    started, completion : int or None
-        First slot in which it ran, and the slot in which it completed.
-    plan : Schedule
-        The committed schedule in force, including past slots.
-    placement : Placement or None
-        Current placement, if the policy places slot by slot.
-    promise : int or None
-        Slot by whose end completion is promised, by a policy that plans without committing.
-    refusal : Refusal or None
-        Why it was refused, dropped or cancelled.
-    order : int
-        Position among all arrivals.
-    plans : int
-        Number of plans that were committed.
-    copies : tuple of TaskCopies
-        Of a bag: the copies that the current plan gave to the tasks that then remained.
-    left : list of int
-        Of a bag: unfinished tasks, by entry of ``copies``.
-    finished : list of int
-        Of a bag: finished tasks by group.
-    measured : int
-        Reported progress, in millionths of a mini-batch.
-    generation : int
-        Number of the newest generation, 0 before the first.
-    failures : int
-        Number of failed generations.
-    began : int
-        Number of its last Start command; running jobs are sorted by it.
-    committed : int
-        Number of the current plan among all plans of the engine; jobs in a slot are sorted by it.
-    following : int
-        Number of the plan of the newest generation.
-    resumed_at : int
-        ``measured`` when the newest generation began; -1 once it has ended without a command.
-    resumed_before : int
-        ``resumed_at`` of the previous generation if a command stopped it, otherwise -1.
-    lost : int
-        Maximum of ``measured`` that a generation had to repeat.
-    generation_slot : int
-        Slot in which the newest generation began.
+    capabilities : Capabilities
+        The policy's declared capabilities, which some rules depend on.
+    until : int or None
+        End of the timespan T: nothing runs in slot T or later.
+    acknowledges : bool
+        Whether the driver acknowledges commands. If so, commands are kept until then.
+    jobs, open_jobs : dict of str to JobRecord
+        All known jobs, and those that may still run, in order of arrival.
+    running : dict of str to Placement
+        Placements of running jobs, in the order in which they started.
+    lost, drained : set of int
+        Rows of unavailable servers, and the subset that was drained on purpose.
+    slot_running : int or None
+        The slot that is running, None between two slots.
+    unacknowledged : dict of int to Command
+        Commands by number that the driver hasn't acknowledged.
+    sequence, arrivals, commands, commitments : int
+        Numbers of events handled, jobs arrived, commands created and plans committed.
+    agenda : dict of int to dict of str to Placement
+        Placements that plans reserve, by slot and job, in order of commitment.
+    planned, moved, ran : dict of str to None
+        Jobs that run by a plan in the running slot; jobs whose placement is applied at the start of
+        the next slot; jobs whose generation ended in the running slot.
+    closed : list of str
+        Jobs that were closed since `collect` was called.
+    departed : dict of str to None
+        Names of collected jobs.
+    digest : StateDigest
+        The digest of the jobs.
+    undo : Undo
+        Inverse operations of the event that is being handled.
+    enclosing_undo : Undo or None
+        Undo log of the enclosing unit of work, which may roll back several events.
     """
 
-    job: Job
-    order: int
-    status: Status = Status.ARRIVED
-    progress: int = 0
-    started: int | None = None
-    completion: int | None = None
-    plan: Schedule = EMPTY
-    placement: Placement | None = None
-    promise: int | None = None
-    refusal: Refusal | None = None
-    plans: int = 0
-    copies: tuple[TaskCopies, ...] = ()
-    left: list[int] = field(default_factory=list)
-    finished: list[int] = field(default_factory=list)
-    measured: int = 0
-    generation: int = 0
-    failures: int = 0
-    began: int = 0
-    committed: int = 0
-    following: int = 0
-    resumed_at: int = 0
-    resumed_before: int = -1
-    lost: int = 0
-    generation_slot: int = 0
+    def __init__(
+        self,
+        cluster: Cluster,
+        capabilities: Capabilities,
+        *,
+        until: int | None,
+        acknowledges: bool,
+    ) -> None:
+        self.cluster = cluster
+        self.capabilities = capabilities
+        self.until = until
+        self.acknowledges = acknowledges
+        window = capabilities.window or cluster.horizon
+        self.ledger = Ledger(cluster, window if capabilities.plans_ahead else 1)
+        self.jobs: dict[str, JobRecord] = {}
+        self.open_jobs: dict[str, JobRecord] = {}
+        self.lost: set[int] = set()
+        self.drained: set[int] = set()
+        self.running: dict[str, Placement] = {}
+        self.slot_running: int | None = None
+        self.unacknowledged: dict[int, Start | Resize | Stop] = {}
+        self.sequence = self.arrivals = self.commands = self.commitments = 0
+        self.agenda: dict[int, dict[str, Placement]] = {}
+        self.planned: dict[str, None] = {}
+        self.moved: dict[str, None] = {}
+        self.ran: dict[str, None] = {}
+        self.closed: list[str] = []
+        self.departed: dict[str, None] = {}
+        self.digest = StateDigest()
+        self.undo = Undo()
+        self.enclosing_undo: Undo | None = None
+        self._touched: set[JobRecord] = set()
+        self.never_fits = EmptyClusterCheck(cluster, local_free=capabilities.local_traffic_is_free)
+
+    # ------------------------------------------------------------ queries
 
     @property
-    def tasks_left(self) -> tuple[int, ...]:
-        """Unfinished tasks of a bag, by group; empty for other jobs."""
-        if self.job.bag is None:
-            return ()
-        finished = self.finished or [0] * len(self.job.bag.groups)
-        return tuple(
-            group.count - number
-            for group, number in zip(self.job.bag.groups, finished, strict=True)
+    def slot(self) -> int:
+        """First slot that can still be decided."""
+        if self.slot_running is not None:
+            return self.slot_running + 1
+        return self.ledger.start
+
+    @property
+    def end(self) -> int:
+        """First slot that no plan may use."""
+        return self.ledger.end if self.until is None else min(self.ledger.end, self.until)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or is planned, so that slots can be skipped."""
+        return not self.running and not self.agenda and not self.moved
+
+    def check_skip(self, slot: int) -> None:
+        """Check that nothing runs or is planned before ``slot``; raise EventError otherwise."""
+        if (
+            self.running
+            or any(self.standing(name) for name in self.moved)
+            or any(planned < slot for planned in self.agenda)
+        ):
+            raise EventError(f"slots before {slot} were skipped while jobs run")
+
+    def standing(self, name: str) -> Placement | None:
+        """Return the placement in which a job runs from now on without a plan."""
+        if self.until is not None and self.slot >= self.until:
+            return None
+        record = self.open_jobs.get(name)
+        return None if record is None else record.placement
+
+    def arrival_order(self, name: str) -> int:
+        """Return the sort key of jobs by arrival."""
+        return self.jobs[name].order
+
+    def start_order(self, name: str) -> int:
+        """Return the sort key of running jobs by their last Start command."""
+        return self.jobs[name].began
+
+    def commitment_order(self, name: str) -> int:
+        """Return the sort key of planned jobs by the commitment of their plan."""
+        return self.jobs[name].committed
+
+    # ------------------------------------------------------------ digest and collection
+
+    def state_digest(self) -> str:
+        """Return a digest that is the same for equal states.
+
+        The digest covers open and closed jobs, servers and running placements. It doesn't depend on
+        the order of the servers. The cost grows with the changes since the previous call.
+        """
+        names = self.cluster.names
+        return of_state(
+            {
+                "slot": self.slot,
+                "running_slot": self.slot_running,
+                "sequence": self.sequence,
+                "jobs": f"{self.digest.refresh(self.jobs, names):064x}",
+                "running": sorted(
+                    [name, sorted(names[row] for row in placement.servers)]
+                    for name, placement in self.running.items()
+                ),
+                "lost": sorted(names[row] for row in self.lost - self.drained),
+                "drained": sorted(names[row] for row in self.drained),
+            }
         )
 
-    @property
-    def copies_running(self) -> int:
-        """Maximum number of running copies of a bag's unfinished tasks; 0 if it doesn't run."""
-        if self.placement is None and not len(self.plan):
-            return 0
-        pairs = zip(self.left, self.copies, strict=True)
-        return sum(left * entry.copies for left, entry in pairs)
+    def update_digest(self, limit: int) -> int:
+        """Update the digest for at most ``limit`` changed jobs; return how many remain.
 
-    @property
-    def remaining(self) -> int:
-        """Progress units that remain."""
-        return max(0, self.job.required - self.progress)
+        Call it between two events. It spreads the cost of the next `state_digest`.
+        """
+        changed = self.digest.changed
+        self.digest.refresh(self.jobs, self.cluster.names, list(islice(changed, limit)))
+        return len(changed)
 
-    def units(self, micro: int) -> int:
-        """Convert measured progress, in millionths of a mini-batch, to the job's progress units."""
-        return micro * self.job.required // (self.job.work * MICRO)
+    def departed_digest(self) -> int:
+        """Return the share of collected jobs in the digest."""
+        self.digest.refresh(self.jobs, self.cluster.names)
+        return self.digest.removed_jobs_sum()
 
-    def values(self) -> tuple[Any, ...]:
-        """Return all values for rollback; within an event, lists must be replaced, not changed."""
-        return _VALUES(self)
+    def collect(self, awaited: Collection[str] = ()) -> list[JobRecord]:
+        """Remove and return the jobs that were closed since the previous call.
 
-    def put_back(self, values: tuple[Any, ...]) -> None:
-        """Restore the result of `values`."""
-        for name, value in zip(_FIELDS, values, strict=True):
-            setattr(self, name, value)
+        Their names can then be used again. The digest still covers these jobs. The last
+        `RETAINED_CLOSED_NAMES` names are remembered, so that late reports about them aren't errors.
 
-    def copy(self) -> JobRecord:
-        """Return an independent copy."""
-        copy = JobRecord(*_VALUES(self))
-        copy.left, copy.finished = list(self.left), list(self.finished)
-        return copy
+        Jobs in ``awaited`` are kept, because reports about them are still expected.
+        """
+        if not self.closed:
+            return []
+        names = [name for name in self.closed if name not in awaited]
+        self.digest.refresh(self.jobs, self.cluster.names, names)
+        self.digest.leave(names)
+        departed = self.departed
+        departed.update(dict.fromkeys(names))
+        collected = [self.jobs.pop(name) for name in names]
+        self.closed[:] = [name for name in self.closed if name in awaited]
+        if len(departed) > RETAINED_CLOSED_NAMES:
+            for name in list(islice(departed, len(departed) - RETAINED_CLOSED_NAMES)):
+                del departed[name]
+        return collected
 
-    def story(self) -> str:
-        """Return the job's history in one line, for messages."""
-        parts = [
-            f"arrived in slot {self.job.arrival}",
-            self.status.value,
-            f"progress {self.progress} of {self.job.required}",
-        ]
-        if self.started is not None:
-            parts.append(f"ran first in slot {self.started}")
-        if len(self.plan):
-            parts.append(f"planned for slots {self.plan.start}..{self.plan.completion}")
-        if self.promise is not None:
-            parts.append(f"promised for slot {self.promise}")
-        if self.placement is not None:
-            parts.append(f"standing on servers {list(self.placement.servers)}")
-        return f"job {self.job.name!r} ({'; '.join(parts)})"
+    # ------------------------------------------------------------ snapshots and clones
 
+    def marks(self) -> dict[str, Iterable[str]]:
+        """Return the names of the jobs in each internal set, by name of the set, in order."""
+        return {
+            "planned": self.planned,
+            "moved": self.moved,
+            "ran": self.ran,
+            "closed": self.closed,
+            "departed": self.departed,
+        }
 
-_FIELDS: Final = tuple(JobRecord.__slots__)
-_VALUES: Final = attrgetter(*_FIELDS)
+    def load_jobs(
+        self,
+        records: Iterable[JobRecord],
+        running: Mapping[str, Placement],
+        *,
+        start: int,
+        departed: int,
+        marks: Mapping[str, Iterable[str]],
+    ) -> None:
+        """Load jobs into a new state whose counters, slot and lost servers are already set.
+
+        Parameters
+        ----------
+        records : iterable of JobRecord
+            Jobs in order of arrival.
+        running : mapping of str to Placement
+            Running placements, in the order in which they started.
+        start : int
+            First slot of the ledger's window.
+        departed : int
+            Result of `departed_digest`.
+        marks : mapping
+            Result of `marks`.
+        """
+        self.ledger.advance(start)
+        for row in self.lost:
+            self.ledger.lose(row)
+        for record in records:
+            self.jobs[record.job.name] = record
+            if record.status.open:
+                self.open_jobs[record.job.name] = record
+        for record in sorted(self.open_jobs.values(), key=lambda record: record.committed):
+            job, name = record.job, record.job.name
+            if len(record.plan):
+                self.ledger.reserve(name, record.plan.from_slot(start), job.worker, job.ps)
+                for slot, placement in record.plan.from_slot(self.slot).placements():
+                    self.agenda.setdefault(slot, {})[name] = placement
+            if record.placement is not None:
+                self.ledger.stand(name, record.placement, job.worker, job.ps)
+        self.running.update(running)
+        self.planned.update(dict.fromkeys(marks["planned"]))
+        self.moved.update(dict.fromkeys(marks["moved"]))
+        self.ran.update(dict.fromkeys(marks["ran"]))
+        self.closed.extend(marks["closed"])
+        self.departed.update(dict.fromkeys(marks["departed"]))
+        self.digest.restore(departed, self.jobs)
+
+    def copy_from(self, other: EngineState) -> None:
+        """Copy another engine's state; both can then change independently."""
+        for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
+            setattr(self, name, getattr(other, name))
+        self.lost, self.drained = set(other.lost), set(other.drained)
+        self.ledger.become(other.ledger.clone())
+        self.jobs.update(other.jobs)
+        for name, record in other.open_jobs.items():
+            self.jobs[name] = self.open_jobs[name] = record.copy()
+        self.running.update(other.running)
+        self.agenda = {slot: dict(planned) for slot, planned in other.agenda.items()}
+        self.planned, self.moved = dict(other.planned), dict(other.moved)
+        self.ran, self.departed = dict(other.ran), dict(other.departed)
+        self.closed = list(other.closed)
+        self.unacknowledged.update(other.unacknowledged)
+        self.digest = other.digest.clone()
+
+    # ------------------------------------------------------------ events
+
+    def begin_event(self) -> None:
+        """Save the counters for rollback."""
+        counters = (self.arrivals, self.commands, self.commitments, self.sequence)
+        self.undo.push(self._reset, *counters)
+
+    def _reset(self, arrivals: int, commands: int, commitments: int, sequence: int) -> None:
+        self.arrivals, self.commands = arrivals, commands
+        self.commitments, self.sequence = commitments, sequence
+
+    def commit_event(self) -> None:
+        """Commit the event's changes, or pass its undo log to the enclosing unit of work."""
+        if self.enclosing_undo is None:
+            self.undo.clear()
+            self._touched.clear()
+            return
+        self.enclosing_undo.push(self._rollback, self.undo, self._touched)
+        self.undo, self._touched = Undo(), set()
+
+    def rollback_event(self) -> None:
+        """Undo all changes of the event that is being handled."""
+        self._rollback(self.undo, self._touched)
+
+    def _rollback(self, undo: Undo, touched: set[JobRecord]) -> None:
+        self.digest.changed.update(record.job.name for record in touched)
+        undo.rollback()
+        self.digest.changed.update(record.job.name for record in touched)
+        touched.clear()
+
+    # ------------------------------------------------------------ changes
+
+    def touch(self, record: JobRecord) -> JobRecord:
+        """Return a record that is about to change; save its values once per event for rollback."""
+        if record not in self._touched:
+            self._touched.add(record)
+            self.digest.changed.add(record.job.name)
+            self.undo.push(record.restore, record.values())
+        return record
+
+    def advance(self, slot: int) -> None:
+        """Move the ledger's window to a later slot."""
+        self.undo.push(self.ledger.undo_advance, self.ledger.advance(slot))
+
+    def insert_job(self, record: JobRecord) -> None:
+        """Add a job that arrived."""
+        name = record.job.name
+        self.digest.changed.add(name)
+        self._touched.add(record)  # a rollback removes the whole record
+        self.undo.put(self.jobs, name, record)
+        self.undo.put(self.open_jobs, name, record)
+
+    def release_job(self, name: str) -> None:
+        """Release a job's plan or placement.
+
+        A running job stops at the next slot unless it is placed again.
+        """
+        record = self.jobs[name]
+        self._release_reservations(name)
+        if len(record.plan):
+            self.touch(record).plan = EMPTY
+        if record.placement is not None:
+            self.touch(record).placement = None
+        if name in self.running:
+            self.mark_moved(name)
+
+    def _release_reservations(self, name: str) -> None:
+        ledger, undo = self.ledger, self.undo
+        holding = ledger.holdings.get(name)
+        if holding is None:
+            return
+        released = ledger.release(name)
+        undo.push(ledger.put_back, name, holding, released)
+        for slot in released.active_slots.tolist() if released is not EMPTY else ():
+            planned = self.agenda[slot]
+            undo.drop(planned, name, self.commitment_order)
+            if not planned:
+                undo.drop(self.agenda, slot)
+
+    def mark_moved(self, name: str) -> None:
+        """Mark a job, so that its placement is applied at the start of the next slot."""
+        self.undo.keep(self.moved)
+        self.moved[name] = None
+
+    def displace(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Release all reservations of these jobs; return the names in order of arrival."""
+        ordered = tuple(sorted(names, key=self.arrival_order))
+        for name in ordered:
+            self.release_job(name)
+            self.touch(self.jobs[name]).status = Status.QUEUED
+        return ordered
+
+    def end_run(self, name: str) -> None:
+        """Record that a job's generation ended without a command from the engine."""
+        self.undo.keep(self.ran)
+        self.ran[name] = None
+        self.touch(self.jobs[name]).resumed_at = -1
+        self.undo.drop(self.running, name, self.start_order)
+        self.digest.changed.add(name)
+        self.mark_moved(name)
+
+    def close(self, name: str, status: Status) -> JobRecord:
+        """Close an open job with a final status; its record keeps the last plan."""
+        self._release_reservations(name)
+        record = self.touch(self.undo.drop(self.open_jobs, name, self.arrival_order))
+        record.status, record.placement = status, None
+        if name in self.running:
+            self.undo.drop(self.running, name, self.start_order)
+        for mapping in (self.moved, self.planned):
+            if name in mapping:
+                self.undo.keep(mapping)
+                del mapping[name]
+        self.closed.append(name)
+        self.undo.push(self.closed.pop)
+        return record

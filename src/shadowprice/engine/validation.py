@@ -15,7 +15,7 @@ from shadowprice.core.errors import PolicyError
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.core.schedule import Placement, Schedule
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 
 
 def check_commitment(
@@ -31,12 +31,6 @@ def check_commitment(
 
     Parameters
     ----------
-    record : JobRecord
-        The job.
-    plan : Schedule
-        The schedule that the policy commits.
-    cluster : Cluster
-        The cluster.
     end : int
         First slot that no plan may use.
     moved : ndarray of bool, shape (active slots,), optional
@@ -85,12 +79,6 @@ def check_placement(
 
     Parameters
     ----------
-    record : JobRecord
-        The job.
-    placement : Placement
-        The placement that the policy wants.
-    cluster : Cluster
-        The cluster.
     local_free : bool
         Whether parameter servers only serve workers on other servers.
 
@@ -151,8 +139,6 @@ class EmptyClusterCheck:
 
     Parameters
     ----------
-    cluster : Cluster
-        The cluster.
     local_free : bool
         Whether parameter servers only serve workers on other servers.
     """
@@ -205,12 +191,8 @@ def check_roles(
 
     Parameters
     ----------
-    record : JobRecord
-        The job, for error messages.
     servers, workers, ps : ndarray of int64, shape (entries,)
         Server and counts of each entry of the plan.
-    cluster : Cluster
-        The cluster.
 
     Raises
     ------

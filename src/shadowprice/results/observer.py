@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shadowprice.core.events import Command, DriverEvent
 from shadowprice.engine import Engine
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 
 
 class Observer:

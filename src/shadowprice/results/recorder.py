@@ -37,7 +37,7 @@ from shadowprice.core.policy import Policy, Status, priced
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.results.observer import Observer
 
 _FEWER_ROWS: Final = "give --until, or make slots longer"

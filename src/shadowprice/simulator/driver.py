@@ -238,7 +238,7 @@ def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> 
 
 def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:
     """Remove closed jobs from the engine."""
-    closed = engine.collect(awaited) if collectors else ()
+    closed = engine.state.collect(awaited) if collectors else ()
     for observer in collectors if closed else ():
         observer.left(closed)
 

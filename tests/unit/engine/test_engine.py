@@ -89,7 +89,7 @@ def test_a_plan_runs_slot_by_slot_and_completes() -> None:
         Stop(2, "job", finished=True),
         Completed(1, "job", 10.0),
     ]
-    assert made.idle
+    assert made.state.idle
     assert not made.ledger.used.any()
 
 
@@ -97,7 +97,7 @@ def commit_of(made: Engine) -> Commit:
     plan = made.jobs["job"].plan
     return next(
         d
-        for d in (made.policy.answer(made._view, JobsArrived(0, ())))
+        for d in (made.policy.answer(made.view, JobsArrived(0, ())))
         if d.schedule is plan  # type: ignore[attr-defined]
     )
 
@@ -235,7 +235,7 @@ def test_a_cancelled_job_stops_and_gives_everything_back() -> None:
     assert made.handle(JobCancelled(1, "job")) == [Stop(1, "job", finished=False)]
     assert made.handle(JobCancelled(1, "job")) == []
     assert made.jobs["job"].status is Status.CANCELLED
-    assert made.idle
+    assert made.state.idle
     assert not made.ledger.used.any()
 
 

@@ -300,9 +300,9 @@ def test_finished_jobs_leave_when_they_are_collected() -> None:
         each.handle(JobsArrived(0, (alone("one"), alone("two"))))
         each.handle(JobCancelled(0, "one"))
     digest = made.state_digest()
-    (gone,) = made.collect()
+    (gone,) = made.state.collect()
     assert (gone.job.name, gone.status) == ("one", Status.CANCELLED)
-    assert made.collect() == []
+    assert made.state.collect() == []
     assert made.jobs.keys() == {"two"}
     assert made.state_digest() == digest == kept.state_digest()
     # Late word of it is no error; its name may be used again.

@@ -8,7 +8,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.validation import check_commitment
 from tests.oracles.oasis import literal_payoff, milp_payoff, schedule_cost
 from tests.support.oasis_cases import Market, random_case

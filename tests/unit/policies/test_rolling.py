@@ -31,6 +31,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import Reason
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
 from shadowprice.engine import Engine
+from shadowprice.engine.decisions import apply_decision
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
 from shadowprice.policies.milp import Program
 from shadowprice.policies.registry import make_policy
@@ -523,10 +524,10 @@ def test_nothing_is_promised_in_a_slot_that_is_over_or_never_comes() -> None:
     engine = rolling(on)
     one = training(on, "a")
     engine.handle(JobsArrived(0, (one,)))
-    engine.until = 3
+    engine.state.until = 3
     for completion in (-1, 3):
         with pytest.raises(PolicyError, match="promised for slot"):
-            engine._apply(Promise("a", completion))
+            apply_decision(engine.state, Promise("a", completion))
 
 
 def test_bad_parameters_are_refused_with_their_place() -> None:

@@ -293,10 +293,10 @@ def test_a_refused_job_leaves_no_trace_in_engine_or_policy(till: Till) -> None:
     priced(till, "job")
     till.give("vision", 1_000 - till.held("vision"))
     engine = till.truth.engine
-    before = engine.state_digest(), engine.sequence, engine.dump_policy_state()
+    before = engine.state_digest(), engine.sequence, engine.session.dump_state()
     till.submit("poor", tenant="vision")
     assert till.view("poor").state == State.REFUSED
-    assert (engine.state_digest(), engine.sequence, engine.dump_policy_state()) == before
+    assert (engine.state_digest(), engine.sequence, engine.session.dump_state()) == before
     till.read()  # and recovery hears nothing of it
     assert till.truth.engine.sequence == before[1]
     assert "poor" not in till.truth.views

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Constant, Linear
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.service.truth.speeds import Speeds, corrected
 
 CURVE = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}

@@ -829,7 +829,7 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     digest = bench.truth.engine.state_digest()
     policy: Any = unwrapped(bench.truth.engine.policy)
     del policy._state.is_estimate, policy._state.jobs.expected_remaining
-    bench.truth.engine._memory = None
+    bench.truth.engine.session._saved = None
     if snapshot == "at its end":
         bench.truth.write_snapshot()
     bench.truth._memory_is_large = False

@@ -109,7 +109,7 @@ def picture(bench: Bench) -> dict[str, Any]:
     kept: dict[str, Any] = {
         "digest": truth.engine.state_digest(),
         "sequence": truth.engine.sequence,
-        "numbers": (truth.engine.commands, truth.next_job, truth.next_told),
+        "numbers": (truth.engine.state.commands, truth.next_job, truth.next_told),
         "running": dict(truth.engine.running),
         "reserved": truth.engine.ledger.used.tolist(),
         "unacknowledged": dict(truth.engine.unacknowledged),

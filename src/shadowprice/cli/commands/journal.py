@@ -74,7 +74,7 @@ def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
             continue
         if engine is not None:
             take(engine, item, path)
-            engine.collect()
+            engine.state.collect()
         kinds[item.event.tag] += 1
         for consultation in item.consultations:
             decisions.update(decision.tag for decision in consultation)

@@ -22,7 +22,7 @@ from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.schedule import Placement
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.rest.jobs import JobState
 from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
 from shadowprice.service.clock import Calendar, to_datetime

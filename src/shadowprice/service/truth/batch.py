@@ -30,9 +30,9 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.policy import Status
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
-from shadowprice.engine.state import JobRecord
 from shadowprice.service.budgets.billing import CannotPayError
 from shadowprice.service.truth.ending import CODE, has_ended, refusal_reason
 from shadowprice.service.truth.transaction import Transaction
@@ -110,7 +110,7 @@ class Batch(Transaction):
             If the policy can't resync, or fails.
         """
         with _blamed("beginning anew"):
-            self.engine.begin_policy_anew()
+            self.engine.session.resync()
 
     # ---------------------------------------------------------------- consequences
 

@@ -390,7 +390,7 @@ class AskQuote:
         if slot > engine.slot:
             # An idle engine stays at an older slot until the next event. Advance the ledger as
             # that event would, because a quote is for the slot that can still be decided.
-            engine.check_skip(slot)
+            engine.state.check_skip(slot)
             engine.ledger.advance(slot)
         moment = min(batch.now, batch.calendar.begins(slot))
         job = _resolved(batch, self.submission.spec, moment)

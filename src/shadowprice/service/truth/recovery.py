@@ -224,7 +224,7 @@ def _replayed(
     engine = restore(state, past, memory=exact or (before is not None and before.file is None))
     # Follow the mode of this service, not of the one that wrote the snapshot. Without an executor,
     # nothing acknowledges commands: they would pile up, and each slot would go through them.
-    engine.acknowledges = not virtual
+    engine.state.acknowledges = not virtual
     if virtual:
         engine.unacknowledged.clear()
     table, replayed = tables.journal, 0
@@ -241,16 +241,16 @@ def _replayed(
     )
     for line in rows.scalars():
         engine.apply(entry_of(line, engine.cluster))
-        engine.collect()
+        engine.state.collect()
         replayed += 1
         if memory is not None and memory.sequence == engine.sequence:
             try:
-                engine.load_policy_state(zlib.decompress(memory.memory))
+                engine.session.load_state(zlib.decompress(memory.memory))
                 synced = engine.sequence
             except (ShadowpriceError, zlib.error) as error:
                 log.warning("the policy's memory cannot be read: %s", error)
     if synced < engine.sequence:
-        engine.begin_policy_anew()
+        engine.session.resync()
     return engine, replayed, same
 
 

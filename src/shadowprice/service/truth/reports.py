@@ -24,7 +24,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import MICRO
 from shadowprice.core.specs import JobSpec
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import (
     Ended,
     Ending,

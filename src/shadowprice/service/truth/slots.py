@@ -16,7 +16,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
 )
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reports import Lasting, TakeReports
@@ -110,7 +110,7 @@ class Edge:
                 return True
             if next_slot < target and self._idle(batch, target):
                 next_slot = target
-            if not engine.open_jobs and engine.idle:
+            if not engine.open_jobs and engine.state.idle:
                 return True  # without jobs, no slot needs to begin
             self._begin(batch, next_slot)
             if not self.virtual:
@@ -143,7 +143,7 @@ class Edge:
     @staticmethod
     def _idle(batch: Batch, slot: int) -> bool:
         try:
-            batch.engine.check_skip(slot)
+            batch.engine.state.check_skip(slot)
         except EventError:
             return False
         return True

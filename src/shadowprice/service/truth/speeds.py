@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.job import MICRO, Job
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 
 SLOTS: Final = 2
 """Minimum number of whole slots for a speed."""

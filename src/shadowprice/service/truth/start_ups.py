@@ -24,7 +24,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.store import Store, tables
 
 if TYPE_CHECKING:
-    from shadowprice.engine.state import JobRecord
+    from shadowprice.engine.job_record import JobRecord
     from shadowprice.service.truth.batch import Batch
 
 KEY: Final = "start-ups"

@@ -149,8 +149,8 @@ def _left_out(engine: Engine, name: str) -> bool:
 def without_end(engine: Engine) -> Engine:
     """Return a copy of the engine without an end, with its policy resynced."""
     twin = clone(engine)
-    twin.until = None
-    twin.begin_policy_anew()
+    twin.state.until = None
+    twin.session.resync()
     return twin
 
 

@@ -78,7 +78,7 @@ class Transaction:
         counters = truth.next_job, truth.next_told, truth.last_at, truth.calendar
         outer, self.undo = self.undo, (undo := Undo())
         try:
-            with self.engine.whole():
+            with self.engine.atomic():
                 yield
         except BaseException:
             undo.rollback()

@@ -105,7 +105,7 @@ class Truth:
         )
         self.engine: Engine = recovered.engine
         # Copying the policy state before each event would cost more than everything else.
-        self.engine.keeps_memory = False
+        self.engine.session.keeps_memory = False
         self.calendar: Calendar = recovered.calendar
         self.views: dict[str, JobView] = recovered.views
         self.specs: dict[str, Mapping[str, Any]] = recovered.specs
@@ -135,7 +135,7 @@ class Truth:
             return engine.slot
         next_slot = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
         try:
-            engine.check_skip(next_slot)
+            engine.state.check_skip(next_slot)
         except EventError:
             return engine.slot  # overdue: it must begin before a later slot
         return next_slot
@@ -153,7 +153,7 @@ class Truth:
         outcome.servers = Servers(
             engine.cluster,
             frozenset(names[row] for row in engine.lost),
-            frozenset(names[row] for row in engine.drained),
+            frozenset(names[row] for row in engine.state.drained),
             self.calendar,
             engine.slot_running,
             self.coming,
@@ -246,7 +246,7 @@ class Truth:
             self.speeds.forget(name)
             self.furthest.pop(name, None)
             self.restarts.forget(name)
-        self.engine.collect()
+        self.engine.state.collect()
         for name in self.orders.keys() - self.engine.running.keys():
             del self.orders[name]  # the processes ended without a stop command
         outcome.views, outcome.specs, outcome.told = batch.views, batch.specs, batch.told
@@ -329,9 +329,9 @@ class Truth:
     def _snapshot(self) -> Iterator[None]:
         """Write a snapshot in steps; each takes about a millisecond, or one transaction."""
         # Only the steps that are due now: on a busy service, new changes could extend this forever.
-        for _ in range(self.engine.update_digest(SNAPSHOT_STEP) // SNAPSHOT_STEP):
+        for _ in range(self.engine.state.update_digest(SNAPSHOT_STEP) // SNAPSHOT_STEP):
             yield
-            self.engine.update_digest(SNAPSHOT_STEP)
+            self.engine.state.update_digest(SNAPSHOT_STEP)
         now, captured = self.clock.now(), Captured(self.engine)
         yield
         packer = zlib.compressobj(1)
@@ -362,9 +362,9 @@ class Truth:
     def policy_state_row(self, now: int) -> Mapping[str, Any] | None:
         """Return the row of the policy state if its write is due, else None."""
         late = now - self._memory_at >= POLICY_STATE_INTERVAL_NS
-        if self._memory_is_large and not late and not self.engine.keeps_memory:
+        if self._memory_is_large and not late and not self.engine.session.keeps_memory:
             return None
-        memory = self.engine.dump_policy_state()
+        memory = self.engine.session.dump_state()
         self._memory_is_large = len(memory) > SMALL_POLICY_STATE_BYTES
         self._memory_at = now
         return {

@@ -12,7 +12,7 @@ from shadowprice.core.budget import in_points
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
 from shadowprice.rest import jobs as rest
 from shadowprice.service.clock import Calendar, to_datetime, to_datetime_or_none
 from shadowprice.service.truth.ending import CODE, has_ended, reason_to_wait, refusal_reason

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, assert_never, get_args
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
 from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster, Role, Tenant
@@ -28,55 +28,27 @@ from shadowprice.core.events import (
     TimespanChanged,
 )
 from shadowprice.core.job import Job
+from shadowprice.engine.state import EngineState
 
-if TYPE_CHECKING:
-    from shadowprice.engine.books import Books
-
-_EVENTS: Final = frozenset(get_args(DriverEvent))
 _LARGEST: Final = int(bounds.PROGRESS.most)
 
 
-def check_event(books: Books, event: DriverEvent) -> None:
+def check_event(state: EngineState, event: DriverEvent) -> None:
     """Check an event's types, ranges, order and names; raise EventError if one is wrong.
 
     Nothing is changed.
     """
-    if type(event) not in _EVENTS:
-        raise EventError(f"{event!r} is no event")
-    _check_time(books, event)
-    match event:
-        case SlotBegan():
-            pass
-        case SlotEnded():
-            _ended(books, event)
-        case JobsArrived():
-            _arrived(books, event)
-        case ProgressMeasured():
-            _measured(books, event)
-        case Acknowledged():
-            _acknowledged(books, event)
-        case JobEnded() | JobFailed() | StartFailed():
-            _of_a_generation(books, event)
-        case JobCancelled():
-            _cancelled(books, event)
-        case JobRevised():
-            _revised(books, event)
-        case ServerLost() | ServerBack():
-            _server(books, event)
-        case CapacityChanged():
-            _capacity(books, event)
-        case TimespanChanged():
-            if event.until is not None:
-                _whole("the end of the timespan", event.until, int(bounds.SLOT.most))
-        case _:
-            assert_never(event)
+    _check_time(state, event)
+    check = _CHECKS.get(type(event))
+    if check is not None:
+        check(state, event)
 
 
-def _check_time(books: Books, event: DriverEvent) -> None:
+def _check_time(state: EngineState, event: DriverEvent) -> None:
     name, slot = event.tag, event.slot
     if type(slot) is not int or slot < 0:
         raise EventError(f"{name} of slot {slot!r}: a slot is a whole number from 0 on")
-    running = books.slot_running
+    running = state.slot_running
     if isinstance(event, SlotEnded):
         if running != slot:
             expected = "SlotBegan first" if running is None else f"SlotEnded of slot {running}"
@@ -84,12 +56,12 @@ def _check_time(books: Books, event: DriverEvent) -> None:
         return
     if isinstance(event, SlotBegan) and running is not None:
         raise EventError(f"SlotBegan in slot {slot}: expected SlotEnded of slot {running}")
-    if slot < books.slot:
-        raise EventError(f"{name} of slot {slot} comes too late: slot {books.slot} is next")
-    if slot > books.slot:
+    if slot < state.slot:
+        raise EventError(f"{name} of slot {slot} comes too late: slot {state.slot} is next")
+    if slot > state.slot:
         if running is not None:
             raise EventError(f"{name} of slot {slot} comes too early: slot {running} runs")
-        books.check_skip(slot)
+        state.check_skip(slot)
 
 
 def _whole(what: str, value: object, most: int = _LARGEST) -> None:
@@ -113,11 +85,11 @@ def _known(what: str, name: object, known: Collection[str]) -> None:
 # ---------------------------------------------------------------- jobs
 
 
-def _arrived(books: Books, event: JobsArrived) -> None:
+def _check_arrivals(state: EngineState, event: JobsArrived) -> None:
     seen: set[str] = set()
     for job in event.jobs:
-        check_job(books.cluster, job, event.slot)
-        if job.name in books.jobs or job.name in seen:
+        check_job(state.cluster, job, event.slot)
+        if job.name in state.jobs or job.name in seen:
             raise EventError(f"job {job.name!r} arrived twice")
         seen.add(job.name)
 
@@ -141,56 +113,56 @@ def check_job(cluster: Cluster, job: Job, slot: int) -> None:
         _known("tenant", job.tenant, cluster.tenant_index)
 
 
-def _cancelled(books: Books, event: JobCancelled) -> None:
+def _check_cancellation(state: EngineState, event: JobCancelled) -> None:
     _text("a job's name", event.job)
-    if event.job not in books.jobs and not books.departed(event.job):
+    if event.job not in state.jobs and event.job not in state.departed:
         raise EventError(f"job {event.job!r} was cancelled, but never arrived")
 
 
-def _revised(books: Books, event: JobRevised) -> None:
+def _check_revision(state: EngineState, event: JobRevised) -> None:
     job = event.job
-    check_job(books.cluster, job, event.slot)
-    _known("open job", job.name, books.open_jobs)
-    current = books.open_jobs[job.name].job
+    check_job(state.cluster, job, event.slot)
+    _known("open job", job.name, state.open_jobs)
+    current = state.open_jobs[job.name].job
     if (job.arrival, job.tenant) != (current.arrival, current.tenant):
         raise EventError(f"job {job.name!r}: neither arrival nor tenant can be revised")
     if job.bag is not None or current.bag is not None:
         raise EventError(f"job {job.name!r}: a bag of tasks cannot be revised; cancel it")
 
 
-def _of_a_generation(books: Books, event: JobFailed | StartFailed | JobEnded) -> None:
-    if books.departed(event.job) and event.job not in books.jobs:
+def _check_generation(state: EngineState, event: JobFailed | StartFailed | JobEnded) -> None:
+    if event.job in state.departed and event.job not in state.jobs:
         return
-    _known("job", event.job, books.jobs)
+    _known("job", event.job, state.jobs)
     _whole(f"the generation of job {event.job!r}", event.generation)
-    if event.generation > books.jobs[event.job].generation:
+    if event.generation > state.jobs[event.job].generation:
         raise EventError(f"job {event.job!r} has no generation {event.generation} yet")
     if isinstance(event, JobFailed):
         _whole(f"the retries of job {event.job!r}", event.retries)
 
 
-def _measured(books: Books, event: ProgressMeasured) -> None:
+def _check_measurements(state: EngineState, event: ProgressMeasured) -> None:
     for name, report in event.progress.items():
-        if books.departed(name) and name not in books.jobs:
+        if name in state.departed and name not in state.jobs:
             continue
-        _known("job", name, books.jobs)
+        _known("job", name, state.jobs)
         if not isinstance(report, tuple) or len(report) != 2:
             raise EventError(f"job {name!r} reports {report!r}, not a generation and its progress")
         _whole(f"the generation of job {name!r}", report[0])
         _whole(f"the progress of job {name!r}", report[1])
-        if books.jobs[name].job.bag is not None:
+        if state.jobs[name].job.bag is not None:
             raise EventError(f"job {name!r} is a bag: its tasks are counted when the slot ends")
 
 
 # ---------------------------------------------------------------- slots
 
 
-def _ended(books: Books, event: SlotEnded) -> None:
-    running = books.running
+def _check_slot_end(state: EngineState, event: SlotEnded) -> None:
+    running = state.running
     for name, gained in event.progress.items():
         if type(gained) is int and 0 <= gained <= _LARGEST and name in running:
             continue
-        if not books.ran(name):
+        if name not in running and name not in state.ran:
             raise EventError(f"job {name!r} made progress in slot {event.slot} without running")
         _whole(f"the progress of job {name!r} in slot {event.slot}", gained)
     for name in event.finished:
@@ -201,30 +173,30 @@ def _ended(books: Books, event: SlotEnded) -> None:
 # ---------------------------------------------------------------- servers and commands
 
 
-def _server(books: Books, event: ServerLost | ServerBack) -> None:
-    _known("server", event.server, books.cluster.index)
+def _check_server(state: EngineState, event: ServerLost | ServerBack) -> None:
+    _known("server", event.server, state.cluster.index)
 
 
-def _capacity(books: Books, event: CapacityChanged) -> None:
-    cluster = books.cluster
-    for name, state in event.servers.items():
+def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
+    cluster = state.cluster
+    for name, server in event.servers.items():
         _text("a server's name", name)
-        if state is None:
+        if server is None:
             _known("server", name, cluster.index)
             continue
-        if not isinstance(state, ServerState) or not isinstance(state.role, Role):
-            raise EventError(f"server {name!r} is to be {state!r}, which is no state of a server")
-        for resource, amount in state.capacity.items():
+        if not isinstance(server, ServerState) or not isinstance(server.role, Role):
+            raise EventError(f"server {name!r} is to be {server!r}, which is no state of a server")
+        for resource, amount in server.capacity.items():
             _known("resource", resource, cluster.column)
             _whole(f"the {resource} of server {name!r}", amount, 2**62)
-    removed = {name for name, state in event.servers.items() if state is None}
+    removed = {name for name, server in event.servers.items() if server is None}
     if len(removed) == cluster.servers and not event.servers.keys() - removed:
         raise EventError("the last server cannot be removed; drain it, or add others with it")
     if event.tenants is not None:
         names = [tenant.name for tenant in event.tenants if isinstance(tenant, Tenant)]
         if len(names) != len(event.tenants) or len(set(names)) < len(names):
             raise EventError("tenants are given twice, or are no tenants")
-        open_ = {record.job.tenant for record in books.open_jobs.values()} - {None}
+        open_ = {record.job.tenant for record in state.open_jobs.values()} - {None}
         if names and open_ - set(names):
             remaining = ", ".join(sorted(str(name) for name in open_ - set(names)))
             raise EventError(f"tenants with open jobs cannot leave: {remaining}")
@@ -232,14 +204,37 @@ def _capacity(books: Books, event: CapacityChanged) -> None:
             for resource, amount in tenant.share.items():
                 _known("resource", resource, cluster.column)
                 _whole(f"the {resource} share of tenant {tenant.name!r}", amount, 2**62)
-
     restart = event.restart_seconds
     if restart is not None and not 0 <= restart <= cluster.slot_seconds:
         raise EventError(f"a restart of {float(restart):g} s is none, or longer than a slot")
 
 
-def _acknowledged(books: Books, event: Acknowledged) -> None:
+def _check_acknowledgements(state: EngineState, event: Acknowledged) -> None:
     for number in event.commands:
         _whole("a command's number", number)
-        if number > books.commands:
-            raise EventError(f"command {number} was never given; {books.commands} was the last")
+        if number > state.commands:
+            raise EventError(f"command {number} was never given; {state.commands} was the last")
+
+
+def _check_timespan(state: EngineState, event: TimespanChanged) -> None:
+    del state
+    if event.until is not None:
+        _whole("the end of the timespan", event.until, int(bounds.SLOT.most))
+
+
+_CHECKS: Final[Mapping[type[DriverEvent], Callable[[EngineState, Any], None]]] = {
+    SlotEnded: _check_slot_end,
+    JobsArrived: _check_arrivals,
+    JobRevised: _check_revision,
+    JobCancelled: _check_cancellation,
+    JobFailed: _check_generation,
+    StartFailed: _check_generation,
+    JobEnded: _check_generation,
+    ProgressMeasured: _check_measurements,
+    Acknowledged: _check_acknowledgements,
+    ServerLost: _check_server,
+    ServerBack: _check_server,
+    CapacityChanged: _check_capacity,
+    TimespanChanged: _check_timespan,
+}
+"""Checks of an event besides its slot, by type."""

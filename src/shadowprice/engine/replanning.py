@@ -1,13 +1,18 @@
-"""Checks whether a job's plan or placement still suffices for its remaining work."""
+"""Whether a plan or placement still suffices for the remaining work, and replanning if not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from shadowprice.core.events import Command, Displaced, JobsDisplaced, PlansFellShort
 from shadowprice.core.job import Job
 from shadowprice.core.potential import potential
 from shadowprice.core.schedule import Placement
-from shadowprice.engine.state import JobRecord
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.policy_session import PolicySession
+from shadowprice.engine.state import EngineState
 
 
 def falls_short(record: JobRecord, now: int, before: Placement | None, *, charged: bool) -> bool:
@@ -52,3 +57,30 @@ def standing_holds(record: JobRecord, old: Job) -> bool:
         and choice is not None
         and placement.total_ps >= int(job.ps_counts[choice])
     )
+
+
+def extend(state: EngineState, session: PolicySession, names: Sequence[str]) -> list[Command]:
+    """Query the policy about plans that fell short; displace jobs that it doesn't replan."""
+    jobs = state.jobs
+    ordered = tuple(sorted(names, key=state.arrival_order))
+    plans = {name: jobs[name].plans for name in ordered}
+    commands = session.query(PlansFellShort(state.slot, ordered))
+    remaining = [
+        name
+        for name in ordered
+        if name in state.open_jobs and jobs[name].plans == plans[name] and len(jobs[name].plan)
+    ]
+    if remaining:
+        commands += replan(
+            state, session, remaining, "its plan falls short of the work that remains"
+        )
+    return commands
+
+
+def replan(
+    state: EngineState, session: PolicySession, names: Sequence[str], reason: str
+) -> list[Command]:
+    """Displace jobs, and query the policy about new plans or placements for them."""
+    displaced = state.displace(names)
+    commands: list[Command] = [Displaced(state.slot, name, reason) for name in displaced]
+    return commands + session.query(JobsDisplaced(state.slot, displaced, None))

@@ -1,0 +1,94 @@
+"""Commands to the driver: numbers, generations, and the commands that each one waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shadowprice.core.events import Command, Resize, Start, Stop
+from shadowprice.core.schedule import Placement
+from shadowprice.engine.state import EngineState
+
+
+def launch(
+    state: EngineState, kind: type[Start] | type[Resize], slot: int, name: str, placement: Placement
+) -> Start | Resize:
+    """Create a command that runs a new generation of a job in this placement."""
+    record = state.touch(state.jobs[name])
+    names = state.cluster.names
+    number = _next_number(state)
+    # Copies placed slot by slot are numbered like plans: each start draws new durations.
+    planned = len(record.plan) or record.job.bag is not None
+    plan = record.plans if planned else 0
+    previous = state.running.get(name)
+    record.resumed_before = record.resumed_at if record.generation else -1
+    record.resumed_at = record.measured
+    record.generation = record.generation + 1
+    record.generation_slot = slot
+    record.following = plan
+    state.undo.put(state.running, name, placement)
+    if kind is Start:
+        record.began = number
+        if record.started is None:
+            record.started = slot
+    command = kind(
+        slot,
+        name,
+        placement,
+        id=number,
+        generation=record.generation,
+        frees=() if previous is None else tuple([names[row] for row in previous.servers]),
+        servers=tuple([names[row] for row in placement.servers]),
+        copies=record.copies,
+        plan=plan,
+    )
+    _await_acknowledgement(state, command)
+    return command
+
+
+def stop(state: EngineState, slot: int, name: str, placement: Placement, *, finished: bool) -> Stop:
+    """Create a command that stops a generation, which may have ended already."""
+    command = Stop(
+        slot,
+        name,
+        finished,
+        id=_next_number(state),
+        generation=state.jobs[name].generation,
+        frees=tuple([state.cluster.names[row] for row in placement.servers]),
+    )
+    _await_acknowledgement(state, command)
+    return command
+
+
+def add_dependencies(state: EngineState, commands: list[Command]) -> None:
+    """Make the starts of a slot wait for unacknowledged commands that free their servers.
+
+    Runs after all commands of the slot were created: a start may use what a later command frees.
+    Two commands may wait for each other: each stops its previous generation before it waits.
+    """
+    if not state.acknowledges:
+        return
+    freeing: dict[str, list[int]] = {}
+    of_job: dict[str, list[int]] = {}
+    for number, unfinished in state.unacknowledged.items():
+        of_job.setdefault(unfinished.job, []).append(number)
+        for server in unfinished.frees:
+            freeing.setdefault(server, []).append(number)
+    for position, command in enumerate(commands):
+        if not isinstance(command, Start | Resize):
+            continue
+        after = set(of_job[command.job])
+        after.update(*(freeing.get(server, ()) for server in command.servers))
+        after.discard(command.id)
+        if after:
+            commands[position] = unfinished = replace(command, after=tuple(sorted(after)))
+            state.undo.put(state.unacknowledged, unfinished.id, unfinished)
+
+
+def _next_number(state: EngineState) -> int:
+    state.commands += 1
+    return state.commands
+
+
+def _await_acknowledgement(state: EngineState, command: Start | Resize | Stop) -> None:
+    if state.acknowledges:
+        state.undo.put(state.unacknowledged, command.id, command)

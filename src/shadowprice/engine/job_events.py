@@ -1,0 +1,205 @@
+"""Handlers of job events: arrival, revision, failure, progress, end and cancellation."""
+
+from __future__ import annotations
+
+from shadowprice.core.errors import PolicyError
+from shadowprice.core.events import (
+    Acknowledged,
+    Command,
+    Completed,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    JobRevised,
+    JobsArrived,
+    JobsFinished,
+    ProgressMeasured,
+    Reject,
+    StartFailed,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
+from shadowprice.core.refusal import Reason, Refusal
+from shadowprice.core.utility import utility_value
+from shadowprice.engine.commands import stop
+from shadowprice.engine.decisions import apply_decision
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.policy_session import PolicySession
+from shadowprice.engine.replanning import extend, replan, revised_plan_holds, standing_holds
+from shadowprice.engine.state import EngineState
+
+
+def add_jobs(state: EngineState, session: PolicySession, event: JobsArrived) -> list[Command]:
+    """Add jobs that arrived, and query the policy about those that can ever run."""
+    commands: list[Command] = []
+    candidates = []
+    for job in event.jobs:
+        state.arrivals += 1
+        state.insert_job(JobRecord(job, state.arrivals))
+        refusal = refusal_without_policy(state, job)
+        if refusal is None:
+            candidates.append(job)
+        else:
+            commands += apply_decision(state, Reject(job.name, refusal))
+    if candidates:
+        commands += session.query(JobsArrived(event.slot, tuple(candidates)))
+    for job in candidates:
+        record = state.jobs[job.name]
+        if record.status is Status.ARRIVED:
+            if not session.is_replaying:
+                raise PolicyError(f"{record.story()}: the policy decided nothing")
+            state.touch(record).status = Status.QUEUED
+    return commands
+
+
+def refusal_without_policy(state: EngineState, job: Job) -> Refusal | None:
+    """Return why a job is refused without querying the policy, or None."""
+    if job.bag is not None and not state.capabilities.runs_bags:
+        return Refusal(
+            Reason.POLICY,
+            "a bag of tasks needs a policy that plans copies, and this one runs training jobs "
+            "only; `shadowprice policies` tells which do",
+        )
+    return state.never_fits(job)
+
+
+def cancel_job(state: EngineState, session: PolicySession, event: JobCancelled) -> list[Command]:
+    """Close an open job for its owner, and stop it if it runs."""
+    if event.job not in state.open_jobs:
+        return []
+    refusal = Refusal(Reason.CANCELLED, "cancelled by its owner")
+    return _withdraw(state, session, event, Status.CANCELLED, refusal)
+
+
+def _withdraw(
+    state: EngineState,
+    session: PolicySession,
+    event: JobCancelled,
+    status: Status,
+    refusal: Refusal,
+) -> list[Command]:
+    placement = state.running.get(event.job)
+    state.close(event.job, status).refusal = refusal
+    commands: list[Command] = []
+    if placement is not None:
+        commands.append(stop(state, event.slot, event.job, placement, finished=False))
+    return commands + session.query(event)
+
+
+def revise_job(state: EngineState, session: PolicySession, event: JobRevised) -> list[Command]:
+    """Replace a job's specification; replan it if its plan or placement no longer suffices."""
+    job = event.job
+    record = state.open_jobs[job.name]
+    old_job = record.job
+    done_minibatches = record.progress * old_job.work // old_job.required
+    state.touch(record).job = job
+    if job.resumable and job.differs_only("resumable", old_job):
+        return []  # plans don't depend on this field
+    record.progress = min(job.required, done_minibatches * job.required // job.work)
+    if record.measured:
+        record.progress = min(job.required, record.units(record.measured))
+    if len(record.plan):
+        holds = revised_plan_holds(
+            record,
+            old_job,
+            state.slot,
+            state.running.get(job.name),
+            charged=state.capabilities.charges_restarts,
+            first=state.cluster.restart_first,
+        )
+    else:
+        holds = standing_holds(record, old_job)
+    session.resync_in_event()
+    commands = session.query(event)
+    if not holds and job.name in state.open_jobs:
+        if len(record.plan) and record.job.same_demand(old_job):
+            commands += extend(state, session, [job.name])
+        else:
+            commands += replan(state, session, [job.name], "it was revised")
+    return commands
+
+
+def fail_generation(state: EngineState, session: PolicySession, event: JobFailed) -> list[Command]:
+    """End a generation that failed; close the job after too many failures."""
+    record = _running_record(state, event.job, event.generation)
+    if record is None:
+        return []
+    state.touch(record).failures = record.failures + 1
+    state.end_run(event.job)
+    if record.failures <= event.retries:
+        return []  # the job restarts in its plan or placement at the next slot
+    refusal = Refusal(Reason.FAILED, event.reason, numbers={"failures": record.failures})
+    withdrawn = JobCancelled(event.slot, event.job)
+    return _withdraw(state, session, withdrawn, Status.FAILED, refusal)
+
+
+def fail_to_start(state: EngineState, session: PolicySession, event: StartFailed) -> list[Command]:
+    """End a generation that couldn't be started, and replan its job."""
+    if _running_record(state, event.job, event.generation) is None:
+        return []
+    state.end_run(event.job)
+    return replan(state, session, [event.job], f"it could not be started: {event.reason}")
+
+
+def finish_job(state: EngineState, session: PolicySession, event: JobEnded) -> list[Command]:
+    """Complete a job whose processes ended successfully."""
+    record = _running_record(state, event.job, event.generation)
+    if record is None:
+        return []
+    state.touch(record).progress = record.job.required
+    state.end_run(event.job)
+    commands = complete(state, event.job, event.slot - 1)
+    return commands + session.query(JobsFinished(event.slot, (event.job,)))
+
+
+def complete(state: EngineState, name: str, slot: int) -> list[Command]:
+    """Close a job that completed in a slot, and stop its generation if it still runs."""
+    placement = state.running.get(name)
+    record = state.close(name, Status.FINISHED)
+    record.completion = slot
+    utility = utility_value(record.job.utility, slot - record.job.arrival)
+    commands: list[Command] = []
+    if placement is not None:
+        commands.append(stop(state, slot + 1, name, placement, finished=True))
+    return [*commands, Completed(slot, name, utility)]
+
+
+def _running_record(state: EngineState, name: str, generation: int) -> JobRecord | None:
+    """Return an open job if this is its newest generation and runs, None otherwise."""
+    record = state.open_jobs.get(name)
+    if record is None or record.generation != generation or name not in state.running:
+        return None
+    return record
+
+
+def record_acknowledgements(
+    state: EngineState, session: PolicySession, event: Acknowledged
+) -> list[Command]:
+    """Discard commands that the driver carried out."""
+    del session
+    for number in event.commands:
+        if number in state.unacknowledged:
+            state.undo.drop(state.unacknowledged, number, int)
+    return []
+
+
+def record_measurements(
+    state: EngineState, session: PolicySession, event: ProgressMeasured
+) -> list[Command]:
+    """Record the progress that running jobs report."""
+    del session
+    for name, (generation, measured) in event.progress.items():
+        record = _running_record(state, name, generation)
+        if record is None:
+            continue
+        if measured < record.measured:
+            if record.measured <= record.resumed_at:
+                lost = max(record.lost, record.measured - measured)
+                state.touch(record).lost = lost
+            continue
+        previous = state.touch(record).measured
+        record.measured = measured
+        progress = min(record.job.required, record.units(measured))
+        # The first report replaces the estimate by time, even if that makes progress smaller.
+        record.progress = max(record.progress, progress) if previous else progress
+    return []

@@ -1,0 +1,157 @@
+"""The engine's record of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
+
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.job import MICRO, Job
+from shadowprice.core.policy import Status
+from shadowprice.core.refusal import Refusal
+from shadowprice.core.schedule import EMPTY, Placement, Schedule
+
+
+@dataclass(slots=True, eq=False)
+class JobRecord:
+    """The mutable state of one job; policies see it as `core.policy.JobState`.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    status : Status
+        Its lifecycle status.
+    progress : int
+        Progress units completed.
+    started, completion : int or None
+        First slot in which it ran, and the slot in which it completed.
+    plan : Schedule
+        The committed schedule in force, including past slots.
+    placement : Placement or None
+        Current placement, if the policy places slot by slot.
+    promise : int or None
+        Slot by whose end completion is promised, by a policy that plans without committing.
+    refusal : Refusal or None
+        Why it was refused, dropped or cancelled.
+    order : int
+        Position among all arrivals.
+    plans : int
+        Number of plans that were committed.
+    copies : tuple of TaskCopies
+        Of a bag: the copies that the current plan gave to the tasks that then remained.
+    left : list of int
+        Of a bag: unfinished tasks, by entry of ``copies``.
+    finished : list of int
+        Of a bag: finished tasks by group.
+    measured : int
+        Reported progress, in millionths of a mini-batch.
+    generation : int
+        Number of the newest generation, 0 before the first.
+    failures : int
+        Number of failed generations.
+    began : int
+        Number of its last Start command; running jobs are sorted by it.
+    committed : int
+        Number of the current plan among all plans of the engine; jobs in a slot are sorted by it.
+    following : int
+        Number of the plan of the newest generation.
+    resumed_at : int
+        ``measured`` when the newest generation began; -1 once it has ended without a command.
+    resumed_before : int
+        ``resumed_at`` of the previous generation if a command stopped it, otherwise -1.
+    lost : int
+        Maximum of ``measured`` that a generation had to repeat.
+    generation_slot : int
+        Slot in which the newest generation began.
+    """
+
+    job: Job
+    order: int
+    status: Status = Status.ARRIVED
+    progress: int = 0
+    started: int | None = None
+    completion: int | None = None
+    plan: Schedule = EMPTY
+    placement: Placement | None = None
+    promise: int | None = None
+    refusal: Refusal | None = None
+    plans: int = 0
+    copies: tuple[TaskCopies, ...] = ()
+    left: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+    measured: int = 0
+    generation: int = 0
+    failures: int = 0
+    began: int = 0
+    committed: int = 0
+    following: int = 0
+    resumed_at: int = 0
+    resumed_before: int = -1
+    lost: int = 0
+    generation_slot: int = 0
+
+    @property
+    def tasks_left(self) -> tuple[int, ...]:
+        """Unfinished tasks of a bag, by group; empty for other jobs."""
+        if self.job.bag is None:
+            return ()
+        finished = self.finished or [0] * len(self.job.bag.groups)
+        return tuple(
+            group.count - number
+            for group, number in zip(self.job.bag.groups, finished, strict=True)
+        )
+
+    @property
+    def copies_running(self) -> int:
+        """Maximum number of running copies of a bag's unfinished tasks; 0 if it doesn't run."""
+        if self.placement is None and not len(self.plan):
+            return 0
+        pairs = zip(self.left, self.copies, strict=True)
+        return sum(left * entry.copies for left, entry in pairs)
+
+    @property
+    def remaining(self) -> int:
+        """Progress units that remain."""
+        return max(0, self.job.required - self.progress)
+
+    def units(self, micro: int) -> int:
+        """Convert measured progress, in millionths of a mini-batch, to the job's progress units."""
+        return micro * self.job.required // (self.job.work * MICRO)
+
+    def values(self) -> tuple[Any, ...]:
+        """Return all values for rollback; within an event, lists must be replaced, not changed."""
+        return _VALUES(self)
+
+    def restore(self, values: tuple[Any, ...]) -> None:
+        """Restore the result of `values`."""
+        for name, value in zip(_FIELDS, values, strict=True):
+            setattr(self, name, value)
+
+    def copy(self) -> JobRecord:
+        """Return an independent copy."""
+        copy = JobRecord(*_VALUES(self))
+        copy.left, copy.finished = list(self.left), list(self.finished)
+        return copy
+
+    def story(self) -> str:
+        """Return the job's history in one line, for messages."""
+        parts = [
+            f"arrived in slot {self.job.arrival}",
+            self.status.value,
+            f"progress {self.progress} of {self.job.required}",
+        ]
+        if self.started is not None:
+            parts.append(f"ran first in slot {self.started}")
+        if len(self.plan):
+            parts.append(f"planned for slots {self.plan.start}..{self.plan.completion}")
+        if self.promise is not None:
+            parts.append(f"promised for slot {self.promise}")
+        if self.placement is not None:
+            parts.append(f"standing on servers {list(self.placement.servers)}")
+        return f"job {self.job.name!r} ({'; '.join(parts)})"
+
+
+_FIELDS: Final = tuple(JobRecord.__slots__)
+_VALUES: Final = attrgetter(*_FIELDS)

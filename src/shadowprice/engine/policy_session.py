@@ -1,0 +1,176 @@
+"""The policy of an engine: queried with its saved state at hand, or replayed from a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from shadowprice.core.events import Command, Decision, PolicyEvent
+from shadowprice.core.policy import Policy, unwrapped
+from shadowprice.engine.decisions import apply_decision
+from shadowprice.engine.memory import Kept, recall, remember
+from shadowprice.engine.pinning import is_pinned, without_stops
+from shadowprice.engine.state import EngineState
+from shadowprice.engine.view import EngineView
+
+Consultation = tuple[Decision, ...]
+"""The policy's decisions on one event."""
+
+
+class PolicySession:
+    """The policy, and what restores its state if an event fails.
+
+    Parameters
+    ----------
+    state : EngineState
+        The state that the policy sees, and that its decisions change.
+    keeps_memory : bool
+        Whether to save the policy state before each event, so that a failed event leaves no trace
+        in the policy. If not, the policy resyncs after a failed event.
+
+    Attributes
+    ----------
+    view : EngineView
+        Read-only view of the state for policies.
+    consultations : list of Consultation
+        The decisions of each query of the event that is being handled.
+    """
+
+    def __init__(self, policy: Policy, state: EngineState, *, keeps_memory: bool) -> None:
+        self.policy = policy
+        self.keeps_memory = keeps_memory
+        self.view = EngineView(state)
+        self.consultations: list[Consultation] = []
+        self._state = state
+        self._script: Iterator[Consultation] | None = None
+        self._saved: bytes | None = None
+        self._last_dump: Kept | None = None
+        self._was_queried = False
+        self._is_stale = False
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether recorded decisions replace the policy's."""
+        return self._script is not None
+
+    # ------------------------------------------------------------ queries
+
+    def query(self, event: PolicyEvent) -> list[Command]:
+        """Apply the policy's decisions on an event, or the recorded ones during replay."""
+        state = self._state
+        commands: list[Command] = []
+        applied: list[Decision] = []
+        if self._script is not None:
+            state.undo.assign(self, "_is_stale", True)
+            decisions: Iterable[Decision] = next(self._script, ())
+        else:
+            self._was_queried = True
+            decisions = self.policy.decide(self.view, event)
+            if state.acknowledges and any(is_pinned(state, name) for name in state.running):
+                decisions = without_stops(state, decisions, self._resume)
+        for decision in decisions:
+            commands += apply_decision(state, decision)
+            applied.append(decision)
+        self.consultations.append(tuple(applied))
+        return commands
+
+    def resync_in_event(self) -> None:
+        """Resync the policy within an event that changes what its plans assume."""
+        if self._script is not None:
+            self._state.undo.assign(self, "_is_stale", True)
+            return
+        self._was_queried = True
+        self._state.undo.assign(self, "_is_stale", False)
+        self._resume()
+
+    def _resume(self) -> None:
+        unwrapped(self.policy).resume(self.view)
+
+    # ------------------------------------------------------------ between two events
+
+    def dump_state(self) -> bytes:
+        """Return the pickled policy state, to be stored with the event that led to it.
+
+        Raises PolicyError if the policy holds objects that can't be pickled.
+        """
+        self.resync_if_stale()
+        if self._saved is None:
+            self._saved = remember(self.policy, self.view)
+        if not self.keeps_memory:
+            self._last_dump = Kept.of(self._saved, self.view)
+        return self._saved
+
+    def load_state(self, memory: bytes) -> None:
+        """Restore the policy state that belongs to this engine state, after events were replayed.
+
+        Raises ShadowpriceError if the policy state is damaged, of another version, or names jobs
+        that aren't open.
+        """
+        self._state.ledger.advance_versions_past(self._state.sequence)
+        recall(self.policy, memory, self.view)
+        self._saved, self._is_stale = None, False
+        if not self.keeps_memory:
+            self._last_dump = Kept.of(memory, self.view)
+
+    def resync(self) -> None:
+        """Resync the policy with the state, for example after events that it missed."""
+        try:
+            self.resync_in_event()
+        except BaseException:
+            # The policy's own state is undefined now: it resyncs before its next use.
+            self._state.undo.rollback()
+            self._was_queried, self._is_stale = False, True
+            raise
+        self.commit_event()
+        self._state.undo.clear()
+
+    def resync_if_stale(self) -> None:
+        """Resync a policy that missed events."""
+        if self._is_stale:
+            self.resync()
+
+    # ------------------------------------------------------------ events
+
+    def begin_event(self, script: Sequence[Consultation] | None) -> None:
+        """Prepare for an event; ``script`` has the recorded decisions to apply, if any.
+
+        The policy state is saved before the event and not before the query, because the event's new
+        jobs aren't open yet.
+        """
+        self.consultations = []
+        if script is not None:
+            self._script = iter(script)
+            return
+        self.resync_if_stale()
+        if self.keeps_memory and self._saved is None:
+            self._saved = remember(self.policy, self.view)
+
+    def end_script(self) -> None:
+        """Query the policy again from now on."""
+        self._script = None
+
+    def commit_event(self) -> None:
+        """Discard the saved policy state after an event took effect.
+
+        An enclosing unit of work keeps it for its rollback.
+        """
+        if self._was_queried:
+            if self._state.enclosing_undo is not None:
+                self._state.enclosing_undo.push(self._restore, self._saved)
+            self._saved, self._was_queried = None, False
+
+    def rollback_event(self) -> None:
+        """Restore the policy state from before the event, or mark the policy for a resync."""
+        was_queried, self._was_queried = self._was_queried, False
+        if was_queried:
+            self._restore(self._saved)
+
+    def _restore(self, memory: bytes | None) -> None:
+        """Restore the policy state of this engine state, if it was saved."""
+        self._saved = memory
+        if memory is not None:
+            recall(self.policy, memory, self.view)
+            self._is_stale = False
+        else:
+            if self._last_dump is not None:
+                self._last_dump.recall(self.policy, self.view)
+            self._is_stale = True  # the policy resyncs before its next use

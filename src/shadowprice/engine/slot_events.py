@@ -1,0 +1,190 @@
+"""Handlers of the start and the end of a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shadowprice.core.events import Command, JobsFinished, Resize, SlotBegan, SlotEnded, Start
+from shadowprice.core.schedule import Placement
+from shadowprice.engine.bags import count_finished, narrowed
+from shadowprice.engine.commands import add_dependencies, launch, stop
+from shadowprice.engine.job_events import complete
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.pinning import is_pinned
+from shadowprice.engine.policy_session import PolicySession
+from shadowprice.engine.replanning import extend, falls_short
+from shadowprice.engine.state import EngineState
+
+
+def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> list[Command]:
+    """Turn what is planned or placed for a slot into commands."""
+    slot = event.slot
+    commands = session.query(event) if state.capabilities.wakes_every_slot else []
+    undo = state.undo
+    for mapping in (state.moved, state.planned, state.ran):
+        undo.keep(mapping)
+    planned: dict[str, Placement] = {}
+    if state.until is not None and slot >= state.until:
+        for name in state.running:
+            state.moved[name] = None
+    elif slot in state.agenda:
+        planned = undo.drop(state.agenda, slot)
+    for name in (*state.moved, *(name for name in state.planned if name not in planned)):
+        placement = planned.get(name, state.standing(name))
+        _apply_placement(state, slot, name, placement, commands)
+    for name, placement in planned.items():
+        _apply_placement(state, slot, name, placement, commands)
+    add_dependencies(state, commands)
+    state.planned.clear()
+    state.planned.update(dict.fromkeys(planned))
+    state.moved.clear()
+    state.ran.clear()
+    undo.assign(state, "slot_running", slot)
+    return commands
+
+
+def _apply_placement(
+    state: EngineState, slot: int, name: str, placement: Placement | None, commands: list[Command]
+) -> None:
+    """Append the command that brings a job from its running placement to another one."""
+    present = state.running.get(name)
+    if placement is None:
+        if present is not None:
+            state.undo.drop(state.running, name, state.start_order)
+            commands.append(stop(state, slot, name, present, finished=False))
+    elif present is None:
+        commands.append(launch(state, Start, slot, name, placement))
+    elif placement != present or _has_new_copies(state.jobs[name]):
+        commands.append(launch(state, Resize, slot, name, placement))
+
+
+def _has_new_copies(record: JobRecord) -> bool:
+    """Return whether a bag has a newer plan than its generation: other copies must start."""
+    return record.job.bag is not None and record.following != record.plans
+
+
+def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> list[Command]:
+    """Record a slot's progress, complete jobs, and replan jobs that are behind their plan."""
+    slot = event.slot
+    state.undo.assign(state, "slot_running", None)
+    if state.ledger.start == slot:
+        state.advance(slot + 1)
+    finished, behind = _record_progress(state, slot, event.progress, event.finished)
+    commands: list[Command] = []
+    for name in finished:
+        commands += complete(state, name, slot)
+    if finished:
+        commands += session.query(JobsFinished(slot + 1, tuple(finished)))
+    # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
+    short_of_plan = [
+        name
+        for name in state.planned
+        if _plan_fell_short(state, name, slot, behind) or _must_stay(state, name, slot + 1)
+    ]
+    if short_of_plan:
+        commands += extend(state, session, short_of_plan)
+    return commands
+
+
+def _record_progress(
+    state: EngineState,
+    slot: int,
+    progress: Mapping[str, int],
+    done: Mapping[str, tuple[int, ...]],
+) -> tuple[list[str], set[str]]:
+    """Record the progress of a slot; return the finished jobs, and those behind their plan."""
+    planned, open_job = state.planned, state.open_jobs.get
+    finished: list[str] = []
+    behind: set[str] = set()
+    # Progress is the most frequent change: one list is cheaper than `touch` for each job.
+    previous_progress: list[tuple[JobRecord, int]] = []
+    changed = state.digest.changed
+    changed.update(progress)
+    state.undo.push(_undo_progress, previous_progress, changed)
+    for name, gained in progress.items():
+        record = open_job(name)
+        if record is None:
+            continue  # the job ended or was closed during the slot
+        job = record.job
+        if job.bag is None:
+            previous = record.progress
+            previous_progress.append((record, previous))
+            record.progress = progress_made = previous + gained
+            if progress_made >= job.required:
+                finished.append(name)
+            if planned and name in planned and _yielded_less(state, record, gained):
+                behind.add(name)
+        elif _record_bag_progress(state, slot, record, gained, done.get(name)):
+            finished.append(name)
+    # Jobs without counted progress report it themselves; treat it as unknown.
+    for name in state.running.keys() - progress.keys():
+        behind.add(name)
+    if behind:
+        jobs = state.jobs
+        finished += [
+            name
+            for name in state.running
+            if name not in progress and jobs[name].progress >= jobs[name].job.required
+        ]
+    return finished, behind
+
+
+def _undo_progress(counted: list[tuple[JobRecord, int]], changed: set[str]) -> None:
+    for record, progress in counted:
+        record.progress = progress
+        changed.add(record.job.name)
+
+
+def _record_bag_progress(
+    state: EngineState, slot: int, record: JobRecord, gained: int, done: tuple[int, ...] | None
+) -> bool:
+    """Record a bag's progress in a slot; return whether the bag is finished."""
+    state.touch(record).progress += gained
+    record.left = list(record.left)
+    record.finished = list(record.finished)
+    count_finished(record, slot, gained, done)
+    if record.progress >= record.job.required:
+        return True
+    _release_unused(state, record)
+    return False
+
+
+def _release_unused(state: EngineState, record: JobRecord) -> None:
+    """Release the capacity of a bag that its copies can't use any more."""
+    name, job, ledger, undo = record.job.name, record.job, state.ledger, state.undo
+    smaller = narrowed(record, state.slot)
+    if smaller is None:
+        return
+    holding = ledger.holdings[name]
+    undo.push(ledger.put_back, name, holding, ledger.release(name))
+    ledger.reserve(name, smaller.from_slot(state.slot), job.worker, None)
+    undo.push(ledger.undo_reserve, name)
+    for slot, placement in smaller.placements():
+        if slot >= state.slot:
+            undo.put(state.agenda[slot], name, placement)
+    state.touch(record).plan = smaller
+
+
+def _yielded_less(state: EngineState, record: JobRecord, gained: int) -> bool:
+    """Return whether a slot yielded less progress than a job's placement should."""
+    placement = state.running.get(record.job.name)
+    if placement is None:
+        return True
+    return gained < record.job.gain(placement.total_workers, colocated=placement.colocated)
+
+
+def _must_stay(state: EngineState, name: str, slot: int) -> bool:
+    """Return whether a plan would move a pinned job in a slot."""
+    if name not in state.open_jobs or not is_pinned(state, name):
+        return False
+    return state.agenda.get(slot, {}).get(name) != state.running[name]
+
+
+def _plan_fell_short(state: EngineState, name: str, slot: int, behind: set[str]) -> bool:
+    record = state.open_jobs.get(name)
+    if record is None or not len(record.plan):
+        return False
+    if record.plan.completion <= slot or name not in behind:
+        return record.plan.completion <= slot
+    charged = state.capabilities.charges_restarts
+    return falls_short(record, slot + 1, state.running.get(name), charged=charged)
