@@ -91,7 +91,7 @@ def _commit(state: EngineState, record: JobRecord, decision: Commit) -> None:
             undo.put(state.agenda, slot, {})
         undo.put(state.agenda[slot], job.name, placement)
     record.plan = plan
-    record.status = Status.ADMITTED
+    state.set_status(record, Status.ADMITTED)
 
 
 def _restarts(state: EngineState, record: JobRecord, plan: Schedule) -> NDArray[np.bool_] | None:
@@ -120,7 +120,7 @@ def _place(state: EngineState, record: JobRecord, decision: Place) -> None:
         record.plans = record.plans + 1
         record.copies = decision.copies
         record.left = [entry.tasks for entry in decision.copies]
-    record.status = Status.ADMITTED
+    state.set_status(record, Status.ADMITTED)
     state.mark_moved(job.name)
 
 
@@ -144,7 +144,7 @@ def _pause(state: EngineState, record: JobRecord, decision: Pause) -> None:
 def _queue(state: EngineState, record: JobRecord, decision: Queue) -> None:
     del decision
     if record.status is Status.ARRIVED:
-        state.touch(record).status = Status.QUEUED
+        state.set_status(record, Status.QUEUED)
 
 
 def _promise(state: EngineState, record: JobRecord, decision: Promise) -> None:
@@ -170,14 +170,13 @@ def _promise(state: EngineState, record: JobRecord, decision: Promise) -> None:
         raise PolicyError(f"{record.story()}: a promise was taken back that was never given")
     state.touch(record).promise = completion
     if completion is not None:
-        record.status = Status.ADMITTED
+        state.set_status(record, Status.ADMITTED)
     elif record.placement is None:
-        record.status = Status.QUEUED
+        state.set_status(record, Status.QUEUED)
 
 
 def _reject(state: EngineState, record: JobRecord, decision: Reject) -> None:
-    if record.status is Status.ADMITTED:
-        raise PolicyError(f"{record.story()}: refused after it was admitted; drop it instead")
+    del record
     state.close(decision.job, Status.REFUSED).refusal = decision.refusal
 
 

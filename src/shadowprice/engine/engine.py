@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, ShadowpriceError
@@ -39,6 +39,7 @@ from shadowprice.engine import job_events, server_events, slot_events
 from shadowprice.engine.event_validation import check_event
 from shadowprice.engine.policy_session import Consultation, PolicySession
 from shadowprice.engine.state import EngineState
+from shadowprice.engine.state_validation import validate_state
 from shadowprice.engine.undo import Undo
 
 Handler = Callable[[EngineState, PolicySession, Any], list[Command]]
@@ -128,6 +129,9 @@ class Engine:
     complete record, and `state_digest` compares two states. An event fails if it is invalid, or if
     the policy raises or breaks a rule. A failed event leaves the engine unchanged.
     """
+
+    validates_state: ClassVar[bool] = False
+    """Whether to check the state's invariants after each event; tests switch it on."""
 
     def __init__(
         self,
@@ -287,6 +291,8 @@ class Engine:
         # The policy comes first: a rollback is in reverse order, and the policy needs the state.
         self.session.commit_event()
         self.state.commit_event()
+        if self.validates_state:
+            validate_state(self.state)
 
     def _rollback(self) -> None:
         self.state.rollback_event()

@@ -48,7 +48,7 @@ def add_jobs(state: EngineState, session: PolicySession, event: JobsArrived) -> 
         if record.status is Status.ARRIVED:
             if not session.is_replaying:
                 raise PolicyError(f"{record.story()}: the policy decided nothing")
-            state.touch(record).status = Status.QUEUED
+            state.set_status(record, Status.QUEUED)
     return commands
 
 

@@ -1,16 +1,40 @@
-"""The engine's record of a job."""
+"""The engine's record of a job, and the transitions of its life."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
 from shadowprice.core.bag import TaskCopies
+from shadowprice.core.errors import PolicyError
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import EMPTY, Placement, Schedule
+
+TRANSITIONS: Final[Mapping[tuple[Status, Status], str]] = {
+    (Status.ARRIVED, Status.QUEUED): "`Queue`, `Displace`",
+    (Status.ARRIVED, Status.ADMITTED): "`Commit`, `Place`, `Promise`",
+    (Status.ARRIVED, Status.REFUSED): "`Reject`, or it can never run",
+    (Status.ARRIVED, Status.DROPPED): "`Drop`",
+    (Status.QUEUED, Status.ADMITTED): "`Commit`, `Place`, `Promise`",
+    (Status.QUEUED, Status.REFUSED): "`Reject`",
+    (Status.QUEUED, Status.DROPPED): "`Drop`",
+    (Status.QUEUED, Status.CANCELLED): "`JobCancelled`",
+    (Status.QUEUED, Status.FINISHED): "`SlotEnded`, `JobEnded` of a displaced job that still ran",
+    (Status.QUEUED, Status.FAILED): "`JobFailed` of a displaced job that still ran",
+    (Status.ADMITTED, Status.QUEUED): "displaced, or its promise was withdrawn",
+    (Status.ADMITTED, Status.DROPPED): "`Drop`",
+    (Status.ADMITTED, Status.CANCELLED): "`JobCancelled`",
+    (Status.ADMITTED, Status.FINISHED): "`SlotEnded`, `JobEnded`",
+    (Status.ADMITTED, Status.FAILED): "`JobFailed`, more often than its retries",
+}
+"""All changes of a job's status, with the decision or event that causes each.
+
+A job is `ARRIVED` only while the event of its arrival is handled.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +158,14 @@ class JobRecord:
         copy = JobRecord(*_VALUES(self))
         copy.left, copy.finished = list(self.left), list(self.finished)
         return copy
+
+    def check_transition(self, status: Status) -> None:
+        """Raise PolicyError if `TRANSITIONS` has no change to this status."""
+        if (self.status, status) not in TRANSITIONS:
+            allowed = [after.value for before, after in TRANSITIONS if before is self.status]
+            raise PolicyError(
+                f"{self.story()}: cannot become {status.value}, only {', '.join(allowed) or 'none'}"
+            )
 
     def story(self) -> str:
         """Return the job's history in one line, for messages."""

@@ -322,6 +322,12 @@ class EngineState:
             self.undo.push(record.restore, record.values())
         return record
 
+    def set_status(self, record: JobRecord, status: Status) -> None:
+        """Change a job's status; raise PolicyError if no transition allows it."""
+        if record.status is not status:
+            record.check_transition(status)
+            self.touch(record).status = status
+
     def advance(self, slot: int) -> None:
         """Move the ledger's window to a later slot."""
         self.undo.push(self.ledger.undo_advance, self.ledger.advance(slot))
@@ -371,7 +377,7 @@ class EngineState:
         ordered = tuple(sorted(names, key=self.arrival_order))
         for name in ordered:
             self.release_job(name)
-            self.touch(self.jobs[name]).status = Status.QUEUED
+            self.set_status(self.jobs[name], Status.QUEUED)
         return ordered
 
     def end_run(self, name: str) -> None:
@@ -386,8 +392,9 @@ class EngineState:
     def close(self, name: str, status: Status) -> JobRecord:
         """Close an open job with a final status; its record keeps the last plan."""
         self._release_reservations(name)
-        record = self.touch(self.undo.drop(self.open_jobs, name, self.arrival_order))
-        record.status, record.placement = status, None
+        record: JobRecord = self.undo.drop(self.open_jobs, name, self.arrival_order)
+        self.set_status(record, status)
+        record.placement = None
         if name in self.running:
             self.undo.drop(self.running, name, self.start_order)
         for mapping in (self.moved, self.planned):

@@ -150,7 +150,7 @@ def test_a_plan_in_the_past_or_beyond_the_timespan_is_refused() -> None:
         ((Reject("job", WHY), Queue("job")), "Queue came too late"),
         ((Queue("stranger"),), "'stranger' is unknown"),
         ((Queue("job"), Pause("job")), "stands nowhere"),
-        ((commit(*GOOD), Reject("job", WHY)), "drop it instead"),
+        ((commit(*GOOD), Reject("job", WHY)), "cannot become refused"),
         ((commit(*GOOD), Place("job", Placement((0, 3), (1, 0), (0, 1)))), "follows a plan"),
         ((Place("job", Placement((), (), ())),), "placed nowhere"),
         ((Place("job", Placement((0, 3), (7, 0), (0, 2))),), "7 workers"),
