@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import signal
 import socket
+import sqlite3
 import sys
 import time
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from shadowprice.executors.generations.generation import ENDED
+from shadowprice.executors.generations.store import Store as ExecutorStore
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
 
@@ -99,3 +104,42 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
 
 def reported(service: ServiceProcess, name: str) -> bool:
     return bool(service.client.get(f"/v1/jobs/{name}/progress").json()["points"])
+
+
+def _is_start_recorded(data: Path, name: str) -> bool:
+    """Return whether a service has recorded that a job's process runs."""
+    with closing(sqlite3.connect(data / "shadowprice.db")) as connection:
+        query = "SELECT 1 FROM generations WHERE job = ? AND started IS NOT NULL"
+        return connection.execute(query, [name]).fetchone() is not None
+
+
+def test_a_job_that_ended_in_time_is_finished_although_its_start_was_not_recorded(
+    tmp_path: Path,
+) -> None:
+    cluster, data = tmp_path / "cluster.yaml", tmp_path / "data"
+    cluster.write_text(yaml.safe_dump({**CLUSTER, "slot": "1s"}))
+    service = ServiceProcess(data, cluster, "-p", "rolling")
+    try:
+        for attempt in count():
+            # Without the bell, the service notices a start a second later at most.
+            (data / "executor" / "bell").unlink(missing_ok=True)
+            name, begun = f"job-{attempt}", tmp_path / "begun"
+            begun.unlink(missing_ok=True)
+            job = record(name, 12, "10s", ["sh", "-c", f"touch {begun}; sleep 6"])
+            assert service.client.post("/v1/jobs", json=job).is_success
+            wait_until(begun.exists)
+            service.signal(signal.SIGSTOP)
+            if not _is_start_recorded(data, name):
+                break
+            service.signal(signal.SIGCONT)
+            service.client.delete(f"/v1/jobs/{name}")
+    finally:
+        service.kill(signal.SIGKILL)
+    generation = ExecutorStore(data / "executor").generation(name, 1)
+    wait_until(lambda: generation.state()["phase"] == ENDED)
+    service = ServiceProcess(data, cluster, "-p", "rolling")
+    try:
+        found = service.wait_for_state(name, {"finished", "failed"})
+        assert found["state"] == "finished", found["reason"]
+    finally:
+        service.kill(signal.SIGTERM)

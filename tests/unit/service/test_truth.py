@@ -131,6 +131,23 @@ def test_the_end_of_a_generation_that_was_never_commanded_completes_no_job(bench
     assert "finished" not in bench.kinds("first")
 
 
+def test_a_job_that_was_done_later_is_not_abandoned_for_the_slots_before(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+    bench.submit(
+        "first", minibatches=30, utility={"kind": "deadline", "value": 20, "by": "6 slots"}
+    )
+    bench.slot()
+    order = bench.truth.orders["first"]
+    bench.clock.advance(4 * SLOT)  # nothing was recorded meanwhile, not even the start
+    done = bench.clock.wall() / SECOND - SLOT / 2
+    end = Ended(0, "first", order.generation, done, Ending.DONE, 0, "")
+    bench.do(Edge(reports=[end], since=bench.clock.wall()))
+    view = bench.truth.views.get("first")
+    assert view is None or view.state is State.FINISHED
+    assert bench.kinds("first")[-1] == "finished"
+    bench.store.close()
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_revised_file_that_names_a_family_can_be_submitted_again(
     bench: Bench, together: bool

@@ -34,6 +34,7 @@ from shadowprice.executors.contract import (
     ServerGone,
     ServerSeen,
     Share,
+    Started,
 )
 from shadowprice.service.auth import order_identity, progress_token
 from shadowprice.service.clock import SECOND
@@ -152,7 +153,9 @@ class Runner:
     async def _find(self) -> None:
         """Resync with the generations that the executor holds, and detect orphans.
 
-        An ended generation includes its end, even if the executor has already reported it.
+        Starts and ends are reported again, because an earlier service may not have recorded them.
+        They are reported together: without its start, a job that ended during downtime would seem
+        to have done nothing, and could be abandoned before the slot of its end.
         """
         generations = await self.executor.list()
         ordered = await self._driver.ordered([(item.job, item.generation) for item in generations])
@@ -169,6 +172,11 @@ class Runner:
                 )
                 self._untold.append(item)
         self._outbox.found(generations, orphans)
+        self.inbox.told += [
+            Started(0, item.job, item.generation, item.started)
+            for item in generations
+            if item.started is not None
+        ]
         self.inbox.told += [item.end for item in generations if item.end is not None]
 
     def _is_ours(self, held: Held, ordered: Mapping[tuple[str, int], int]) -> bool:

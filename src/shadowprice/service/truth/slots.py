@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from shadowprice.core.events import (
     SlotEnded,
 )
 from shadowprice.engine.job_record import JobRecord
+from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reports import Lasting, TakeReports
@@ -104,7 +105,7 @@ class Edge:
                 if running >= target:
                     return True
                 left += self._happened(batch, reports, batch.calendar.ends(running))
-                self._end(batch, running)
+                self._end(batch, running, _completed_later(batch, reports))
             next_slot = engine.slot
             if next_slot > target:
                 return True
@@ -168,13 +169,17 @@ class Edge:
             except ShadowpriceError as error:  # the job starts, and is completed in the next slot
                 log.error("job %r is done, and could not be closed: %s", name, error)
 
-    def _end(self, batch: Batch, slot: int) -> None:
+    def _end(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         engine = batch.engine
         progress: dict[str, int] = {}
         slot_start = batch.calendar.begins(slot)
         missed = not self.virtual and slot_start < self.since
         for name in engine.running:
             record = engine.jobs[name]
+            if name in completed_later:
+                # Less progress could abandon the job before the slot in which it was done.
+                progress[name] = max(0, record.remaining - 1)
+                continue
             is_measured = not self.virtual and (record.measured or batch.truth.views[name].reports)
             if is_measured and not (missed and self.heard.get(name, 0) < slot_start):
                 continue  # its measured progress counts, even if it is 0
@@ -247,6 +252,17 @@ class Edge:
         ran = end - max(start, min(view.running_since, end))
         # A job completes only when its processes exit 0, so progress stops one unit below.
         return max(0, min(gain * ran // (end - start), record.remaining - 1))
+
+
+def _completed_later(batch: Batch, reports: Iterable[Lasting]) -> set[str]:
+    """Return the open jobs that pending reports say were done in a later slot."""
+    return {
+        report.job
+        for report in reports
+        if isinstance(report, Ended)
+        and report.ending is Ending.DONE
+        and batch.is_end_recorded(report.job, report.generation) is False
+    }
 
 
 @dataclass(frozen=True, slots=True)
