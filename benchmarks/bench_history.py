@@ -34,12 +34,12 @@ from benchmarks.bench_service import CLUSTER, Connection, HandClock, Server, job
 
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import Submit
-from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.operations import SubmitJobs
+from shadowprice.service.truth.slots import AdvanceSlots
 from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import SNAPSHOT_EVENTS, Truth
+from shadowprice.service.truth.truth import SNAPSHOT_EVENTS, DurableEngine
 from shadowprice.service.truth.views import JobView, State
 
 SECONDS: Final = 60
@@ -327,22 +327,24 @@ def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int
     clock = HandClock()
     clock.at = time.time_ns() - ((events - waiting) // 20 + 2) * SECONDS * SECOND
     choice = PolicyChoice(policy, {})
-    Truth(store, cluster, choice, SteadyClock(clock), virtual=True)  # slots are counted from here
+    DurableEngine(
+        store, cluster, choice, MonotonicWallClock(clock), virtual=True
+    )  # slots are counted from here
     store.close()
     fill(folder, jobs)
     store = Store(str(folder / "data"))
     store.open()
-    truth = Truth(store, cluster, choice, SteadyClock(clock), virtual=True)
+    truth = DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
     first = truth.engine.sequence
     at = 0
     while truth.engine.sequence - first < events:
         record = job(f"s-{at}", 200 if at < waiting else 2)
         found = read_submissions([record], cluster, tenant=None, runs=False)
-        truth.commit([Submit(found, at_once=True)])
+        truth.commit([SubmitJobs(found, at_once=True)])
         at += 1
         if at > waiting and at % 20 == 0:
             clock.at += SECONDS * SECOND
-            [began] = truth.commit([Edge(virtual=True)]).answers
+            [began] = truth.commit([AdvanceSlots(virtual=True)]).answers
             assert began.caught_up, began
     slots = truth.engine.slot
     print(

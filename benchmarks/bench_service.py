@@ -38,15 +38,15 @@ import yaml
 
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.service import rehearse
+from shadowprice.service.service import warm_up_policy
 from shadowprice.service.store import Store, history
-from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.operations import SubmitJobs
 from shadowprice.service.truth.prices import prices
-from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.slots import AdvanceSlots
 from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 
 START = "from shadowprice.cli.main import run; run()"
 CLUSTER = """\
@@ -279,14 +279,16 @@ class HandClock:
 def submissions(folder: Path, policy: str, jobs: int = 3_000) -> None:
     """Submissions without a network: processor time of each, alone and sixteen at a time."""
     cluster = resolve_cluster(yaml.safe_load(CLUSTER))
-    rehearse(cluster, PolicyChoice(policy, {}))
+    warm_up_policy(cluster, PolicyChoice(policy, {}))
     for together in (1, 16):
         store = Store(str(folder / f"together-{together}"))
         store.open()
         clock = HandClock()
-        truth = Truth(store, cluster, PolicyChoice(policy, {}), SteadyClock(clock), virtual=True)
+        truth = DurableEngine(
+            store, cluster, PolicyChoice(policy, {}), MonotonicWallClock(clock), virtual=True
+        )
         asked = [
-            Submit(read_submissions([job(f"s-{at}")], cluster, tenant=None, runs=False), True)
+            SubmitJobs(read_submissions([job(f"s-{at}")], cluster, tenant=None, runs=False), True)
             for at in range(jobs)
         ]
         cpu = time.process_time()
@@ -303,16 +305,18 @@ def submissions(folder: Path, policy: str, jobs: int = 3_000) -> None:
 def scrapes(folder: Path, policy: str, jobs: int = 10_000) -> None:
     """Measure processor time and growing memory of scrapes and of price queries."""
     cluster = resolve_cluster(yaml.safe_load(CLUSTER))
-    rehearse(cluster, PolicyChoice(policy, {}))
+    warm_up_policy(cluster, PolicyChoice(policy, {}))
     store = Store(str(folder / "scrapes"))
     store.open()
     clock = HandClock()
-    truth = Truth(store, cluster, PolicyChoice(policy, {}), SteadyClock(clock), virtual=True)
+    truth = DurableEngine(
+        store, cluster, PolicyChoice(policy, {}), MonotonicWallClock(clock), virtual=True
+    )
     for first in range(0, jobs, 500):
         records = [job(f"s-{number}", 20_000) for number in range(first, first + 500)]
         found = read_submissions(records, cluster, tenant=None, runs=False)
         clock.at += SECOND
-        truth.commit([Submit(found, at_once=True)])
+        truth.commit([SubmitJobs(found, at_once=True)])
     outcome, metrics = truth.outcome(), Metrics()
     for view in outcome.views.values():
         metrics.count_job(None, view)
@@ -374,22 +378,22 @@ def week(folder: Path, policy: str, days: float) -> None:
     clock = HandClock()
     store = Store(str(folder / "week"))
     store.open()
-    steady = SteadyClock(clock)
-    truth = Truth(store, cluster, PolicyChoice(policy, {}), steady, virtual=True)
+    steady = MonotonicWallClock(clock)
+    truth = DurableEngine(store, cluster, PolicyChoice(policy, {}), steady, virtual=True)
     slots = int(days * 86_400)
     began, cpu = time.perf_counter(), time.process_time()
     for slot in range(slots):
         clock.at += SECOND
-        operations: list[Any] = [Edge(virtual=True)]
+        operations: list[Any] = [AdvanceSlots(virtual=True)]
         if slot % 10 == 0:
             found = read_submissions([job(f"w-{slot}", 4)], cluster, tenant=None, runs=False)
-            operations.append(Submit(found, at_once=True))
+            operations.append(SubmitJobs(found, at_once=True))
         truth.commit(operations)
         if truth.snapshot_due():
             truth.write_snapshot()
         if slot % 3_600 == 0:
             before = steady.now() - 86_400 * SECOND
-            while history.sweep(store, before, old := history.expired_jobs(store, before)) or old:
+            while history.purge(store, before, old := history.expired_jobs(store, before)) or old:
                 pass
         if slot % max(1, slots // 28) == 0 or slot == slots - 1:
             pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -22,12 +22,20 @@ from shadowprice.core.collection import few_collections
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.inputs.given import entries, plain_values, whole_number
 from shadowprice.policies.choice import PolicyChoice, check_choices
-from shadowprice.results.comparison import is_comparison, keep_comparison, keep_run
-from shadowprice.results.difference import Difference, difference
-from shadowprice.results.directory import PendingDirectory
-from shadowprice.results.files import REPORT, Fields, Run, is_run, read_advice, read_run, write_run
+from shadowprice.results.comparison import is_comparison, write_compared_run, write_comparison
+from shadowprice.results.difference import RunDiff, diff_runs
+from shadowprice.results.directory import AtomicDirectory
+from shadowprice.results.files import (
+    REPORT,
+    Fields,
+    RunData,
+    is_run,
+    read_advice,
+    read_run,
+    write_run,
+)
 from shadowprice.results.listing import parse_slot
-from shadowprice.results.moment import Moment, moment_of
+from shadowprice.results.moment import SlotSnapshot, slot_snapshot_of
 from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
@@ -48,11 +56,11 @@ class Result:
 
     Parameters
     ----------
-    run : Run
+    run : RunData
         The content of a run directory.
     """
 
-    run: Run
+    run: RunData
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -125,7 +133,7 @@ class Result:
             return None
         return pl.DataFrame(list(self.run.payments()))
 
-    def at(self, slot: int | str) -> Moment:
+    def at(self, slot: int | str) -> SlotSnapshot:
         """Return the state in one slot: ``jobs`` that run or wait, and ``servers``.
 
         Parameters
@@ -139,7 +147,7 @@ class Result:
             If it is neither, or the run ended before the slot.
         """
         seconds = self.info["cluster"]["slot_seconds"]
-        return moment_of(self.run, parse_slot(str(slot), seconds, "slot"))
+        return slot_snapshot_of(self.run, parse_slot(str(slot), seconds, "slot"))
 
     @property
     def advice(self) -> dict[str, Fields] | None:
@@ -151,9 +159,9 @@ class Result:
             return None
         return {job: advice.record() for job, advice in self.run.advice.items()}
 
-    def diff(self, other: Result) -> Difference:
+    def diff(self, other: Result) -> RunDiff:
         """Return the ``jobs`` with another outcome in another run, and the causes."""
-        return difference(self.run, other.run)
+        return diff_runs(self.run, other.run)
 
     def save(self, folder: PathLike) -> Path:
         """Write the run directory with its report page; replace an earlier run.
@@ -163,7 +171,7 @@ class Result:
         InputError
             If the folder contains anything else.
         """
-        with PendingDirectory(Path(folder), is_run) as pending:
+        with AtomicDirectory(Path(folder), is_run) as pending:
             write_run(self.run, pending.path)
             write_report(self.run, pending.path / REPORT)
             pending.commit()
@@ -211,11 +219,13 @@ class Comparison:
             If the folder contains anything but an earlier comparison.
         """
         runs = [result.run for result in self.runs.values()]
-        with PendingDirectory(Path(folder), is_comparison) as pending:
+        with AtomicDirectory(Path(folder), is_comparison) as pending:
             for run in runs:
-                keep_run(run, pending.path)
+                write_compared_run(run, pending.path)
             has_several_seeds = len(self.trials.seeds) > 1
-            keep_comparison(runs, pending.path, self.trials.record() if has_several_seeds else None)
+            write_comparison(
+                runs, pending.path, self.trials.record() if has_several_seeds else None
+            )
             pending.commit()
         return Path(folder)
 
@@ -489,7 +499,9 @@ def _seeds(seeds: Any) -> int:
     return whole_number(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
 
 
-def _advised(run: Run, scenario: Scenario, choice: PolicyChoice, seconds: float | None) -> Run:
+def _advised(
+    run: RunData, scenario: Scenario, choice: PolicyChoice, seconds: float | None
+) -> RunData:
     if seconds is None or run.info["partial"]:
         return run
     # Imported here, because runs without advice don't need it.

@@ -69,8 +69,8 @@ from shadowprice.engine.records import (
 )
 from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
 from shadowprice.executors.contract.orders import GenerationSpec, Share
-from shadowprice.service.clock import SECOND, Calendar
-from shadowprice.service.truth.operations import Quoted
+from shadowprice.service.clock import SECOND, SlotCalendar
+from shadowprice.service.truth.operations import QuoteResult
 from shadowprice.service.truth.views import JobView, State
 from tests.support.workloads import cluster, job
 
@@ -168,7 +168,7 @@ QUOTES: Final = (
     Quote("training", 1, Answer.ADMITTED, 5, 9.0, 2.0, ("bag",), message="decided at once"),
     Quote("training", 1, Answer.REFUSED, refusal=REFUSAL),
 )
-CALENDAR: Final = Calendar(0, Fraction(60 * SECOND))
+CALENDAR: Final = SlotCalendar(0, Fraction(60 * SECOND))
 CAPABILITIES: Final = Capabilities(elastic=True, window=2)
 BUDGET: Final = Budget(10**6, 3600, 7200, 5)
 
@@ -188,7 +188,8 @@ def records() -> Mapping[str, Any]:
         "view": json.loads(VIEW.stored()),
         "client_view": VIEW.to_resource().record,
         "quotes": [
-            Quoted(quote).to_resource(quote.job, CALENDAR, names=True).record for quote in QUOTES
+            QuoteResult(quote).to_resource(quote.job, CALENDAR, names=True).record
+            for quote in QUOTES
         ],
         "budget": BUDGET.record(),
     }

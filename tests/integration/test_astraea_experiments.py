@@ -11,7 +11,7 @@ from shadowprice.experiments.astraea import efficiency, presets, ratio, workload
 from shadowprice.experiments.astraea.runs import POLICIES, run, variance
 from shadowprice.experiments.framework import Settings, experiments, run_experiment
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.accounts import books_of
+from shadowprice.results.accounts import compute_tenant_accounts
 from shadowprice.simulator.scenario import Scenario, record_run
 
 PATIENCE = 300.0
@@ -73,7 +73,7 @@ def test_a_run_s_fairness_is_the_books_one() -> None:
     jobs, _ = workload.draw_jobs(cluster, 25, seed=2, ranges=workload.TINY)
     outcome = run("astraea", cluster, jobs)
     scenario = Scenario(cluster, jobs)
-    books = books_of(
+    books = compute_tenant_accounts(
         record_run(scenario, "astraea", PolicyChoice("astraea").build(scenario.context()))
     )
     for name, value in outcome.fairness().items():

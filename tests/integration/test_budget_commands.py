@@ -16,7 +16,7 @@ import yaml
 
 from shadowprice.cli.commands.accounts import moment_of
 from shadowprice.cli.main import main
-from shadowprice.client import Address, AsyncClient, Client, ServiceError
+from shadowprice.client import AsyncClient, Client, Endpoint, ServiceError
 from shadowprice.core.errors import InputError
 from tests.support.services import CLUSTER, RunningService, job, run_service
 
@@ -36,18 +36,18 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
 
 
 @pytest.fixture
-def address(live: RunningService) -> Address:
-    return Address(live.address, live.service.token_file.read_text().strip())
+def address(live: RunningService) -> Endpoint:
+    return Endpoint(live.address, live.service.token_file.read_text().strip())
 
 
 @pytest.fixture(autouse=True)
-def _environment(address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(address: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("SHADOWPRICE_SERVER", address.url)
     monkeypatch.setenv("SHADOWPRICE_TOKEN", address.token or "")
 
 
-def test_the_calls_of_python(address: Address) -> None:
+def test_the_calls_of_python(address: Endpoint) -> None:
     with Client(address) as client:
         made = client.put_tenant("audio", budget={"points": 20, "period": "1d"})
         assert made.account is not None
@@ -78,7 +78,7 @@ def test_the_calls_of_python(address: Address) -> None:
         client.remove_tenant("audio")
 
 
-def test_the_same_awaited(address: Address) -> None:
+def test_the_same_awaited(address: Endpoint) -> None:
     async def ask() -> tuple[int, int]:
         async with AsyncClient(address) as client:
             told = await client.statement("vision", limit=1)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from shadowprice.cli.main import main
-from shadowprice.client import Address, AsyncClient, Client, ServiceError, UnreachableError
-from shadowprice.client.servers import Servers
+from shadowprice.client import AsyncClient, Client, Endpoint, ServiceError, ServiceUnreachableError
+from shadowprice.client.servers import SavedEndpoints
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -26,12 +26,12 @@ def live(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture
-def address(live: RunningService) -> Address:
-    return Address(live.address, live.service.token_file.read_text().strip())
+def address(live: RunningService) -> Endpoint:
+    return Endpoint(live.address, live.service.token_file.read_text().strip())
 
 
 @pytest.fixture
-def client(address: Address):
+def client(address: Endpoint):
     with Client(address) as found:
         yield found
 
@@ -92,14 +92,14 @@ def test_every_call_of_python(client: Client) -> None:
     assert client.put_tenant("art", {"gpu": 2}).share == {"gpu": "2"}
     made = client.create_token("art", expires="1h", note="test")
     assert made.token
-    with Client(Address(client.address.url, made.token)) as theirs:
+    with Client(Endpoint(client.address.url, made.token)) as theirs:
         assert theirs.service().caller.record == {"role": "tenant", "tenant": "art"}
         with pytest.raises(ServiceError):
             theirs.drain("g-0")
     client.revoke_token(made.id)
     assert next(one for one in client.tokens() if one.id == made.id).revoked is not None
     with (
-        Client(Address(client.address.url, made.token)) as theirs,
+        Client(Endpoint(client.address.url, made.token)) as theirs,
         pytest.raises(ServiceError) as caught,
     ):
         theirs.jobs().__next__()
@@ -118,7 +118,7 @@ def test_jobs_come_page_by_page(client: Client) -> None:
     assert not {one.name for one in page.entries} & {one.name for one in following.entries}
 
 
-def test_the_same_awaited(address: Address) -> None:
+def test_the_same_awaited(address: Endpoint) -> None:
     async def story() -> list[str]:
         async with AsyncClient(address) as found:
             seen = []
@@ -148,10 +148,10 @@ def test_events_resume_where_they_broke_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service is stopped and started again on its port while a client follows."""
-    monkeypatch.setattr("shadowprice.client.synchronous.pauses", lambda: repeat(0.2))
+    monkeypatch.setattr("shadowprice.client.synchronous.reconnect_delays", lambda: repeat(0.2))
     with run_service(tmp_path) as first:
         token = first.service.token_file.read_text().strip()
-        follower = Client(Address(first.address, token))
+        follower = Client(Endpoint(first.address, token))
         first.client.post("/v1/jobs", json=job("one"))
         events = follower.events(0)
         seen = [next(events).job for _ in range(2)]
@@ -266,7 +266,7 @@ def test_what_is_wrong_is_one_line(words, told, capsys: pytest.CaptureFixture[st
 
 
 def test_login_keeps_only_what_works(
-    address: Address,
+    address: Endpoint,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -280,21 +280,21 @@ def test_login_keeps_only_what_works(
     assert capsys.readouterr().err.strip().endswith(f"run: chmod 600 {token}")
     token.chmod(0o600)
     assert main(["login", address.url, "--token-file", str(token)]) in {1, 2}
-    assert Servers.load().known == {}
+    assert SavedEndpoints.load().known == {}
     token.write_text(f"{address.token}\n")
     assert main(["login", address.url, "--name", "lab", "--token-file", str(token)]) == 0
-    assert Servers.load().known == {"lab": address}
+    assert SavedEndpoints.load().known == {"lab": address}
     assert main(["queue"]) == 0
     assert main(["queue", "-s", "lab"]) == 0
     assert main(["login", "-o", "json"]) == 0
     capsys.readouterr()
     assert main(["login", "lab", "--remove"]) == 0
-    assert Servers.load().known == {}
+    assert SavedEndpoints.load().known == {}
     assert address.token not in capsys.readouterr().out
 
 
 def test_nobody_there_is_no_bug() -> None:
-    with Client("127.0.0.1:1") as client, pytest.raises(UnreachableError):
+    with Client("127.0.0.1:1") as client, pytest.raises(ServiceUnreachableError):
         client.jobs().__next__()
 
 

@@ -20,7 +20,7 @@ import yaml
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
-from shadowprice.results.directory import PendingDirectory
+from shadowprice.results.directory import AtomicDirectory
 from shadowprice.results.files import FILES, read_run
 from tests.support.flat_rate import INFO, FlatPricePolicy, FlatRateParameters
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
@@ -459,7 +459,7 @@ def test_a_damaged_run_says_what_to_do(call: Call, damage: str) -> None:
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        PendingDirectory(tmp_path / "file" / "run", lambda path: True)
+        AtomicDirectory(tmp_path / "file" / "run", lambda path: True)
 
 
 # ---------------------------------------------------------------- Ctrl-C

@@ -229,12 +229,12 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, live: RunningServ
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue/all")
         shown = page.locator("td .jobname").all_text_contents()
-        assert {embed.shown(name) for name in HOSTILE} <= set(shown)
+        assert {embed.escape_invisible(name) for name in HOSTILE} <= set(shown)
         for name in HOSTILE:
             page.evaluate("location.hash = '#/queue/all'")
-            link = page.locator("td .jobname").get_by_text(embed.shown(name), exact=True)
+            link = page.locator("td .jobname").get_by_text(embed.escape_invisible(name), exact=True)
             link.click()
-            page.locator("h1").get_by_text(embed.shown(name), exact=True).wait_for()
+            page.locator("h1").get_by_text(embed.escape_invisible(name), exact=True).wait_for()
             page.locator(".story-list li").first.wait_for()
             assert page.locator(".story-list .what").last.inner_text() == "submitted"
         assert page.evaluate("window.hacked") is None

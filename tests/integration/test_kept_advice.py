@@ -18,12 +18,12 @@ import shadowprice
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.advice import Counsel
+from shadowprice.results.advice import JobAdvice
 from shadowprice.results.files import read_advice, read_run
 from shadowprice.results.report.embed import unpack
 from shadowprice.results.report.section_stories import jobs as jobs_section
 from shadowprice.results.report.section_stories import stories
-from shadowprice.results.telling import counsel_lines
+from shadowprice.results.telling import advice_lines
 from shadowprice.simulator.advice import advise, many, with_advice
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario, run_policy
@@ -92,7 +92,7 @@ def test_the_page_shows_advice_beside_the_refusal(
         lines = [tuple(line) for line in stories["facts"][at]]
         assert stories["jobs"]["advised"][at] == (job in kept)
         if job in kept:
-            told = [*counsel_lines(kept[job])]
+            told = [*advice_lines(kept[job])]
             assert lines[-len(told) :] == told
         else:
             assert not {"would do", "would not"} & {label for label, _ in lines}
@@ -164,7 +164,7 @@ def test_a_second_request_ends_advice_immediately_and_the_run_is_kept(
 ) -> None:
     real, asked = many.advise_together, []
 
-    def interrupted(*arguments: Any, **more: Any) -> list[Counsel | InputError]:
+    def interrupted(*arguments: Any, **more: Any) -> list[JobAdvice | InputError]:
         asked.append(arguments)
         if len(asked) > 1:
             os.kill(os.getpid(), signal.SIGTERM)

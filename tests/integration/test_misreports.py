@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from shadowprice.service.auth import progress_token
 from shadowprice.service.store import StoreError, tables
-from shadowprice.service.truth.reports import MOST_FAULTS
+from shadowprice.service.truth.reports import MAX_REPORTED_ERRORS
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import wait_until
@@ -78,7 +78,7 @@ def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
         for at in range(60):
             wrong = {f"\x1b[31m{at}" + "x" * 60_000: 1, "minibatches": "z" * at}
             assert post(live, "a", wrong).status_code == 422
-        assert len(told(live, "a")) == MOST_FAULTS
+        assert len(told(live, "a")) == MAX_REPORTED_ERRORS
         assert all(len(one) <= 500 and "\x1b" not in one for one in told(live, "a"))
         assert journal(live) == before
 

@@ -13,7 +13,7 @@ from shadowprice.core.bag import BagTasks
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.registry import make_policy, policies
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.bag_cases import build_bag, pareto, place_cluster
@@ -63,7 +63,7 @@ def renamed(one: Job) -> Job:
     return replace(one, utility=Sloping(told.value, -told.slope))
 
 
-def outcome(name: str, on: Any, jobs: list[Job]) -> tuple[Any, Run]:
+def outcome(name: str, on: Any, jobs: list[Job]) -> tuple[Any, RunData]:
     policy = make_policy(name, PolicyContext(on, jobs, 12), SETTINGS.get(name, {}))
     run = record_run(Scenario(on, jobs, until=12), name, policy)
     plans = [

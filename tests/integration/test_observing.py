@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from shadowprice.cli.main import main
-from shadowprice.client import Address, AsyncClient, Client
+from shadowprice.client import AsyncClient, Client, Endpoint
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import (
     Capabilities,
@@ -243,7 +243,7 @@ def _look_at_it(
     assert "without being submitted here" in shown.err
     assert main(["observed", "-o", "json"]) == 0
     assert {one["name"] for one in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
-    address = Address(live.address, token)
+    address = Endpoint(live.address, token)
     with Client(address) as client:
         assert [one.name for one in client.compared_jobs()][-1] == mine
 

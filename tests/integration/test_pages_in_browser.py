@@ -12,11 +12,11 @@ import pytest
 
 from shadowprice.core.utility import Sigmoid
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.results.report import embed
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.scales import number
+from shadowprice.results.report.scales import format_number
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
 from tests.support.flat_rate import FlatPricePolicy
@@ -58,7 +58,7 @@ HOSTILE = [
 ]
 
 
-def hostile_run() -> Run:
+def hostile_run() -> RunData:
     on = cluster(3, 2)
     work = [
         job(on, name, arrival=at // 2, utility=Sigmoid(5.0 + at, 0.5, 2.0))
@@ -369,7 +369,10 @@ def test_a_story_tells_the_prices_paid(browser: Browser, pages: dict[str, Path])
         box = page.locator("dialog[open] .table", has_text="for its plan")
         rows = [line.split("\t") for line in box.locator("tbody tr").all_inner_texts()]
         ran = run.jobs.row(run.jobs["job"].to_list().index(name), named=True)["worker_slots"]
-        assert [row[1] for row in rows] == [number(paid[name]), number(paid[name] / ran)]
+        assert [row[1] for row in rows] == [
+            format_number(paid[name]),
+            format_number(paid[name] / ran),
+        ]
         assert visit.faults == []
 
 
@@ -377,7 +380,9 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, pages: dict[str, 
     with Visit(browser) as visit:
         page = visit.open(pages["hostile"])
         shown = page.locator("#job-list tbody button.job")
-        assert sorted(shown.all_text_contents()) == sorted(embed.shown(name) for name in HOSTILE)
+        assert sorted(shown.all_text_contents()) == sorted(
+            embed.escape_invisible(name) for name in HOSTILE
+        )
         for at in range(len(HOSTILE)):
             told = shown.nth(at).text_content()
             shown.nth(at).click()
@@ -533,7 +538,7 @@ def test_numbers_read_alike_in_both_languages(browser: Browser) -> None:
     with Visit(browser) as visit:
         visit.page.add_script_tag(content=embed.asset("format.mjs").replace("export ", ""))
         told = visit.page.evaluate("(values) => values.map(number)", values)
-        assert told == [number(value) for value in values]
+        assert told == [format_number(value) for value in values]
         spans = visit.page.evaluate("[0, 90, 5400, 86400, 190800, 0.25].map((s) => span(s))")
         assert spans == ["0", "1 min 30 s", "1 h 30 min", "1 d", "2 d 5 h", "250 ms"]
 

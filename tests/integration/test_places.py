@@ -17,7 +17,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.results.directory import PendingDirectory
+from shadowprice.results.directory import AtomicDirectory
 from shadowprice.results.files import is_run
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -136,7 +136,7 @@ def test_what_is_not_ours_is_refused_before_anything_runs(
     monkeypatch.setattr("shadowprice.simulator.scenario.record_run", ran)
     for name in (
         "experiments.framework.run_experiment",
-        "results.files.read_run",
+        "results.run_directory.read_run",
         "traces.generator.generate",
         "traces.locate.read_trace",
         "traces.synthesis.synthesize",
@@ -173,7 +173,7 @@ def test_our_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_what_appears_meanwhile_is_kept_and_so_are_the_results(folder: Path) -> None:
-    with PendingDirectory(Path("out"), is_run) as pending:
+    with AtomicDirectory(Path("out"), is_run) as pending:
         (pending.path / "result").write_text("ours")
         Path("out").mkdir()
         Path("out/theirs").write_text("theirs")

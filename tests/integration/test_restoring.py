@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from shadowprice.cli.main import main
-from shadowprice.service.running.remembering import KEY
+from shadowprice.service.running.remembering import IDENTITY_KEY
 from shadowprice.service.store import Store
 from tests.integration.test_serve_command import _refused
 from tests.support.service_process import ServiceProcess
@@ -296,7 +296,7 @@ def test_running_jobs_without_a_recorded_executor_are_refused(
     store = Store(str(place.data))
     assert store.open()
     with store.transaction() as connection:
-        connection.exec_driver_sql(f"DELETE FROM meta WHERE key = '{KEY}'")
+        connection.exec_driver_sql(f"DELETE FROM meta WHERE key = '{IDENTITY_KEY}'")
     store.close()
     assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.data)
 

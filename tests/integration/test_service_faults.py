@@ -20,11 +20,11 @@ import pytest
 
 from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import ExecutorError
-from shadowprice.service.clock import SECOND, Calendar, SteadyClock, stamp
+from shadowprice.service.clock import SECOND, MonotonicWallClock, SlotCalendar, format_rfc3339
 from shadowprice.service.driver import Driver
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.reading import list_events
-from shadowprice.service.truth.slots import MAX_CATCH_UP_SLOTS, MAX_SLOTS_PER_BATCH, Edge
+from shadowprice.service.truth.slots import MAX_CATCH_UP_SLOTS, MAX_SLOTS_PER_BATCH, AdvanceSlots
 from tests.support.simulated_hours import (
     CLUSTER,
     SLOT,
@@ -168,13 +168,13 @@ def test_a_suspended_service_catches_up_every_slot(
 ) -> None:
     hour = SimulatedHour(tmp_path, "oasis", seed=10, jobs=10)
     began: list[int] = []
-    begin = Edge._begin
+    begin = AdvanceSlots._begin
 
-    def noting(self: Edge, batch: Batch, slot: int) -> None:
+    def noting(self: AdvanceSlots, batch: Batch, slot: int) -> None:
         began.append(slot)
         begin(self, batch, slot)
 
-    monkeypatch.setattr(Edge, "_begin", noting)
+    monkeypatch.setattr(AdvanceSlots, "_begin", noting)
 
     def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick in {60, 130}:
@@ -229,7 +229,7 @@ def test_a_service_that_was_down_for_long_takes_most_of_it_out(tmp_path: Path) -
 
 def test_time_never_goes_back_and_steps_are_seen() -> None:
     clock = ManualClock()
-    steady = SteadyClock(clock)
+    steady = MonotonicWallClock(clock)
     first = steady.now()
     clock.set_by -= 100 * SECOND
     assert steady.detected_step_ns() == -100 * SECOND
@@ -242,11 +242,11 @@ def test_time_never_goes_back_and_steps_are_seen() -> None:
 
 
 def test_slots_begin_where_their_length_says() -> None:
-    calendar = Calendar.starting(1_800_000_123 * SECOND, CLUSTER.slot_seconds)
+    calendar = SlotCalendar.starting(1_800_000_123 * SECOND, CLUSTER.slot_seconds)
     for slot in (0, 1, 59, 10**6):
         begins = calendar.begins(slot)
         assert calendar.slot_at(begins) == slot
         assert calendar.slot_at(begins - 1) == slot - 1
         assert calendar.ends(slot) == calendar.begins(slot + 1)
     assert calendar.origin % (SLOT * SECOND) == 0
-    assert stamp(0) == "1970-01-01T00:00:00Z"
+    assert format_rfc3339(0) == "1970-01-01T00:00:00Z"

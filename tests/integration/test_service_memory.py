@@ -17,7 +17,7 @@ import yaml
 
 from shadowprice.service.api import requests
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.settings import BODY
+from shadowprice.service.settings import MAX_BODY_BYTES
 from shadowprice.service.usage import MAX_BODIES, Usage, UsageLimits, added_memory, memory_of
 from tests.support.service_process import ServiceProcess
 from tests.support.services import CLUSTER, job, run_service
@@ -135,12 +135,12 @@ def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
         # Four requests whose bodies came but for their last byte: a fifth one is too much.
         url = urlsplit(str(service.client.base_url))
         head = (
-            f"POST /v1/quote HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY}\r\n"
+            f"POST /v1/quote HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES}\r\n"
             f"Authorization: {vision.headers['Authorization']}\r\n\r\n"
         )
-        for _ in range(MAX_BODIES // BODY):
+        for _ in range(MAX_BODIES // MAX_BODY_BYTES):
             connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
-            connection.sendall(head.encode() + b" " * (BODY - 1))
+            connection.sendall(head.encode() + b" " * (MAX_BODY_BYTES - 1))
         body = b"{}" + b" " * 10_000
         wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 429)
         assert "at once" in refusal(vision.post("/v1/quote", content=body))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.client import Address, Client, ServiceError
+from shadowprice.client import Client, Endpoint, ServiceError
 from shadowprice.executors.contract import LogChunk
 from shadowprice.service.api.jobs import MAX_WAIT_SECONDS
 from shadowprice.service.truth.batch import Batch
@@ -128,7 +128,7 @@ def test_a_stream_ends_when_its_token_expires(live: RunningService, after: int |
 
 def test_a_client_that_follows_is_told_why_it_ends(live: RunningService) -> None:
     made = _made(live, expires="1s")
-    with Client(Address(live.address, made["token"])) as client:
+    with Client(Endpoint(live.address, made["token"])) as client:
         with pytest.raises(ServiceError) as caught:
             for _ in client.events():
                 pass
@@ -138,7 +138,7 @@ def test_a_client_that_follows_is_told_why_it_ends(live: RunningService) -> None
 def test_a_log_is_followed_no_longer_than_the_token_lasts(live: RunningService) -> None:
     _submit(live, "logged")
     made = _made(live)
-    with Client(Address(live.address, made["token"])) as client:
+    with Client(Endpoint(live.address, made["token"])) as client:
         pieces = client.follow_logs("logged")
         assert next(iter(pieces)).text == "."
         live.client.delete(f"/v1/tokens/{made['id']}").raise_for_status()

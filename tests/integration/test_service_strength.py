@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from shadowprice.service.api import jobs
-from shadowprice.service.clock import Calendar
+from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.truth import operations, reading, recovery
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.operations import Cancel, ChangeServers
+from shadowprice.service.truth.operations import CancelJob, UpdateServers
 from shadowprice.service.truth.views import JobView, State
 from tests.integration.test_service_stateful import EXAMPLES, Api
 
@@ -56,23 +56,23 @@ def anybody_cancels_anything(patch: Patch) -> None:
 
 @fault
 def a_cancelled_job_goes_on(patch: Patch) -> None:
-    def perform(self: Cancel, batch: Batch) -> JobView:
+    def perform(self: CancelJob, batch: Batch) -> JobView:
         view = batch.view(self.name)
         return replace(view, state=State.CANCELLED) if view.state.open else _cancel(self, batch)
 
-    _cancel = Cancel.perform
-    patch.setattr(Cancel, "perform", perform)
+    _cancel = CancelJob.perform
+    patch.setattr(CancelJob, "perform", perform)
 
 
 @fault
 def what_is_over_is_cancelled_once_more(patch: Patch) -> None:
-    _cancel = Cancel.perform
+    _cancel = CancelJob.perform
 
-    def perform(self: Cancel, batch: Batch) -> JobView:
+    def perform(self: CancelJob, batch: Batch) -> JobView:
         view = batch.view(self.name)
         return view if not view.state.open else _cancel(self, batch)
 
-    patch.setattr(Cancel, "perform", perform)
+    patch.setattr(CancelJob, "perform", perform)
 
 
 @fault
@@ -90,16 +90,16 @@ def a_revision_is_forgotten_by_the_next_start(patch: Patch) -> None:
 
 @fault
 def a_drained_server_takes_work(patch: Patch) -> None:
-    perform = ChangeServers.perform
+    perform = UpdateServers.perform
 
-    def changed(self: ChangeServers, batch: Batch) -> None:
+    def changed(self: UpdateServers, batch: Batch) -> None:
         open_ = {
             name: None if state is None else replace(state, drained=False)
             for name, state in self.servers.items()
         }
         perform(replace(self, servers=open_), batch)
 
-    patch.setattr(ChangeServers, "perform", changed)
+    patch.setattr(UpdateServers, "perform", changed)
 
 
 @fault
@@ -117,7 +117,7 @@ def a_start_forgets_open_jobs(patch: Patch) -> None:
 def a_start_moves_time(patch: Patch) -> None:
     calendar = recovery._calendar
 
-    def moved(*given: Any) -> Calendar:
+    def moved(*given: Any) -> SlotCalendar:
         found = calendar(*given)
         return found.moved(int(found.slot))
 
@@ -162,20 +162,20 @@ def a_quote_stays(patch: Patch) -> None:
         batch.tell("quoted", decision=True)
         return _quote(self, batch)
 
-    _quote = operations.AskQuote.perform
-    patch.setattr(operations.AskQuote, "perform", perform)
+    _quote = operations.QuoteJob.perform
+    patch.setattr(operations.QuoteJob, "perform", perform)
 
 
 @fault
 def a_removed_server_stays(patch: Patch) -> None:
-    perform = ChangeServers.perform
+    perform = UpdateServers.perform
 
-    def kept(self: ChangeServers, batch: Batch) -> None:
+    def kept(self: UpdateServers, batch: Batch) -> None:
         left = {name: state for name, state in self.servers.items() if state is not None}
         if left:
             perform(replace(self, servers=left), batch)
 
-    patch.setattr(ChangeServers, "perform", kept)
+    patch.setattr(UpdateServers, "perform", kept)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -12,7 +12,7 @@ from shadowprice.cli.main import main
 from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.queries.whatif import described
+from shadowprice.service.queries.whatif import modified_cluster_document
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.waiting import wait_until
 
@@ -94,14 +94,14 @@ def test_a_cluster_is_described_as_its_file_had_it(tmp_path: Path) -> None:
             "tenants": [{"name": "t", "share": {"gpu": 3}}],
         }
     )
-    again = resolve_cluster(described(cluster, {}))
+    again = resolve_cluster(modified_cluster_document(cluster, {}))
     assert again.names == cluster.names
     assert again.slot_seconds == cluster.slot_seconds
     assert again.restart_seconds == cluster.restart_seconds
     assert (again.capacity == cluster.capacity).all()
     assert again.roles == cluster.roles
     assert again.tenants == cluster.tenants
-    changed = resolve_cluster(described(cluster, {"a": -2, "b": 1}))
+    changed = resolve_cluster(modified_cluster_document(cluster, {"a": -2, "b": 1}))
     assert changed.servers == 3
 
 

@@ -13,8 +13,8 @@ from shadowprice.cli.main import main
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.accounts import Books, books_of, timeline
-from shadowprice.results.files import Run, read_run, write_run
+from shadowprice.results.accounts import TenantAccounts, compute_tenant_accounts, timeline
+from shadowprice.results.files import RunData, read_run, write_run
 from shadowprice.results.report.page import write_report
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import (
@@ -28,7 +28,7 @@ from tests.support.astraea_cases import (
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 
 
-def recorded(cluster: Cluster, jobs: list[Job], policy: str, **settings: object) -> Run:
+def recorded(cluster: Cluster, jobs: list[Job], policy: str, **settings: object) -> RunData:
     scenario = Scenario(cluster, jobs)
     return record_run(scenario, policy, PolicyChoice(policy, settings).build(scenario.context()))
 
@@ -42,14 +42,14 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def busy() -> tuple[Run, Books]:
+def busy() -> tuple[RunData, TenantAccounts]:
     cluster = shared_cluster(4, TENANTS)
     run = recorded(cluster, random_jobs(cluster, 24, seed=5), "astraea")
-    return run, books_of(run)
+    return run, compute_tenant_accounts(run)
 
 
 def test_the_example_s_statement(example: Path) -> None:
-    books = books_of(read_run(example))
+    books = compute_tenant_accounts(read_run(example))
     u1, u2 = books.accounts["u1"], books.accounts["u2"]
     assert (u1.paid, u1.received, u1.to_itself) == (16_000_000, 8_000_000, 8_000_000)
     assert (u2.paid, u2.received, u2.to_itself) == (0, 8_000_000, 0)
@@ -63,7 +63,7 @@ def test_the_example_s_statement(example: Path) -> None:
     assert books.fairness_variance == pytest.approx(0.28**2)
 
 
-def test_all_books_balance(busy: tuple[Run, Books]) -> None:
+def test_all_books_balance(busy: tuple[RunData, TenantAccounts]) -> None:
     run, books = busy
     accounts = books.accounts.values()
     assert sum(a.paid for a in accounts) == sum(a.received for a in accounts) > 0
@@ -79,7 +79,7 @@ def test_all_books_balance(busy: tuple[Run, Books]) -> None:
     assert sum(weights[a.tenant] * (a.fairness or 0) for a in accounts) == pytest.approx(1.0)
 
 
-def test_the_timeline_adds_up_to_the_accounts(busy: tuple[Run, Books]) -> None:
+def test_the_timeline_adds_up_to_the_accounts(busy: tuple[RunData, TenantAccounts]) -> None:
     run, books = busy
     moves = timeline(run, books)
     for account in books.accounts.values():
@@ -110,7 +110,7 @@ def test_the_command_prints_it(example: Path, capsys: pytest.CaptureFixture[str]
 def test_a_policy_without_payments_has_statements_too(tmp_path: Path) -> None:
     cluster = shared_cluster(4, TENANTS)
     run = recorded(cluster, random_jobs(cluster, 12, seed=5), "hived")
-    books = books_of(run)
+    books = compute_tenant_accounts(run)
     assert not books.charged
     assert sum(a.revenue for a in books.accounts.values()) == pytest.approx(
         float(run.jobs["utility"].sum())
@@ -119,7 +119,7 @@ def test_a_policy_without_payments_has_statements_too(tmp_path: Path) -> None:
     assert "fairness ratio" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_the_report_shows_balances(busy: tuple[Run, Books], tmp_path: Path) -> None:
+def test_the_report_shows_balances(busy: tuple[RunData, TenantAccounts], tmp_path: Path) -> None:
     write_report(busy[0], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "Received less paid, so far" in page

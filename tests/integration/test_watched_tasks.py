@@ -15,8 +15,8 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.contract import ExecutorOptions, Report
 from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.service import events
-from shadowprice.service.running.observing import Follower
-from shadowprice.service.running.runner import Runner
+from shadowprice.service.running.observing import ObservationLoop
+from shadowprice.service.running.runner import ExecutionController
 from shadowprice.service.service import Service
 from shadowprice.service.store import Store
 from tests.support.services import RunningService, job, run_service
@@ -82,8 +82,8 @@ def _method(owner: Any, name: str) -> Patch:
 
 FAULTS: dict[str, tuple[Patch, str, str]] = {
     "watch": (_watching, "following what the executor tells", "watch"),
-    "reports": (_method(Runner, "take_in"), "taking reports in", "runner"),
-    "orders": (_method(Runner, "order"), "giving orders", "runner"),
+    "reports": (_method(ExecutionController, "take_in"), "taking reports in", "runner"),
+    "orders": (_method(ExecutionController, "order"), "giving orders", "runner"),
     "patrol": (_method(LocalExecutor, "_care"), "looking at what runs", "resync"),
     "events": (_encoding, "delivering events", "events"),
 }
@@ -192,7 +192,7 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Switch()
-    _before(monkeypatch, fault, Follower, "look")
+    _before(monkeypatch, fault, ObservationLoop, "look")
     executor = executor_in(tmp_path, [])
     with run_service(tmp_path, cluster=CLUSTER, executor=executor, observe=True) as live:
         fault.on = True
@@ -204,7 +204,7 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
     free(tmp_path)
 
 
-@pytest.mark.parametrize("owner", [LocalExecutor, Runner])
+@pytest.mark.parametrize("owner", [LocalExecutor, ExecutionController])
 def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type
 ) -> None:

@@ -29,7 +29,7 @@ from shadowprice.kubernetes.informer import TURN
 from shadowprice.kubernetes.lease import LOOK, RENEW
 from shadowprice.kubernetes.pausing import Pauses
 from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
-from shadowprice.service.trainingjobs.telling import QUIET
+from shadowprice.service.trainingjobs.telling import UNREPORTED_KINDS
 from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, Told, spec
 from tests.kubernetes.operators import ACCOUNT, eventually, installed, manifest, operated
 from tests.kubernetes.replicas import account, accounts, paired
@@ -219,7 +219,7 @@ def test_an_event_is_written_for_every_line_that_people_are_told_and_no_other(
         user.waits_for(name, "Finished")
         job = user.status(name)["job"]
         story = service.client.get(f"/v1/jobs/{job}/explain").json()["events"]
-        lines = [one for one in story if one["kind"] not in QUIET]
+        lines = [one for one in story if one["kind"] not in UNREPORTED_KINDS]
         assert {"standby", "started", "running", "finished"} <= {one["kind"] for one in lines}
 
         def events() -> int:

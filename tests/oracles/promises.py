@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shadowprice.core.job import Job
-from shadowprice.results.recorder import Segments
+from shadowprice.results.recorder import PlacementSegments
 
 Standing = Mapping[int, tuple[int, int]]
 
 
-def completions(jobs: Sequence[Job], segments: Segments, *, first: bool = False) -> dict[str, int]:
+def completions(
+    jobs: Sequence[Job], segments: PlacementSegments, *, first: bool = False
+) -> dict[str, int]:
     """Return the slot in which each job reached its work, from its allocations alone.
 
     Progress is counted slot by slot as the job model says: the gain of the number of workers, that

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shadowprice.core.budget import MAX_BALANCE, POINT, Budget
 from shadowprice.service.budgets import accounts
-from shadowprice.service.budgets.accounts import Account, Changed, Entry, Kind
+from shadowprice.service.budgets.accounts import Account, AccountEntry, AccountUpdate, EntryKind
 from shadowprice.service.clock import SECOND
 from tests.support.examples import example_count
 
@@ -32,13 +32,13 @@ class Lives(RuleBasedStateMachine):
     @initialize(budget=budgets)
     def begin(self, budget: Budget) -> None:
         self.now = START * SECOND
-        self.entries: list[Entry] = []
+        self.entries: list[AccountEntry] = []
         self.open: dict[str, tuple[int, int]] = {}
         self.paid: Counter[str] = Counter()
         self.number = 0
-        self._take(accounts.opened("vision", budget, self.now))
+        self._take(accounts.open_account("vision", budget, self.now))
 
-    def _take(self, changed: Changed) -> None:
+    def _take(self, changed: AccountUpdate) -> None:
         self.account, entries = changed
         self.entries += entries
 
@@ -48,9 +48,9 @@ class Lives(RuleBasedStateMachine):
         self.number += 1
         if points > self.account.balance:
             with pytest.raises(ValueError, match="holds"):
-                accounts.debited(self.account, points, name)
+                accounts.debit(self.account, points, name)
             return
-        self._take(accounts.debited(self.account, points, name))
+        self._take(accounts.debit(self.account, points, name))
         self.open[name] = (points, self.now)
 
     @precondition(lambda self: self.open)
@@ -60,22 +60,22 @@ class Lives(RuleBasedStateMachine):
         points, at = self.open.pop(name)
         unused = data.draw(st.integers(0, points))
         before = self.account.balance
-        self._take(accounts.refunded(self.account, unused, name, at))
+        self._take(accounts.refund(self.account, unused, name, at))
         assert self.account.balance <= before + unused
         if at >= self.account.begins:
             assert self.account.balance == before + unused
 
     @rule(points=st.integers(0, 100 * POINT))
     def lend(self, points: int) -> None:
-        self._take(accounts.received(self.account, points, "theirs", "speech"))
+        self._take(accounts.credit(self.account, points, "theirs", "speech"))
 
     @rule(points=st.integers(0, 100 * POINT))
     def give(self, points: int) -> None:
-        self._take(accounts.granted(self.account, points, "well done"))
+        self._take(accounts.grant(self.account, points, "well done"))
 
     @rule(budget=budgets)
     def change(self, budget: Budget) -> None:
-        self._take(accounts.renewed(self.account, self.now))
+        self._take(accounts.start_period(self.account, self.now))
         before = self.account
         self._take(accounts.change_budget(before, budget, self.now))
         more = budget.points - before.budget.points
@@ -85,9 +85,9 @@ class Lives(RuleBasedStateMachine):
     def time_goes_on(self, seconds: int) -> None:
         self.now += seconds * SECOND
         before = self.account
-        self._take(accounts.renewed(before, self.now))
+        self._take(accounts.start_period(before, self.now))
         assert self.account.period >= before.period
-        assert accounts.renewed(self.account, self.now) == (self.account, ())
+        assert accounts.start_period(self.account, self.now) == (self.account, ())
         if self.account.period > before.period:
             assert self.account.begins <= self.now < self.account.ends
             assert self.account.balance == _one_by_one(before, self.account.period)
@@ -99,7 +99,7 @@ class Lives(RuleBasedStateMachine):
             total += entry.points
             assert entry.balance == total >= 0
             assert entry.points
-            below = entry.kind in {Kind.DEBIT, Kind.EXPIRY}
+            below = entry.kind in {EntryKind.DEBIT, EntryKind.EXPIRY}
             assert (entry.points < 0) == below
         assert self.account.balance == total
 
@@ -107,7 +107,7 @@ class Lives(RuleBasedStateMachine):
     def nothing_is_refunded_that_was_not_paid(self) -> None:
         moved: Counter[str] = Counter()
         for entry in self.entries:
-            if entry.kind in {Kind.DEBIT, Kind.REFUND}:
+            if entry.kind in {EntryKind.DEBIT, EntryKind.REFUND}:
                 moved[entry.job or ""] += entry.points
         assert all(points <= 0 for points in moved.values())
 
@@ -118,7 +118,7 @@ class Lives(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "account"):
-            self._take(accounts.closed(self.account))
+            self._take(accounts.close_account(self.account))
             assert self.account.balance == 0 == sum(entry.points for entry in self.entries)
 
 
@@ -146,26 +146,26 @@ def test_a_late_refund_is_kept_as_far_as_it_would_have_been(
     """Paying early and taking back late keeps no more than not paying at all."""
     budget = Budget(100, 100, 0, carry)
     back = min(back, spent)
-    late, _ = accounts.opened("a", budget, 0)
-    paid, _ = accounts.debited(late, spent, "job")
-    there, _ = accounts.renewed(paid, 150 * SECOND)
-    there, _ = accounts.refunded(there, back, "job", 50 * SECOND)
-    early, _ = accounts.refunded(paid, back, "job", 50 * SECOND)
-    early, _ = accounts.renewed(early, 150 * SECOND)
+    late, _ = accounts.open_account("a", budget, 0)
+    paid, _ = accounts.debit(late, spent, "job")
+    there, _ = accounts.start_period(paid, 150 * SECOND)
+    there, _ = accounts.refund(there, back, "job", 50 * SECOND)
+    early, _ = accounts.refund(paid, back, "job", 50 * SECOND)
+    early, _ = accounts.start_period(early, 150 * SECOND)
     assert there.balance == early.balance
 
 
 def test_a_budget_that_changes_while_the_clock_is_behind_grants_nothing_again() -> None:
-    account, _ = accounts.opened("a", Budget(100, 100, 0, None), 1_000 * SECOND)
+    account, _ = accounts.open_account("a", Budget(100, 100, 0, None), 1_000 * SECOND)
     changed, _ = accounts.change_budget(account, Budget(100, 100, 0, 0), 50 * SECOND)
-    assert accounts.renewed(changed, 1_050 * SECOND) == (changed, ())
+    assert accounts.start_period(changed, 1_050 * SECOND) == (changed, ())
 
 
 def test_no_account_holds_more_than_the_store_can_write() -> None:
-    account, _ = accounts.opened("a", Budget(10**14, 60, 0, None), 0)
+    account, _ = accounts.open_account("a", Budget(10**14, 60, 0, None), 0)
     for points in (10**18, 10**18, 10**30):
-        account, entries = accounts.granted(account, points, "")
-        assert account.balance <= accounts.MOST < 2**63
+        account, entries = accounts.grant(account, points, "")
+        assert account.balance <= accounts.MAX_BALANCE < 2**63
         assert all(abs(entry.points) < 2**63 for entry in entries)
-    account, _ = accounts.renewed(account, 10**9 * SECOND)
+    account, _ = accounts.start_period(account, 10**9 * SECOND)
     assert account.balance == MAX_BALANCE + 10**14

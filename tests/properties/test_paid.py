@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shadowprice.core.schedule import Schedule
 from shadowprice.service.budgets.paid import (
     ANY_SLOT,
-    Unused,
+    UnusedSlots,
     add_unassigned,
     consume_slot,
     price_of_unused,
@@ -34,7 +34,7 @@ def plans(draw: Any) -> tuple[Schedule, list[float], int]:
     return plan, costs, draw(st.integers(1, MOST))
 
 
-def _paid(plan: Schedule, costs: list[float], price: int) -> Unused:
+def _paid(plan: Schedule, costs: list[float], price: int) -> UnusedSlots:
     found = split_price_by_slot(price, plan, costs)
     if found is None:  # nothing tells its slots apart
         assert not sum(costs)

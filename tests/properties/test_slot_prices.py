@@ -13,7 +13,7 @@ from shadowprice.core.policy import Policy, PolicyContext, priced
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
-from shadowprice.service.clock import SECOND, Calendar
+from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.truth.prices import prices
 from shadowprice.simulator.driver import Simulation
 from tests.support.policy_cases import build_policy, build_world, policy_names
@@ -29,7 +29,7 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("rolling", {}),
     ("rolling", {"standby": "false"}),
 )
-CALENDAR = Calendar(0, 60 * SECOND)
+CALENDAR = SlotCalendar(0, 60 * SECOND)
 
 
 class PriceReader(Observer):

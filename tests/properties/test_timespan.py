@@ -15,7 +15,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.journal import entry_line, entry_of
 from shadowprice.engine.snapshot import clone
 from shadowprice.policies.registry import make_policy
-from shadowprice.service.truth.views import promise_of
+from shadowprice.service.truth.views import promised_slot
 from tests.support.policy_cases import build_world, policy_names, run_slot
 
 POLICIES = [name for name in policy_names() if name != "optimum"]
@@ -40,7 +40,7 @@ def check_ends(engine: Engine) -> None:
         return
     for record in engine.open_jobs.values():
         assert not len(record.plan) or record.plan.completion < until
-        promise = promise_of(record)
+        promise = promised_slot(record)
         assert promise is None or promise < until or engine.slot < until
     if engine.slot_running is not None and engine.slot_running >= until:
         assert not engine.running

@@ -16,7 +16,7 @@ from shadowprice.core.policy import Status
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.advice import Advice, Counsel
+from shadowprice.results.advice import Advice, JobAdvice
 from shadowprice.simulator.advice import advise
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
@@ -55,7 +55,7 @@ class Case:
             self.cluster, scenario.jobs, policy, until=self.until, seed=self.seed
         ).run()
 
-    def counsel(self, position: int, **limits: int) -> Counsel:
+    def counsel(self, position: int, **limits: int) -> JobAdvice:
         entry = self.entries[position]
         return advise(self.scenario(), self.choice, position, entry, **limits)
 
@@ -239,7 +239,7 @@ def random_entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[s
     return record
 
 
-def check_advice(case: Case, position: int, counsel: Counsel) -> list[tuple[Advice, bool, bool]]:
+def check_advice(case: Case, position: int, counsel: JobAdvice) -> list[tuple[Advice, bool, bool]]:
     """Return for each advice whether it gets the job admitted, and the next smaller change not."""
     return [
         (

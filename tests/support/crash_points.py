@@ -25,11 +25,11 @@ from typing import Any
 from shadowprice.engine.records import placement_record
 from shadowprice.engine.snapshot import snapshot
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.clock import SteadyClock
+from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.store import Store
-from shadowprice.service.truth.outcome import Operation, Outcome
-from shadowprice.service.truth.recovery import Recovered, recover
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.outcome import CommitResult, Operation
+from shadowprice.service.truth.recovery import RecoveredState, recover
+from shadowprice.service.truth.truth import DurableEngine
 from shadowprice.service.truth.views import JobView
 from tests.support.simulated_hours import CLUSTER, Crash, SimulatedHour, run_hour
 
@@ -41,7 +41,7 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def durable_digest(truth: Truth | Recovered) -> str:
+def durable_digest(truth: DurableEngine | RecoveredState) -> str:
     """Return the digest of the durable state: plans, promises, commands and accounts.
 
     Leave out policy state, which a crash may lose, and the free numbers.
@@ -49,7 +49,7 @@ def durable_digest(truth: Truth | Recovered) -> str:
     engine = truth.engine
     state = snapshot(engine)
     del state["memory"]
-    waiting = truth.backlog if isinstance(truth, Truth) else truth.pending
+    waiting = truth.backlog if isinstance(truth, DurableEngine) else truth.pending
     orders = {
         name: [
             type(order).__name__,
@@ -113,7 +113,7 @@ class CrashPoints:
             return
         truth, commit = hour.truth, hour.truth.commit
 
-        def followed(operations: Sequence[Operation]) -> Outcome:
+        def followed(operations: Sequence[Operation]) -> CommitResult:
             self._early = []
             outcome = commit(operations)
             self._expected = durable_digest(truth)
@@ -170,7 +170,9 @@ class CrashPoints:
         store = Store(str(folder / "data"))  # only read: killed hours open it too
         try:
             choice = PolicyChoice(self.hour.policy, {})
-            return durable_digest(recover(store, CLUSTER, choice, SteadyClock(self.hour.clock)))
+            return durable_digest(
+                recover(store, CLUSTER, choice, MonotonicWallClock(self.hour.clock))
+            )
         finally:
             store.close()
             shutil.rmtree(folder)

@@ -10,13 +10,13 @@ from typing import Any
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.experiments.live import Lived
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.store import Store
-from shadowprice.service.truth.operations import Submit
+from shadowprice.service.truth.operations import SubmitJobs
 from shadowprice.service.truth.reading import list_jobs
-from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.slots import AdvanceSlots
 from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 from tests.support.simulated_world import ManualClock
 
 
@@ -51,7 +51,7 @@ def run_declared(
     store = Store(str(folder))
     store.open()
     given = ClusterSpec.model_validate(dict(cluster)).resolve()
-    truth = Truth(store, given, who, SteadyClock(clock), virtual=True)
+    truth = DurableEngine(store, given, who, MonotonicWallClock(clock), virtual=True)
     slot, waiting, passed = float(given.slot_seconds), list(jobs), 0.0
     while waiting or truth.engine.open_jobs:
         assert passed < 200 * slot, truth.engine.open_jobs
@@ -60,12 +60,12 @@ def run_declared(
         passed = min(due, edge)
         clock.at = origin + round(passed * SECOND)
         if passed == edge:
-            truth.commit([Edge(virtual=True)])
+            truth.commit([AdvanceSlots(virtual=True)])
             continue
         _, job = waiting.pop(0)
         stated = {key: value for key, value in job.items() if key not in {"run", "arrival"}}
         found = read_submissions([stated], given, tenant=None, runs=False)
-        truth.commit([Submit(found, at_once=True)])
+        truth.commit([SubmitJobs(found, at_once=True)])
         name = str(job["name"])
         lived[name] = Lived({"name": name}, (clock.wall() - truth.calendar.origin) / SECOND, ())
     with store.reading() as connection:

@@ -18,7 +18,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import Clock
 from shadowprice.service.server import serve
 from shadowprice.service.service import Service
-from shadowprice.service.settings import Settings
+from shadowprice.service.settings import ServiceSettings
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CLUSTER: Mapping[str, Any] = {
@@ -88,7 +88,7 @@ def run_service(
     """Run a service in a thread; without an executor it only observes."""
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(dict(cluster)))
-    settings = Settings(
+    settings = ServiceSettings(
         cluster=path,
         data=data or str(folder / name),
         port=port,

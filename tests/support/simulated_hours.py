@@ -26,17 +26,17 @@ from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.budgeting import PutTenant
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.runner import Runner
+from shadowprice.service.running.runner import ExecutionController
 from shadowprice.service.store import Store
-from shadowprice.service.truth.operations import Cancel, ChangeServers, Revise, Submit
+from shadowprice.service.truth.operations import CancelJob, ReviseJob, SubmitJobs, UpdateServers
 from shadowprice.service.truth.outcome import Operation
 from shadowprice.service.truth.reading import job, list_events, list_jobs
 from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 from shadowprice.service.truth.views import JobView
 from tests.support.ledger_checks import check_ledger
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
@@ -191,9 +191,9 @@ class SimulatedHour:
     async def _open(self) -> None:
         self.store = Store(str(self.folder / "data"))
         assert self.store.open()
-        self.steady = SteadyClock(self.clock)
+        self.steady = MonotonicWallClock(self.clock)
         choice = PolicyChoice(self.policy, {})
-        self.truth = Truth(self.store, CLUSTER, choice, self.steady)
+        self.truth = DurableEngine(self.store, CLUSTER, choice, self.steady)
         self.store.fault = self.fault
         self.driver = SteppedDriver(
             self.truth, self.steady, virtual=False, keep=10**18, metrics=Metrics()
@@ -201,7 +201,7 @@ class SimulatedHour:
         if not self.threads:
             self.driver._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
         self.executor = FakeExecutor(self.world)
-        self.runner = Runner(self.driver, self.executor, b"key")
+        self.runner = ExecutionController(self.driver, self.executor, b"key")
         self.opened(self)
         await self.runner.open()
 
@@ -280,15 +280,15 @@ class SimulatedHour:
         _, kind, what = action
         if kind.startswith("submit"):
             found = read_submissions(what, CLUSTER, tenant=None, runs=True)
-            told = await self.driver.do(Submit(found, at_once=kind == "submit"))
+            told = await self.driver.do(SubmitJobs(found, at_once=kind == "submit"))
             for name, problem in told:
                 assert problem is None, problem
                 self.answers.setdefault(name, ClientRecord(self._look(name)))
         elif kind == "cancel":
-            view = await self.driver.do(Cancel(what))
+            view = await self.driver.do(CancelJob(what))
             self.answers[what].cancelled = view.state == "cancelled"
         elif kind == "revise":
-            await self.driver.do(Revise(*what))
+            await self.driver.do(ReviseJob(*what))
         elif kind == "budget":
             await self.driver.do(PutTenant(what[0], None, what[1], budgeted=True))
         else:
@@ -296,7 +296,7 @@ class SimulatedHour:
             row = cluster.index[what]
             amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
             state = ServerState(cluster.roles[row], amounts, drained=kind == "drain")
-            await self.driver.do(ChangeServers({what: state}, kind))
+            await self.driver.do(UpdateServers({what: state}, kind))
 
     def _look(self, name: str) -> JobView:
         published = self.driver.published

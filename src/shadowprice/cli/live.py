@@ -42,9 +42,9 @@ STYLES: Final = {
 def _complete_server(incomplete: str) -> list[str]:
     """Return completions of a server name saved by `login`."""
     try:
-        from shadowprice.client.servers import Servers
+        from shadowprice.client.servers import SavedEndpoints
 
-        return [name for name in Servers.load().known if name.startswith(incomplete)]
+        return [name for name in SavedEndpoints.load().known if name.startswith(incomplete)]
     except Exception:  # completion must not print to the shell
         return []
 

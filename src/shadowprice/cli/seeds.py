@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from shadowprice.cli.console import SafeText
-from shadowprice.results.measures import Measure, best_of
+from shadowprice.results.measures import MetricDefinition, best_of
 
 if TYPE_CHECKING:
-    from shadowprice.results.significance import Interval, Paired
+    from shadowprice.results.significance import ConfidenceInterval, PairedTest
     from shadowprice.simulator.trials import Trials
 
 SIGNIFICANT = 0.05
@@ -21,12 +21,12 @@ def _figures(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
-def written(measure: Measure, value: float) -> str:
+def written(measure: MetricDefinition, value: float) -> str:
     """Format a value of a measure."""
     return measure.written(value, _figures)
 
 
-def with_reach(measure: Measure, mean: Interval) -> str:
+def with_reach(measure: MetricDefinition, mean: ConfidenceInterval) -> str:
     """Format a mean and half the width of its confidence interval."""
     if not math.isfinite(mean.half):
         return written(measure, mean.mean)
@@ -77,7 +77,7 @@ def comparison_table(trials: Trials) -> Table:
     return table
 
 
-def tested(measure: Measure, test: Paired) -> tuple[str, str]:
+def tested(measure: MetricDefinition, test: PairedTest) -> tuple[str, str]:
     """Return a difference with its p value, and the style to print it in."""
     sign = "+" if test.difference.mean >= 0 else ""
     star = "*" if test.adjusted < SIGNIFICANT else " "

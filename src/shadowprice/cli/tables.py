@@ -8,10 +8,10 @@ from rich.table import Table
 
 from shadowprice.cli.console import SafeText
 from shadowprice.results.comparison import rows_of
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 
 
-def summary_table(runs: Sequence[Run]) -> Table:
+def summary_table(runs: Sequence[RunData]) -> Table:
     """Return the metrics of runs side by side; of several runs the best is highlighted."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     table.add_column("")

@@ -8,9 +8,9 @@
 """
 
 from shadowprice.client.asynchronous import AsyncClient
-from shadowprice.client.calls import Batch, Page
-from shadowprice.client.errors import ServiceError, UnreachableError
-from shadowprice.client.servers import Address
+from shadowprice.client.calls import Page, SubmitResult
+from shadowprice.client.errors import ServiceError, ServiceUnreachableError
+from shadowprice.client.servers import Endpoint
 from shadowprice.client.synchronous import Client
 from shadowprice.rest.jobs import (
     Event,
@@ -29,10 +29,9 @@ from shadowprice.rest.tokens import NewToken, Token
 
 __all__ = [
     "AccountEntry",
-    "Address",
     "AsyncClient",
-    "Batch",
     "Client",
+    "Endpoint",
     "Event",
     "Generation",
     "Job",
@@ -46,9 +45,10 @@ __all__ = [
     "Server",
     "ServiceError",
     "ServiceStatus",
+    "ServiceUnreachableError",
     "Statement",
+    "SubmitResult",
     "Tenant",
     "Token",
-    "UnreachableError",
     "WhatIf",
 ]

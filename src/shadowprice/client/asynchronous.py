@@ -10,20 +10,20 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from shadowprice.client import calls
-from shadowprice.client.calls import Batch, Call, Json, Page
+from shadowprice.client.calls import ApiCall, Json, Page, SubmitResult
 from shadowprice.client.errors import ServiceError
-from shadowprice.client.servers import Address, find
-from shadowprice.client.stream import Decoder, pauses
+from shadowprice.client.servers import Endpoint, resolve_endpoint
+from shadowprice.client.stream import SseDecoder, reconnect_delays
 from shadowprice.client.transport import (
-    QUIET,
-    attempts,
-    finished,
+    STREAM_READ_TIMEOUT_SECONDS,
     httpx,
-    passing,
-    refusal,
+    httpx_options,
+    is_retryable,
+    parse_response,
     request,
-    settings,
-    unreachable,
+    retry_delays,
+    to_service_error,
+    to_unreachable_error,
 )
 from shadowprice.rest.comparison import ComparedJob, Comparison
 from shadowprice.rest.jobs import (
@@ -52,7 +52,7 @@ class AsyncClient:
 
     Parameters
     ----------
-    server : str, Address or None
+    server : str, Endpoint or None
         Name from ``shadowprice login``, or a URL. The default is ``SHADOWPRICE_SERVER``, then the
         server of the last login.
     token : str or None
@@ -68,18 +68,18 @@ class AsyncClient:
 
     Notes
     -----
-    Every method raises `ServiceError` if the service refuses the request, and `UnreachableError`
-    if it doesn't respond.
+    Every method raises `ServiceError` if the service refuses the request, and
+    `ServiceUnreachableError` if it doesn't respond.
     """
 
     def __init__(
-        self, server: str | Address | None = None, token: str | None = None, *, retry: float = 0.0
+        self, server: str | Endpoint | None = None, token: str | None = None, *, retry: float = 0.0
     ) -> None:
-        address = server if isinstance(server, Address) else find(server)
-        self.address = address if token is None else Address(address.url, token)
+        address = server if isinstance(server, Endpoint) else resolve_endpoint(server)
+        self.address = address if token is None else Endpoint(address.url, token)
         self.retry = retry
         self._most: float | None = None
-        self._http = httpx.AsyncClient(**settings(self.address))
+        self._http = httpx.AsyncClient(**httpx_options(self.address))
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,18 +100,18 @@ class AsyncClient:
         """Set a short timeout for all further calls, in seconds."""
         self._most = seconds
 
-    async def send(self, call: Call[T]) -> T:
+    async def send(self, call: ApiCall[T]) -> T:
         """Send a call of `shadowprice.client.calls`, with retries."""
         last_error: Exception | None = None
-        for pause in attempts(call, self.retry):
+        for pause in retry_delays(call, self.retry):
             await asyncio.sleep(pause)
             try:
-                return finished(await self._http.request(**request(call, self._most)), call)
+                return parse_response(await self._http.request(**request(call, self._most)), call)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                last_error = unreachable(self.address, error)
+                last_error = to_unreachable_error(self.address, error)
                 last_error.__cause__ = error
             except Exception as error:
-                if not passing(error):
+                if not is_retryable(error):
                     raise
                 last_error = error
         assert last_error is not None  # an attempt was made
@@ -123,7 +123,7 @@ class AsyncClient:
         """Submit one job, as in a job file. Idempotent for the same name and content."""
         return await self.send(calls.submit(job, wait))
 
-    async def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> Batch:
+    async def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> SubmitResult:
         """Submit at most 1,000 jobs, all or none."""
         return await self.send(calls.submit_many(jobs, wait))
 
@@ -449,8 +449,8 @@ class AsyncClient:
         reconnect : bool
             Whether to reconnect when the stream ends, and resume without gaps.
         """
-        decoder = Decoder(after)
-        delays = pauses()
+        decoder = SseDecoder(after)
+        delays = reconnect_delays()
         has_connected = False  # without a first connection, the address may be wrong
         while True:
             try:
@@ -460,21 +460,21 @@ class AsyncClient:
                     "/v1/events",
                     params=query,
                     headers={"Accept": "text/event-stream"},
-                    timeout=httpx.Timeout(10.0, read=QUIET),
+                    timeout=httpx.Timeout(10.0, read=STREAM_READ_TIMEOUT_SECONDS),
                 ) as response:
                     if not response.is_success:
                         await response.aread()
-                        raise refusal(response)
+                        raise to_service_error(response)
                     has_connected = True
                     async for line in response.aiter_lines():
                         for event in decoder.take(line):
-                            delays = pauses()
+                            delays = reconnect_delays()
                             yield event
             except httpx.HTTPError as error:
                 if not (reconnect and has_connected):
-                    raise unreachable(self.address, error) from error
+                    raise to_unreachable_error(self.address, error) from error
             except Exception as error:
-                if not (reconnect and has_connected and passing(error)):
+                if not (reconnect and has_connected and is_retryable(error)):
                     raise
             if not reconnect:
                 return

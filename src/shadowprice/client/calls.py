@@ -45,7 +45,7 @@ Model = TypeVar("Model", bound=ApiRecord)
 Paged = TypeVar("Paged", bound=ApiPage)
 T = TypeVar("T")
 
-BATCH: Final = 1_000
+MAX_BATCH_JOBS: Final = 1_000
 """Maximum number of jobs in one submission."""
 
 PAGE: Final = 1_000
@@ -53,7 +53,7 @@ PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class ApiCall(Generic[T]):
     """One request.
 
     Parameters
@@ -87,7 +87,7 @@ class Call(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SubmitResult:
     """The result of submitting several jobs: accepted jobs, and the others' problems by name."""
 
     jobs: Sequence[Job]
@@ -131,23 +131,23 @@ def _paged(
     return read
 
 
-def submit(job: Json, wait: int = 0) -> Call[Job]:
+def submit(job: Json, wait: int = 0) -> ApiCall[Job]:
     """Submit one job, as in a job file."""
-    return Call("POST", _path("jobs"), _read(Job), {"wait": wait or None}, dict(job), wait)
+    return ApiCall("POST", _path("jobs"), _read(Job), {"wait": wait or None}, dict(job), wait)
 
 
-def submit_many(jobs: Sequence[Json], wait: int = 0) -> Call[Batch]:
+def submit_many(jobs: Sequence[Json], wait: int = 0) -> ApiCall[SubmitResult]:
     """Submit several jobs, all or none; a name that is taken is returned with its problem."""
 
-    def read(content: bytes) -> Batch:
+    def read(content: bytes) -> SubmitResult:
         results = SubmittedJobs.model_validate_json(content).jobs
         accepted = tuple(result for result in results if isinstance(result, Job))
         refused = [result for result in results if isinstance(result, RefusedSubmission)]
-        return Batch(accepted, {result.name: _error(result.problem) for result in refused})
+        return SubmitResult(accepted, {result.name: _error(result.problem) for result in refused})
 
     body = {"jobs": [dict(job) for job in jobs]}
     patience = wait + len(jobs) / 100
-    return Call("POST", _path("jobs"), read, {"wait": wait or None}, body, patience)
+    return ApiCall("POST", _path("jobs"), read, {"wait": wait or None}, body, patience)
 
 
 def _error(problem: Problem) -> ServiceError:
@@ -159,7 +159,7 @@ def jobs(
     tenant: str | None = None,
     cursor: int | None = None,
     limit: int | None = None,
-) -> Call[Page[Job]]:
+) -> ApiCall[Page[Job]]:
     """List jobs, newest first."""
     query = {
         "state": ",".join(states) or None,
@@ -168,47 +168,47 @@ def jobs(
         "limit": limit,
     }
     read = _paged(JobPage, lambda page: page.jobs)
-    return Call("GET", _path("jobs"), read, query)
+    return ApiCall("GET", _path("jobs"), read, query)
 
 
-def job(name: str) -> Call[JobDetail]:
+def job(name: str) -> ApiCall[JobDetail]:
     """Get a job with its submission."""
-    return Call("GET", _path("jobs", name), _read(JobDetail))
+    return ApiCall("GET", _path("jobs", name), _read(JobDetail))
 
 
-def cancel(name: str) -> Call[Job]:
+def cancel(name: str) -> ApiCall[Job]:
     """Cancel a job."""
-    return Call("DELETE", _path("jobs", name), _read(Job))
+    return ApiCall("DELETE", _path("jobs", name), _read(Job))
 
 
-def revise(name: str, changes: Json) -> Call[Job]:
+def revise(name: str, changes: Json) -> ApiCall[Job]:
     """Revise a job's utility, work or ``deadline``."""
-    return Call("PATCH", _path("jobs", name), _read(Job), body=dict(changes))
+    return ApiCall("PATCH", _path("jobs", name), _read(Job), body=dict(changes))
 
 
-def explain(name: str) -> Call[JobHistory]:
+def explain(name: str) -> ApiCall[JobHistory]:
     """Get a job's history."""
-    return Call("GET", _path("jobs", name, "explain"), _read(JobHistory))
+    return ApiCall("GET", _path("jobs", name, "explain"), _read(JobHistory))
 
 
 def job_events(
     name: str, cursor: int | None = None, limit: int | None = None
-) -> Call[Page[JobEvent]]:
+) -> ApiCall[Page[JobEvent]]:
     """List a job's events, newest first."""
     read = _paged(JobEventPage, lambda page: page.events)
-    return Call("GET", _path("jobs", name, "events"), read, {"cursor": cursor, "limit": limit})
+    return ApiCall("GET", _path("jobs", name, "events"), read, {"cursor": cursor, "limit": limit})
 
 
-def generations(name: str, limit: int | None = None) -> Call[tuple[Generation, ...]]:
+def generations(name: str, limit: int | None = None) -> ApiCall[tuple[Generation, ...]]:
     """List a job's generations, newest first."""
     read = _listed(GenerationList, lambda response: response.generations)
-    return Call("GET", _path("jobs", name, "generations"), read, {"limit": limit})
+    return ApiCall("GET", _path("jobs", name, "generations"), read, {"limit": limit})
 
 
-def progress(name: str, limit: int | None = None) -> Call[tuple[ProgressPoint, ...]]:
+def progress(name: str, limit: int | None = None) -> ApiCall[tuple[ProgressPoint, ...]]:
     """Get a job's progress reports."""
     read = _listed(ProgressCurve, lambda response: response.points)
-    return Call("GET", _path("jobs", name, "progress"), read, {"limit": limit})
+    return ApiCall("GET", _path("jobs", name, "progress"), read, {"limit": limit})
 
 
 def logs(
@@ -217,76 +217,76 @@ def logs(
     generation: int | None = None,
     start: int | None = None,
     most: int | None = None,
-) -> Call[LogChunk]:
+) -> ApiCall[LogChunk]:
     """Get a part of a process's output."""
     query = {"process": process, "generation": generation, "start": start, "most": most}
-    return Call("GET", _path("jobs", name, "logs"), _read(LogChunk), query)
+    return ApiCall("GET", _path("jobs", name, "logs"), _read(LogChunk), query)
 
 
-def quote(job: Json) -> Call[Quote]:
+def quote(job: Json) -> ApiCall[Quote]:
     """Get the decision that a job would get now."""
-    return Call("POST", _path("quote"), _read(Quote), body=dict(job), patience=30)
+    return ApiCall("POST", _path("quote"), _read(Quote), body=dict(job), patience=30)
 
 
-def prices(slots: int | None = None) -> Call[tuple[PriceSlot, ...]]:
+def prices(slots: int | None = None) -> ApiCall[tuple[PriceSlot, ...]]:
     """Get prices over the coming slots."""
     read = _listed(Prices, lambda response: response.slots)
-    return Call("GET", _path("prices"), read, {"slots": slots}, patience=30)
+    return ApiCall("GET", _path("prices"), read, {"slots": slots}, patience=30)
 
 
-def servers() -> Call[tuple[Server, ...]]:
+def servers() -> ApiCall[tuple[Server, ...]]:
     """List servers."""
-    return Call(
+    return ApiCall(
         "GET",
         _path("servers"),
         _listed(ServerList, lambda response: response.servers),
     )
 
 
-def add_servers(server: Json) -> Call[tuple[Server, ...]]:
+def add_servers(server: Json) -> ApiCall[tuple[Server, ...]]:
     """Add a server, or ``count`` equal ones, as in a cluster file."""
     read = _listed(ServerList, lambda response: response.servers)
-    return Call("POST", _path("servers"), read, body=dict(server), repeatable=False)
+    return ApiCall("POST", _path("servers"), read, body=dict(server), repeatable=False)
 
 
-def change_server(name: str, changes: Json) -> Call[Server]:
+def change_server(name: str, changes: Json) -> ApiCall[Server]:
     """Drain a server, return it to service, or change its capacity, role or cost."""
-    return Call("PATCH", _path("servers", name), _read(Server), body=dict(changes))
+    return ApiCall("PATCH", _path("servers", name), _read(Server), body=dict(changes))
 
 
-def remove_server(name: str) -> Call[None]:
+def remove_server(name: str) -> ApiCall[None]:
     """Remove a server."""
-    return Call("DELETE", _path("servers", name), _nothing)
+    return ApiCall("DELETE", _path("servers", name), _nothing)
 
 
-def tenants() -> Call[tuple[Tenant, ...]]:
+def tenants() -> ApiCall[tuple[Tenant, ...]]:
     """List tenants."""
-    return Call(
+    return ApiCall(
         "GET",
         _path("tenants"),
         _listed(TenantList, lambda response: response.tenants),
     )
 
 
-def put_tenant(name: str, share: Json | None = None, budget: Json | None = None) -> Call[Tenant]:
+def put_tenant(name: str, share: Json | None = None, budget: Json | None = None) -> ApiCall[Tenant]:
     """Add a tenant, or change its share or budget; None keeps the current value."""
     body = {
         key: dict(value)
         for key, value in (("share", share), ("budget", budget))
         if value is not None
     }
-    return Call("PUT", _path("tenants", name), _read(Tenant), body=body)
+    return ApiCall("PUT", _path("tenants", name), _read(Tenant), body=body)
 
 
-def remove_budget(name: str) -> Call[Tenant]:
+def remove_budget(name: str) -> ApiCall[Tenant]:
     """Remove a tenant's budget."""
-    return Call("PUT", _path("tenants", name), _read(Tenant), body={"budget": None})
+    return ApiCall("PUT", _path("tenants", name), _read(Tenant), body={"budget": None})
 
 
-def grant(name: str, points: float, note: str = "") -> Call[Tenant]:
+def grant(name: str, points: float, note: str = "") -> ApiCall[Tenant]:
     """Grant a tenant points beyond its budget."""
     body = {"points": points, "note": note}
-    return Call(
+    return ApiCall(
         "POST", _path("tenants", name, "grants"), _read(Tenant), body=body, repeatable=False
     )
 
@@ -299,7 +299,7 @@ def statement(
     kinds: Sequence[str] = (),
     cursor: int | None = None,
     limit: int | None = None,
-) -> Call[Statement]:
+) -> ApiCall[Statement]:
     """Get a tenant's statement."""
     query = {
         "since": None if since is None else since.isoformat(),
@@ -309,32 +309,32 @@ def statement(
         "cursor": cursor,
         "limit": limit,
     }
-    return Call("GET", _path("tenants", name, "statement"), _read(Statement), query)
+    return ApiCall("GET", _path("tenants", name, "statement"), _read(Statement), query)
 
 
-def remove_tenant(name: str) -> Call[None]:
+def remove_tenant(name: str) -> ApiCall[None]:
     """Remove a tenant without open jobs."""
-    return Call("DELETE", _path("tenants", name), _nothing)
+    return ApiCall("DELETE", _path("tenants", name), _nothing)
 
 
-def tokens() -> Call[tuple[Token, ...]]:
+def tokens() -> ApiCall[tuple[Token, ...]]:
     """List tokens, without their secrets."""
-    return Call("GET", _path("tokens"), _listed(TokenList, lambda response: response.tokens))
+    return ApiCall("GET", _path("tokens"), _listed(TokenList, lambda response: response.tokens))
 
 
 def create_token(
     tenant: str | None = None, *, expires: str | None = None, note: str = ""
-) -> Call[NewToken]:
+) -> ApiCall[NewToken]:
     """Create a token: a tenant's, or an operator's if ``tenant`` is None."""
     body: dict[str, Any] = {"role": "operator" if tenant is None else "tenant", "note": note}
     body |= {} if tenant is None else {"tenant": tenant}
     body |= {} if expires is None else {"expires": expires}
-    return Call("POST", _path("tokens"), _read(NewToken), body=body, repeatable=False)
+    return ApiCall("POST", _path("tokens"), _read(NewToken), body=body, repeatable=False)
 
 
-def revoke_token(number: int) -> Call[None]:
+def revoke_token(number: int) -> ApiCall[None]:
     """Revoke a token."""
-    return Call("DELETE", _path("tokens", str(number)), _nothing)
+    return ApiCall("DELETE", _path("tokens", str(number)), _nothing)
 
 
 def decisions(
@@ -342,11 +342,11 @@ def decisions(
     tenant: str | None = None,
     cursor: int | None = None,
     limit: int | None = None,
-) -> Call[Page[StoredEvent]]:
+) -> ApiCall[Page[StoredEvent]]:
     """List the policy's decisions, newest first."""
     read = _paged(DecisionPage, lambda page: page.decisions)
     query = {"job": job, "tenant": tenant, "cursor": cursor, "limit": limit}
-    return Call("GET", _path("decisions"), read, query)
+    return ApiCall("GET", _path("decisions"), read, query)
 
 
 def ask_whatif(
@@ -354,51 +354,53 @@ def ask_whatif(
     servers: Mapping[str, int] | None = None,
     policy: str | None = None,
     settings: Json | None = None,
-) -> Call[WhatIf]:
+) -> ApiCall[WhatIf]:
     """Start a what-if run, which simulates the last days in the background."""
     parameters = {"days": days, "servers": servers, "policy": policy, "set": settings}
     body = {key: value for key, value in parameters.items() if value is not None}
-    return Call("POST", _path("whatif"), _read(WhatIf), body=body, repeatable=False, patience=30)
+    return ApiCall("POST", _path("whatif"), _read(WhatIf), body=body, repeatable=False, patience=30)
 
 
-def whatif(run: int) -> Call[WhatIf]:
+def whatif(run: int) -> ApiCall[WhatIf]:
     """Get the progress and the result of a what-if run."""
-    return Call("GET", _path("whatif", str(run)), _read(WhatIf))
+    return ApiCall("GET", _path("whatif", str(run)), _read(WhatIf))
 
 
-def whatifs() -> Call[tuple[WhatIf, ...]]:
+def whatifs() -> ApiCall[tuple[WhatIf, ...]]:
     """List what-if runs, newest first."""
-    return Call("GET", _path("whatif"), _listed(WhatIfList, lambda response: response.runs))
+    return ApiCall("GET", _path("whatif"), _listed(WhatIfList, lambda response: response.runs))
 
 
-def cancel_whatif(run: int) -> Call[WhatIf]:
+def cancel_whatif(run: int) -> ApiCall[WhatIf]:
     """Cancel a what-if run."""
-    return Call("DELETE", _path("whatif", str(run)), _read(WhatIf))
+    return ApiCall("DELETE", _path("whatif", str(run)), _read(WhatIf))
 
 
-def comparison(days: float | None = None) -> Call[Comparison]:
+def comparison(days: float | None = None) -> ApiCall[Comparison]:
     """Compare an observing service's decisions with what really ran."""
     query = {"days": None if days is None else f"{days:g}"}
-    return Call("GET", _path("comparison"), _read(Comparison), query, patience=30)
+    return ApiCall("GET", _path("comparison"), _read(Comparison), query, patience=30)
 
 
-def compared_jobs(cursor: int | None = None, limit: int | None = None) -> Call[Page[ComparedJob]]:
+def compared_jobs(
+    cursor: int | None = None, limit: int | None = None
+) -> ApiCall[Page[ComparedJob]]:
     """List jobs with both of their histories, newest first."""
     read = _paged(ComparedJobPage, lambda page: page.jobs)
     query = {"cursor": cursor, "limit": limit}
-    return Call("GET", _path("comparison", "jobs"), read, query)
+    return ApiCall("GET", _path("comparison", "jobs"), read, query)
 
 
-def service() -> Call[ServiceStatus]:
+def service() -> ApiCall[ServiceStatus]:
     """Get the service's configuration and status."""
-    return Call("GET", _path("service"), _read(ServiceStatus))
+    return ApiCall("GET", _path("service"), _read(ServiceStatus))
 
 
-def timespan() -> Call[Timespan]:
+def timespan() -> ApiCall[Timespan]:
     """Get the end of the timespan."""
-    return Call("GET", _path("timespan"), _read(Timespan))
+    return ApiCall("GET", _path("timespan"), _read(Timespan))
 
 
-def change_timespan(until: str | None) -> Call[Timespan]:
+def change_timespan(until: str | None) -> ApiCall[Timespan]:
     """Set or move the end of the timespan, or remove it with None."""
-    return Call("PUT", _path("timespan"), _read(Timespan), body={"until": until}, patience=30)
+    return ApiCall("PUT", _path("timespan"), _read(Timespan), body={"until": until}, patience=30)

@@ -39,7 +39,7 @@ class ServiceError(ShadowpriceError):
         )
 
 
-class UnreachableError(ShadowpriceError):
+class ServiceUnreachableError(ShadowpriceError):
     """The service is unreachable, or the connection broke; the request may have taken effect.
 
     Submissions can be repeated, because they are idempotent for the same name and content.

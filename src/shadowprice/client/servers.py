@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from shadowprice.core.errors import Fault, InputError
 
-SERVER, TOKEN = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
+SERVER_VARIABLE, TOKEN_VARIABLE = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
 DEFAULT_URL: Final = "http://127.0.0.1:8642"
 """Default URL of a service."""
 
@@ -25,14 +25,14 @@ _LARGEST: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class Endpoint:
     """URL of a service (``http://host:port``), and the token for it."""
 
     url: str
     token: str | None = field(default=None, repr=False)
 
 
-def checked_url(text: str, place: str = "the server") -> str:
+def normalize_url(text: str, place: str = "the server") -> str:
     """Validate and normalize a URL; ``host:port`` becomes ``http://host:port``.
 
     Raises
@@ -58,7 +58,7 @@ def checked_url(text: str, place: str = "the server") -> str:
     return url.rstrip("/")
 
 
-def checked_token(text: str, place: str) -> str:
+def normalize_token(text: str, place: str) -> str:
     """Validate a token, and strip white space around it.
 
     Raises
@@ -72,7 +72,7 @@ def checked_token(text: str, place: str) -> str:
     return token
 
 
-def home() -> Path | None:
+def config_file() -> Path | None:
     """Return the file of stored servers; None for a user without a home directory."""
     base = os.environ.get("XDG_CONFIG_HOME")
     try:
@@ -83,14 +83,14 @@ def home() -> Path | None:
 
 
 @dataclass(slots=True)
-class Servers:
-    """Servers that ``login`` stored, by name, and the name of the default one."""
+class SavedEndpoints:
+    """Endpoints that ``login`` stored, by name, and the name of the default one."""
 
-    known: dict[str, Address] = field(default_factory=dict)
+    known: dict[str, Endpoint] = field(default_factory=dict)
     chosen: str | None = None
 
     @classmethod
-    def load(cls) -> Servers:
+    def load(cls) -> SavedEndpoints:
         """Load the stored servers; without a file, there are none.
 
         Raises
@@ -98,7 +98,7 @@ class Servers:
         InputError
             If other users can read the file, or if it is damaged.
         """
-        path = home()
+        path = config_file()
         if path is None:
             return cls()
         try:
@@ -115,7 +115,7 @@ class Servers:
         try:
             document: Any = json.loads(data[:_LARGEST])
             servers = {
-                str(name): Address(checked_url(entry["url"], str(path)), entry.get("token"))
+                str(name): Endpoint(normalize_url(entry["url"], str(path)), entry.get("token"))
                 for name, entry in document["servers"].items()
             }
             chosen = document.get("chosen")
@@ -131,8 +131,10 @@ class Servers:
         InputError
             If the folder can't be created.
         """
-        path = home()
-        hint = f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER} and {TOKEN}"
+        path = config_file()
+        hint = (
+            f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER_VARIABLE} and {TOKEN_VARIABLE}"
+        )
         if path is None:
             raise InputError(Fault("this user", "has no home to keep servers in", hint))
         try:
@@ -161,7 +163,9 @@ class Servers:
             raise
 
 
-def find(named: str | None = None, environment: Mapping[str, str] = os.environ) -> Address:
+def resolve_endpoint(
+    named: str | None = None, environment: Mapping[str, str] = os.environ
+) -> Endpoint:
     """Return the URL and token of a service.
 
     ``named`` is a name from ``login``, or a URL. None stands for ``SHADOWPRICE_SERVER``, then the
@@ -172,16 +176,16 @@ def find(named: str | None = None, environment: Mapping[str, str] = os.environ) 
     InputError
         If the name is unknown or the URL is invalid.
     """
-    token = environment.get(TOKEN)
-    token = None if token is None else checked_token(token, TOKEN)
-    env_server = environment.get(SERVER) or None
-    stored = Servers.load()
+    token = environment.get(TOKEN_VARIABLE)
+    token = None if token is None else normalize_token(token, TOKEN_VARIABLE)
+    env_server = environment.get(SERVER_VARIABLE) or None
+    stored = SavedEndpoints.load()
     if named is None and env_server is None:
         if stored.chosen is None:
-            return Address(DEFAULT_URL, token)
+            return Endpoint(DEFAULT_URL, token)
         address = stored.known[stored.chosen]
-        return Address(address.url, token or address.token)
-    target, place = (named, "--server") if named is not None else (str(env_server), SERVER)
+        return Endpoint(address.url, token or address.token)
+    target, place = (named, "--server") if named is not None else (str(env_server), SERVER_VARIABLE)
     if target in stored.known:
         address = stored.known[target]
     elif not any(character in target for character in ":./") and target != "localhost":
@@ -189,15 +193,17 @@ def find(named: str | None = None, environment: Mapping[str, str] = os.environ) 
         hint = f"login first, or write its address; known: {names}"
         raise InputError(Fault(place, f"{target!r} is no server that is known", hint))
     else:
-        url = checked_url(target, place)
+        url = normalize_url(target, place)
         tokens = (entry.token for entry in stored.known.values() if entry.url == url)
-        address = Address(url, next(tokens, None))
+        address = Endpoint(url, next(tokens, None))
     # The environment's token belongs to the environment's server; don't send it to another one.
     token_applies = (
         named is None or env_server is None or address.url == _url_of(env_server, stored)
     )
-    return Address(address.url, (token if token_applies else None) or address.token)
+    return Endpoint(address.url, (token if token_applies else None) or address.token)
 
 
-def _url_of(stated: str, kept: Servers) -> str:
-    return kept.known[stated].url if stated in kept.known else checked_url(stated, SERVER)
+def _url_of(stated: str, kept: SavedEndpoints) -> str:
+    return (
+        kept.known[stated].url if stated in kept.known else normalize_url(stated, SERVER_VARIABLE)
+    )

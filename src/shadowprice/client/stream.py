@@ -9,12 +9,12 @@ from typing import Final
 
 from shadowprice.rest.jobs import Event
 
-LONGEST: Final = 8 << 20
+MAX_EVENT_CHARS: Final = 8 << 20
 """Maximum characters of one event."""
 
 
 @dataclass(slots=True)
-class Decoder:
+class SseDecoder:
     """Parses lines into events; ``last`` is the number to resume after."""
 
     last: int | None = None
@@ -49,7 +49,7 @@ class Decoder:
         match name:
             case "data":
                 self._size += len(value)
-                if self._size > LONGEST:
+                if self._size > MAX_EVENT_CHARS:
                     raise ValueError("an event is longer than any should be")
                 self._data.append(value)
             case "event":
@@ -63,7 +63,7 @@ class Decoder:
         self._data.clear()
 
 
-def pauses() -> Iterator[float]:
+def reconnect_delays() -> Iterator[float]:
     """Yield the backoff before each retry: 0.5 s, doubled up to 30 s."""
     delay = 0.5
     while True:

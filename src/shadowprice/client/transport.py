@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from shadowprice.client.calls import Call
-from shadowprice.client.errors import MissingClientError, ServiceError, UnreachableError
-from shadowprice.client.servers import Address
-from shadowprice.client.stream import pauses
+from shadowprice.client.calls import ApiCall
+from shadowprice.client.errors import MissingClientError, ServiceError, ServiceUnreachableError
+from shadowprice.client.servers import Endpoint
+from shadowprice.client.stream import reconnect_delays
 
 try:
     import httpx
@@ -19,29 +19,29 @@ except ModuleNotFoundError as error:  # reported when a client is created or a c
     raise MissingClientError("httpx", "client", "speaking to the live service") from error
 
 __all__ = [
-    "attempts",
-    "finished",
     "httpx",
-    "passing",
-    "refusal",
+    "httpx_options",
+    "is_retryable",
+    "parse_response",
     "request",
-    "settings",
-    "unreachable",
+    "retry_delays",
+    "to_service_error",
+    "to_unreachable_error",
 ]
 
 T = TypeVar("T")
 
-TIMEOUT: Final = 30.0
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a response in seconds; a call can extend it."""
 
-QUIET: Final = 45.0
+STREAM_READ_TIMEOUT_SECONDS: Final = 45.0
 """Timeout of a silent stream in seconds; the service sends a keep-alive every 15 s."""
 
 
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def headers(address: Address) -> dict[str, str]:
+def headers(address: Endpoint) -> dict[str, str]:
     """Return the headers of every request."""
     fields = {"User-Agent": "shadowprice-client", "Accept": "application/json"}
     if address.token is not None:
@@ -49,14 +49,14 @@ def headers(address: Address) -> dict[str, str]:
     return fields
 
 
-def settings(address: Address) -> dict[str, Any]:
+def httpx_options(address: Endpoint) -> dict[str, Any]:
     """Return the arguments of an `httpx` client, synchronous or asynchronous."""
     url = urlsplit(address.url)
     is_local = url.scheme == "http" and url.hostname in _LOCAL_HOSTS
     return {
         "base_url": address.url,
         "headers": headers(address),
-        "timeout": TIMEOUT,
+        "timeout": DEFAULT_TIMEOUT_SECONDS,
         "follow_redirects": False,  # a redirect could leak the token
         "trust_env": not is_local,  # no proxy to this machine
         # No certificate authorities: loading them takes longer than a local call over plain HTTP.
@@ -64,38 +64,38 @@ def settings(address: Address) -> dict[str, Any]:
     }
 
 
-def request(call: Call[Any], most: float | None = None) -> dict[str, Any]:
+def request(call: ApiCall[Any], most: float | None = None) -> dict[str, Any]:
     """Return the arguments of an `httpx` request; ``most`` replaces the timeout in seconds."""
     arguments: dict[str, Any] = {
         "method": call.method,
         "url": call.path,
         "params": call.parameters,
-        "timeout": TIMEOUT + call.patience if most is None else most,
+        "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if most is None else most,
     }
     return arguments if call.body is None else {**arguments, "json": call.body}
 
 
-def finished(response: httpx.Response, call: Call[T]) -> T:
+def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
     """Parse a response.
 
     Raises
     ------
     ServiceError
         If the service refused the request.
-    UnreachableError
+    ServiceUnreachableError
         If the response isn't that of a Shadowprice service.
     """
     if not response.is_success:
-        raise refusal(response)
+        raise to_service_error(response)
     try:
         return call.read(response.content)
     except ValueError as error:
         url = response.request.url
         message = f"{url.scheme}://{url.netloc.decode()}: what answers is no service that is known"
-        raise UnreachableError(f"{message}; is the address right?") from error
+        raise ServiceUnreachableError(f"{message}; is the address right?") from error
 
 
-def refusal(response: httpx.Response) -> ServiceError:
+def to_service_error(response: httpx.Response) -> ServiceError:
     """Return the error of a refused request, whose body must have been read."""
     record: Mapping[str, Any] = {}
     try:
@@ -108,7 +108,9 @@ def refusal(response: httpx.Response) -> ServiceError:
     return ServiceError(response.status_code, record)
 
 
-def unreachable(address: Address, error: httpx.HTTPError | httpx.InvalidURL) -> UnreachableError:
+def to_unreachable_error(
+    address: Endpoint, error: httpx.HTTPError | httpx.InvalidURL
+) -> ServiceUnreachableError:
     """Return a connection error with a hint for the user."""
     message = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, httpx.ConnectError):
@@ -117,22 +119,22 @@ def unreachable(address: Address, error: httpx.HTTPError | httpx.InvalidURL) -> 
         message, hint = "no answer in time", "ask again: nothing is done twice"
     else:
         hint = "ask again: nothing is done twice"
-    return UnreachableError(f"{address.url}: {message}; {hint}")
+    return ServiceUnreachableError(f"{address.url}: {message}; {hint}")
 
 
-def attempts(call: Call[Any], retry: float) -> Iterator[float]:
+def retry_delays(call: ApiCall[Any], retry: float) -> Iterator[float]:
     """Yield the seconds to wait before each attempt, for ``retry`` seconds in total."""
     yield 0.0
     deadline = time.monotonic() + (retry if call.repeatable else 0.0)
-    for pause in pauses():
+    for pause in reconnect_delays():
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return
         yield min(pause, remaining)
 
 
-def passing(error: Exception) -> bool:
+def is_retryable(error: Exception) -> bool:
     """Return whether a retry may succeed, after a restart or a takeover."""
-    return isinstance(error, UnreachableError) or (
+    return isinstance(error, ServiceUnreachableError) or (
         isinstance(error, ServiceError) and error.status == 503
     )

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from shadowprice.experiments.live import Lived
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 
 
 def as_submitted(job: Mapping[str, Any], lived: Lived) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def as_submitted(job: Mapping[str, Any], lived: Lived) -> dict[str, Any]:
 
 
 def predicted_progress(
-    run: Run,
+    run: RunData,
     cluster: Mapping[str, Any],
     job: Mapping[str, Any],
     speeds: Mapping[int, float],

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from shadowprice.experiments.spreading import Kept, Spread
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import Run, folder_name, read_run, write_run
+from shadowprice.results.files import RunData, folder_name, read_run, write_run
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.trials import Measured
 
@@ -32,7 +32,7 @@ def compare_spread(
     folder: Path,
     *,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[list[Run], list[Measured]]:
+) -> tuple[list[RunData], list[Measured]]:
     """Run every policy with every seed.
 
     ``scenarios`` has one element per seed. The runs of the first seed go to ``folder`` and are read
@@ -55,7 +55,7 @@ def compare_spread(
             progress(len(files_by_index), len(cases))
 
     spread.run(run_files, cases, lambda _: None, took)
-    runs: list[Run] = []
+    runs: list[RunData] = []
     measured: list[Measured] = []
     for at, (scenario, choice) in enumerate(cases):
         first = at < len(choices)

@@ -24,7 +24,7 @@ from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 from shadowprice.core.wording import closest
 from shadowprice.experiments.spreading import InTurn, Kept, Spread, Times, Work
-from shadowprice.results.directory import PendingDirectory
+from shadowprice.results.directory import AtomicDirectory
 from shadowprice.results.target import json_with
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def run_experiment(
     check_drawing()
     # Experiments with real jobs run one by one, on the executor of their jobs.
     spread = InTurn() if experiment.executors else settings.spread
-    with PendingDirectory(out, is_experiment) as pending:
+    with AtomicDirectory(out, is_experiment) as pending:
         began, worked = time.perf_counter(), time.process_time()
         kept = Kept(spread, kept_beside(out))
         tables = experiment.measure(replace(settings, spread=kept))

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.files import Fields, Run
+from shadowprice.results.files import Fields, RunData
 
 MICRO: Final = 1_000_000
 """Units of account in one unit of utility."""
@@ -23,7 +23,7 @@ _KEYS: Final = frozenset({"job", "slot", "payer", "payee"})
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class TenantAccount:
     """One tenant's account of a run.
 
     Parameters
@@ -88,12 +88,12 @@ class Account:
 
 
 @dataclass(frozen=True, eq=False)
-class Books:
+class TenantAccounts:
     """Accounts of all tenants of a run.
 
     Parameters
     ----------
-    accounts : mapping of str to Account
+    accounts : mapping of str to TenantAccount
         By tenant, in the order of the cluster.
     payments : polars.DataFrame
         One row for each payment: job, slot, payer, payee, amount in millionths.
@@ -103,7 +103,7 @@ class Books:
         Whether the policy charges tenants.
     """
 
-    accounts: Mapping[str, Account]
+    accounts: Mapping[str, TenantAccount]
     payments: pl.DataFrame
     loans: pl.DataFrame
     charged: bool = field(default=False)
@@ -120,12 +120,12 @@ class Books:
         return sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios)
 
 
-def books_of(run: Run) -> Books:
+def compute_tenant_accounts(run: RunData) -> TenantAccounts:
     """Compute the accounts of all tenants of a run.
 
     Parameters
     ----------
-    run : Run
+    run : RunData
         The run. If its policy doesn't charge, the accounts only contain utilities.
 
     Raises
@@ -149,7 +149,7 @@ def books_of(run: Run) -> Books:
         is_own = pl.col("tenant") == tenant
         jobs = run.jobs.filter(is_own)
         external = loans.filter(pl.col("lender") != pl.col("borrower"))
-        account = Account(
+        account = TenantAccount(
             tenant=tenant,
             share=shares.get(tenant, {}),
             jobs=len(jobs),
@@ -165,7 +165,7 @@ def books_of(run: Run) -> Books:
             borrowed=_by_type(external.filter(pl.col("borrower") == tenant)),
         )
         accounts[tenant] = account
-    return Books(
+    return TenantAccounts(
         {name: _with_fairness(entry, shares, revenue) for name, entry in accounts.items()},
         payments,
         loans,
@@ -173,7 +173,7 @@ def books_of(run: Run) -> Books:
     )
 
 
-def timeline(run: Run, books: Books) -> pl.DataFrame:
+def timeline(run: RunData, books: TenantAccounts) -> pl.DataFrame:
     """Return each tenant's earnings, payments and loans by slot.
 
     Columns
@@ -215,7 +215,7 @@ def _moves(table: pl.DataFrame, slot: str, tenant: str, value: str, name: str) -
     ).filter(pl.col("tenant").is_not_null())
 
 
-def _payments(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _payments(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the payments, and the distinct (job, slot) pairs that borrowed."""
     rows = []
     for record in run.payments() if run.payments is not None else ():
@@ -233,7 +233,7 @@ def _payments(run: Run) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _loans(
-    run: Run, shares: Mapping[str, Mapping[str, int]], borrowing: pl.DataFrame
+    run: RunData, shares: Mapping[str, Mapping[str, int]], borrowing: pl.DataFrame
 ) -> pl.DataFrame:
     """Return borrowed places by lender and borrower, divided in proportion to Eq. (2)."""
     schema = {
@@ -288,7 +288,7 @@ def _loans(
     ).sort("slot", "type", "lender", "borrower")
 
 
-def _used_by_type(run: Run) -> pl.DataFrame:
+def _used_by_type(run: RunData) -> pl.DataFrame:
     """Return the places that each job used in each slot, by type."""
     types = run.jobs.select(
         "job",
@@ -322,8 +322,8 @@ def _by_type(loans: pl.DataFrame) -> dict[str, float]:
 
 
 def _with_fairness(
-    account: Account, shares: Mapping[str, Mapping[str, int]], revenue: float
-) -> Account:
+    account: TenantAccount, shares: Mapping[str, Mapping[str, int]], revenue: float
+) -> TenantAccount:
     fractions = []
     for prefix in ("worker", "ps"):
         total = _places(prefix, *shares.values())
@@ -333,8 +333,8 @@ def _with_fairness(
     if not fraction or not revenue:
         return account
     ratio = account.revenue / revenue / fraction
-    values = {name: getattr(account, name) for name in Account.__dataclass_fields__}
-    return Account(**(values | {"fairness": ratio}))
+    values = {name: getattr(account, name) for name in TenantAccount.__dataclass_fields__}
+    return TenantAccount(**(values | {"fairness": ratio}))
 
 
 def _places(prefix: str, *shares: Mapping[str, int]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
-def advised_outcomes(info: Mapping[str, Any]) -> tuple[str, ...]:
+def outcomes_with_advice(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the job outcomes of a run that qualify for advice.
 
     ``info`` is the content of ``run.json``. If the policy doesn't decide at once, a dropped job was
@@ -64,7 +64,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Hopeless:
+class IneffectiveChange:
     """One way of changing a job that doesn't get it admitted.
 
     Attributes
@@ -88,7 +88,7 @@ class Hopeless:
 
 
 @dataclass(frozen=True, slots=True)
-class Counsel:
+class JobAdvice:
     """All advice on one refused job.
 
     Attributes
@@ -101,7 +101,7 @@ class Counsel:
         Description of the circumstances that every advice assumes unchanged.
     advice : sequence of Advice
         One change for each way that gets the job admitted.
-    hopeless : sequence of Hopeless
+    hopeless : sequence of IneffectiveChange
         Ways that don't get it admitted.
     left_out : sequence of str
         Keys that weren't tried, because each change needs a run that takes too long.
@@ -111,7 +111,7 @@ class Counsel:
     slot: int
     held: str
     advice: Sequence[Advice]
-    hopeless: Sequence[Hopeless] = ()
+    hopeless: Sequence[IneffectiveChange] = ()
     left_out: Sequence[str] = ()
 
     def record(self) -> dict[str, Any]:
@@ -126,13 +126,13 @@ class Counsel:
         }
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Counsel:
+    def of(cls, record: Mapping[str, Any]) -> JobAdvice:
         """Build the advice from the result of `record`."""
         return cls(
             record["job"],
             record["slot"],
             record["held"],
             [Advice(**item) for item in record["advice"]],
-            [Hopeless(**item) for item in record["hopeless"]],
+            [IneffectiveChange(**item) for item in record["hopeless"]],
             record["left_out"],
         )

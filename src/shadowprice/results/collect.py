@@ -1,4 +1,4 @@
-"""Builds a `Run` from a recorder and the circumstances of the run."""
+"""Builds a `RunData` from a recorder and the circumstances of the run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.policy import Policy, guaranteed
-from shadowprice.results.files import FORMAT, Fields, Run
+from shadowprice.results.files import FORMAT, Fields, RunData
 from shadowprice.results.metrics import latency, summarise
-from shadowprice.results.money import job_costs, spending
+from shadowprice.results.money import cost_summary, job_costs
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.slot_tables import allocation_table, expand, heat_table, slot_table
 from shadowprice.results.tables import decision_records, job_table, payment_record, plain
@@ -30,7 +30,7 @@ LIBRARIES: Final = ("highspy", "numba", "numpy", "polars", "scipy")
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class RunInput:
     """Source of one input of a run.
 
     Parameters
@@ -54,7 +54,7 @@ class Input:
     @classmethod
     def of(
         cls, kind: str, path: Path, name: str | None = None, begins: datetime | None = None
-    ) -> Input:
+    ) -> RunInput:
         """Build an input from a file, or from all files of a directory sorted by name."""
         digest = hashlib.sha256()
         files = sorted(entry for entry in path.rglob("*") if entry.is_file())
@@ -67,7 +67,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class RunContext:
     """Properties of a run that the recorder doesn't observe.
 
     Parameters
@@ -78,7 +78,7 @@ class Circumstances:
         Random seed.
     until : int or None
         End of the timespan T.
-    inputs : sequence of Input
+    inputs : sequence of RunInput
         Sources of the inputs.
     settings : mapping or None
         The policy's settings as given by the user; None if unknown.
@@ -91,21 +91,21 @@ class Circumstances:
     policy: str
     seed: int
     until: int | None
-    inputs: Sequence[Input]
+    inputs: Sequence[RunInput]
     settings: Mapping[str, object] | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     origin: Mapping[str, object] | None = None
 
 
-def collect(
+def build_run(
     recorder: Recorder,
     policy: Policy,
-    circumstances: Circumstances,
+    circumstances: RunContext,
     wall: float,
     preparing: float = 0.0,
     *,
     partial: bool,
-) -> Run:
+) -> RunData:
     """Return a run with its tables, from a recorder that has observed the end of the run.
 
     Parameters
@@ -114,7 +114,7 @@ def collect(
         The observed events.
     policy : Policy
         The policy that decided.
-    circumstances : Circumstances
+    circumstances : RunContext
         Policy name, seed and inputs.
     wall : float
         Wall time of the run in seconds, without the time of this function.
@@ -129,7 +129,7 @@ def collect(
     summary = summarise(jobs, per_slot)
     if recorder.cluster.costs is not None:
         jobs = jobs.with_columns(pl.Series("cost", job_costs(recorder)))
-        summary["money"] = spending(recorder, jobs, slots, rows)
+        summary["money"] = cost_summary(recorder, jobs, slots, rows)
     info: Fields = {
         "format": FORMAT,
         "partial": partial,
@@ -164,7 +164,7 @@ def collect(
     def decisions(plans: bool) -> Iterator[Fields]:
         return decision_records(recorder, plans=plans)
 
-    return Run(
+    return RunData(
         info=info,
         jobs=jobs,
         slots=per_slot,

@@ -10,25 +10,25 @@ from typing import Final
 from shadowprice.results.files import (
     REPORT,
     Fields,
-    Run,
+    RunData,
     folder_name,
     is_run,
     write_json,
     write_run,
 )
-from shadowprice.results.measures import RESTRICTED, best_of, measures_of, up_to
+from shadowprice.results.measures import RESTRICTED, best_of, metrics_for, restricted_mean_until
 from shadowprice.results.metrics import common_completion
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.page import write_report
-from shadowprice.results.report.scales import number
+from shadowprice.results.report.scales import format_number
 from shadowprice.results.target import json_with
 
 PAGE: Final = "compare.html"
-NUMBERS: Final = "compare.json"
+JSON_FILE: Final = "compare.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """One measure of several runs.
 
     Attributes
@@ -50,30 +50,30 @@ class Row:
     best: frozenset[int]
 
 
-def rows_of(runs: Sequence[Run]) -> list[Row]:
+def rows_of(runs: Sequence[RunData]) -> list[MetricRow]:
     """Return the rows of a comparison in display order, without those that have no values."""
     infos = [run.info for run in runs]
     end = max(run.summary["end"] for run in runs)
     rows = []
-    for measure in measures_of(infos):
+    for measure in metrics_for(infos):
         values = [measure.read(info) for info in infos]
         if measure.key == RESTRICTED:
             if len(runs) > 1:
                 rows.append(_common(runs))
-            values = [up_to(info, end) for info in infos]
+            values = [restricted_mean_until(info, end) for info in infos]
         texts = ["-" if value is None else measure.written(value) for value in values]
-        rows.append(Row(measure.name, values, texts, best_of(values, measure.better)))
+        rows.append(MetricRow(measure.name, values, texts, best_of(values, measure.better)))
     return [row for row in rows if any(value is not None for value in row.values)]
 
 
-def _common(runs: Sequence[Run]) -> Row:
+def _common(runs: Sequence[RunData]) -> MetricRow:
     """Return the row of mean completion times over the jobs that every run finished."""
     shared, means = common_completion([run.jobs for run in runs])
-    texts = ["-" if mean is None else number(mean) for mean in means]
-    return Row(f"mean JCT of {shared:,} all finished", means, texts, best_of(means, -1))
+    texts = ["-" if mean is None else format_number(mean) for mean in means]
+    return MetricRow(f"mean JCT of {shared:,} all finished", means, texts, best_of(means, -1))
 
 
-def record_of(runs: Sequence[Run], trials: Fields | None = None) -> Fields:
+def comparison_to_record(runs: Sequence[RunData], trials: Fields | None = None) -> Fields:
     """Return a comparison as stored in ``compare.json``.
 
     ``runs`` are those of the first seed. ``trials`` holds the measures of all seeds; see
@@ -106,13 +106,13 @@ def is_comparison(path: Path) -> bool:
     entries = list(path.iterdir())
     if any(entry.is_symlink() for entry in entries):
         return False
-    return json_with(path / NUMBERS, ("partial", "seed", "policies")) and all(
-        entry.is_file() if entry.name in {PAGE, NUMBERS} else entry.is_dir() and is_run(entry)
+    return json_with(path / JSON_FILE, ("partial", "seed", "policies")) and all(
+        entry.is_file() if entry.name in {PAGE, JSON_FILE} else entry.is_dir() and is_run(entry)
         for entry in entries
     )
 
 
-def keep_run(run: Run, folder: Path) -> None:
+def write_compared_run(run: RunData, folder: Path) -> None:
     """Write one of the runs, with its page, into the directory of a comparison."""
     directory = folder / folder_name(run.policy)
     directory.mkdir()
@@ -120,8 +120,8 @@ def keep_run(run: Run, folder: Path) -> None:
     write_report(run, directory / REPORT)
 
 
-def keep_comparison(
-    runs: Sequence[Run], folder: Path, trials: Mapping[str, object] | None = None
+def write_comparison(
+    runs: Sequence[RunData], folder: Path, trials: Mapping[str, object] | None = None
 ) -> None:
     """Write the page and the numbers of a comparison."""
     record = None if trials is None else dict(trials)
@@ -129,4 +129,4 @@ def keep_comparison(
         runs, [(row.name, row.texts, row.best) for row in rows_of(runs)], record
     )
     (folder / PAGE).write_text(page, encoding="utf-8")
-    write_json(folder / NUMBERS, record_of(runs, record))
+    write_json(folder / JSON_FILE, comparison_to_record(runs, record))

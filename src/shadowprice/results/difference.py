@@ -8,14 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from shadowprice.results.files import Fields, Run
-from shadowprice.results.telling import counted
+from shadowprice.results.files import Fields, RunData
+from shadowprice.results.telling import pluralize
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Difference:
+class RunDiff:
     """Differences between two runs.
 
     Attributes
@@ -57,7 +57,7 @@ class Difference:
         for name, missing in (("first", self.only_first), ("second", self.only_second)):
             if missing:
                 is_are = "is" if len(missing) == 1 else "are"
-                notes.append(f"{counted(len(missing), 'job')} {is_are} in the {name} run only")
+                notes.append(f"{pluralize(len(missing), 'job')} {is_are} in the {name} run only")
         notes += [
             f"the run of {info['policy']} is partial" for info in self._infos if info["partial"]
         ]
@@ -80,7 +80,7 @@ class Difference:
         }
 
 
-def difference(first: Run, second: Run) -> Difference:
+def diff_runs(first: RunData, second: RunData) -> RunDiff:
     """Compare two runs job by job; jobs are matched by name."""
     tables = [_with_width(run) for run in (first, second)]
     both = tables[0].join(tables[1], on="job", how="inner", suffix="_b", maintain_order="left")
@@ -116,7 +116,7 @@ def difference(first: Run, second: Run) -> Difference:
         .sort("jobs", "outcome_a", "outcome_b", descending=[True, False, False])
     )
     present = [set(table["job"]) for table in tables]
-    return Difference(
+    return RunDiff(
         first.info,
         second.info,
         jobs,
@@ -126,7 +126,7 @@ def difference(first: Run, second: Run) -> Difference:
     )
 
 
-def _with_width(run: Run) -> pl.DataFrame:
+def _with_width(run: RunData) -> pl.DataFrame:
     """Return the job table with the number of slots in which each job ran."""
     active = (
         run.allocations.select("job", "slot")

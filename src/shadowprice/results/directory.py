@@ -9,24 +9,24 @@ from pathlib import Path
 from types import TracebackType
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.results.target import make_missing, remove_made, umask
+from shadowprice.results.target import create_directories, remove_created_directories, umask
 
 _NEW = "give --out a new directory"
 
 
 def check_directory(out: Path, ours: Callable[[Path], bool]) -> None:
-    """Check that a `PendingDirectory` could be created, before anything is read or computed.
+    """Check that a `AtomicDirectory` could be created, before anything is read or computed.
 
     Raises
     ------
     InputError
         If the path is occupied by anything but an earlier result, or can't be written.
     """
-    with PendingDirectory(out, ours):
+    with AtomicDirectory(out, ours):
         pass
 
 
-class PendingDirectory:
+class AtomicDirectory:
     """Directory that is filled beside its final path and moved there by one rename.
 
     An earlier result at that path is replaced. Anything else is left untouched: links, devices, and
@@ -57,17 +57,17 @@ class PendingDirectory:
         try:
             self.out = out.absolute()
             self._check()
-            make_missing(self.out.parent, self._made)
+            create_directories(self.out.parent, self._made)
             self.path = Path(
                 tempfile.mkdtemp(prefix=".shadowprice.", suffix=".unfinished", dir=self.out.parent)
             )
         except OSError as error:
-            remove_made(self._made)
+            remove_created_directories(self._made)
             reason = error.strerror or str(error)
             raise InputError(Fault(str(out), f"cannot be written: {reason}")) from error
         self.path.chmod(0o777 & ~umask())
 
-    def __enter__(self) -> PendingDirectory:
+    def __enter__(self) -> AtomicDirectory:
         return self
 
     def __exit__(
@@ -78,7 +78,7 @@ class PendingDirectory:
     ) -> None:
         if self.path.exists():
             shutil.rmtree(self.path, ignore_errors=True)
-            remove_made(self._made)
+            remove_created_directories(self._made)
 
     def commit(self) -> None:
         """Move the directory to its final path.

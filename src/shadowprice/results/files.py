@@ -16,7 +16,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import shown
-from shadowprice.results.advice import Counsel
+from shadowprice.results.advice import JobAdvice
 
 RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL = (
     "run.json",
@@ -41,7 +41,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunData:
     """Content of a run directory.
 
     Parameters
@@ -55,7 +55,7 @@ class Run:
         selects whether they include committed plans.
     payments : callable or None
         Yields the payment records; None if the policy doesn't charge.
-    advice : mapping of str to Counsel
+    advice : mapping of str to JobAdvice
         Advice on refused jobs, by job, if it was requested.
     """
 
@@ -66,7 +66,7 @@ class Run:
     heat: pl.DataFrame
     decisions: Callable[[bool], Iterator[Fields]]
     payments: Callable[[], Iterator[Fields]] | None
-    advice: Mapping[str, Counsel] = field(default_factory=dict)
+    advice: Mapping[str, JobAdvice] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, object]:
         # The callables refer to the engine or to a directory, so pickle their records instead.
@@ -118,7 +118,7 @@ def is_run(path: Path) -> bool:
     return {"format", "policy", "versions"} <= info.keys()
 
 
-def write_run(run: Run, folder: Path) -> None:
+def write_run(run: RunData, folder: Path) -> None:
     """Write a run into an existing directory, without its report.
 
     ``run.json`` is written last, so a directory that contains it is complete.
@@ -157,7 +157,7 @@ def write_json(path: Path, record: Mapping[str, object]) -> None:
     path.write_text(text + "\n", encoding="utf-8", errors=_ESCAPES)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunData:
     """Read a run directory.
 
     Raises
@@ -172,7 +172,7 @@ def read_run(folder: Path) -> Run:
     def decisions(plans: bool) -> Iterator[Fields]:
         return _with_or_without_plans(read_decisions(folder), plans)
 
-    return Run(
+    return RunData(
         info=info,
         jobs=frames["jobs"],
         slots=frames["slots"],
@@ -189,7 +189,7 @@ def _with_or_without_plans(records: Iterable[Fields], plans: bool) -> Iterator[F
         yield {key: value for key, value in record.items() if plans or key != "plan"}
 
 
-def read_advice(folder: Path) -> dict[str, Counsel]:
+def read_advice(folder: Path) -> dict[str, JobAdvice]:
     """Return the advice in a run directory, by job; empty if none was requested.
 
     Raises
@@ -200,7 +200,7 @@ def read_advice(folder: Path) -> dict[str, Counsel]:
     path = folder / ADVICE
     if not path.exists():
         return {}
-    return {record["job"]: Counsel.of(record) for record in read_lines(path)}
+    return {record["job"]: JobAdvice.of(record) for record in read_lines(path)}
 
 
 def read_info(folder: Path) -> Fields:
@@ -358,7 +358,7 @@ def server_names(info: Fields) -> list[str]:
     return [name for name, _ in info["cluster"]["servers"]]
 
 
-def outcome_word(outcome: str) -> str:
+def display_outcome(outcome: str) -> str:
     """Return the displayed word for an outcome: ``refused`` for ``rejected``.
 
     The format of ``decisions.jsonl`` uses ``rejected``; every other output says ``refused``.

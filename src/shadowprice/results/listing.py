@@ -16,7 +16,7 @@ from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import closest, shown
 
-SHOWN: Final = (
+DEFAULT_COLUMNS: Final = (
     "job",
     "tenant",
     "class",
@@ -34,14 +34,14 @@ SHOWN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SlotRange:
     """Slots from ``first`` to ``last``, both inclusive; None leaves a side open."""
 
     first: int | None = None
     last: int | None = None
 
     @classmethod
-    def parse(cls, text: str, slot_seconds: float, place: str) -> Range:
+    def parse(cls, text: str, slot_seconds: float, place: str) -> SlotRange:
         """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
 
         ``place`` is the location of the text in error messages.
@@ -103,7 +103,7 @@ def _slot(text: str, slot_seconds: float) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class JobFilter:
     """Filter for the jobs of a run; empty fields don't restrict it.
 
     Attributes
@@ -123,9 +123,9 @@ class Selection:
     class_: Sequence[str] = ()
     reason: Sequence[str] = ()
     outcome: Sequence[str] = ()
-    arrived: Range | None = None
-    started: Range | None = None
-    completed: Range | None = None
+    arrived: SlotRange | None = None
+    started: SlotRange | None = None
+    completed: SlotRange | None = None
     late: bool | None = None
 
     def apply(self, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -202,7 +202,7 @@ def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns
     return list(names)
 
 
-def ordered(jobs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+def sort_jobs(jobs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Sort the rows by columns in order of priority; ``-utility`` sorts in descending order.
 
     Raises

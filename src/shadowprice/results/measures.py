@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from shadowprice.results.report.scales import number, span
+from shadowprice.results.report.scales import format_duration, format_number
 
 Read = Callable[[Mapping[str, Any]], float | None]
 
@@ -21,7 +21,7 @@ class MetricUnit(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MetricDefinition:
     """One measure of a run.
 
     Attributes
@@ -55,11 +55,11 @@ class Measure:
         """Whether the value is a fraction."""
         return self.unit is MetricUnit.SHARE
 
-    def written(self, value: float, figures: Callable[[float], str] = number) -> str:
+    def written(self, value: float, figures: Callable[[float], str] = format_number) -> str:
         """Format a value; ``figures`` formats plain numbers."""
         if self.unit is MetricUnit.SHARE:
             return f"{value:.1%}"
-        return span(value) if self.unit is MetricUnit.SECONDS else figures(value)
+        return format_duration(value) if self.unit is MetricUnit.SECONDS else figures(value)
 
 
 def _at(*path: str) -> Read:
@@ -94,46 +94,50 @@ def _utility_of(*path: str) -> Read:
 
 
 RESTRICTED: Final = "restricted_mean_jct"
-"""Key of the measure that is only comparable up to a common end; see `up_to`."""
+"""Key of the measure that is only comparable up to a common end; see `restricted_mean_until`."""
 
 _SHARE, _SECONDS = MetricUnit.SHARE, MetricUnit.SECONDS
 
 _EARNED: Final = (
-    Measure("total_utility", "total utility", _summary("total_utility"), 1, over_seeds=True),
-    Measure(
+    MetricDefinition(
+        "total_utility", "total utility", _summary("total_utility"), 1, over_seeds=True
+    ),
+    MetricDefinition(
         "value_share", "of the value on offer", _utility_of("summary", "value"), 1, _SHARE, True
     ),
     # The bound on what any schedule earns is only known if it was requested.
-    Measure("bound_share", "of the bound", _utility_of("bound", "bound"), 1, _SHARE),
+    MetricDefinition("bound_share", "of the bound", _utility_of("bound", "bound"), 1, _SHARE),
 )
 _OUTCOMES: Final = (
-    Measure("arrived", "jobs that arrived", _summary("arrived")),
-    Measure("admitted", "admitted", _summary("admitted")),
-    Measure("finished", "finished", _summary("finished"), 1, over_seeds=True),
-    Measure("refused", "refused", _summary("refused"), over_seeds=True),
-    Measure("dropped", "dropped", _summary("dropped"), -1, unless_zero=True),
-    Measure("cancelled", "cancelled", _summary("cancelled"), unless_zero=True),
-    Measure("unfinished", "unfinished", _summary("unfinished"), unless_zero=True),
-    Measure("not_arrived", "not arrived", _summary("not_arrived"), unless_zero=True),
+    MetricDefinition("arrived", "jobs that arrived", _summary("arrived")),
+    MetricDefinition("admitted", "admitted", _summary("admitted")),
+    MetricDefinition("finished", "finished", _summary("finished"), 1, over_seeds=True),
+    MetricDefinition("refused", "refused", _summary("refused"), over_seeds=True),
+    MetricDefinition("dropped", "dropped", _summary("dropped"), -1, unless_zero=True),
+    MetricDefinition("cancelled", "cancelled", _summary("cancelled"), unless_zero=True),
+    MetricDefinition("unfinished", "unfinished", _summary("unfinished"), unless_zero=True),
+    MetricDefinition("not_arrived", "not arrived", _summary("not_arrived"), unless_zero=True),
 )
 _TIMES: Final = (
-    Measure(
+    MetricDefinition(
         "in_time", "in time, of all with a target", _summary("met_target", "share"), 1, _SHARE, True
     ),
     # Only covers finished jobs: without a preferred direction, because a policy may finish
     # only the short ones.
-    Measure("mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True),
-    Measure("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
-    Measure(
+    MetricDefinition(
+        "mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True
+    ),
+    MetricDefinition("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
+    MetricDefinition(
         RESTRICTED,
         "restricted mean JCT, slots",
         _summary("jct", "restricted_mean"),
         -1,
         over_seeds=True,
     ),
-    Measure("makespan", "makespan, slots", _summary("makespan"), over_seeds=True),
-    Measure("resizes", "resizes", _summary("resizes"), -1, over_seeds=True),
-    Measure(
+    MetricDefinition("makespan", "makespan, slots", _summary("makespan"), over_seeds=True),
+    MetricDefinition("resizes", "resizes", _summary("resizes"), -1, over_seeds=True),
+    MetricDefinition(
         "resize_seconds",
         "lost to resizes",
         _summary("resize_seconds"),
@@ -143,16 +147,20 @@ _TIMES: Final = (
     ),
 )
 _MONEY: Final = (
-    Measure("cost_used", "cost of what jobs used", _summary("money", "used"), over_seeds=True),
-    Measure(
+    MetricDefinition(
+        "cost_used", "cost of what jobs used", _summary("money", "used"), over_seeds=True
+    ),
+    MetricDefinition(
         "cost_occupied",
         "cost of servers in use",
         _summary("money", "occupied"),
         -1,
         over_seeds=True,
     ),
-    Measure("cost_whole", "cost of the whole cluster", _summary("money", "whole"), over_seeds=True),
-    Measure(
+    MetricDefinition(
+        "cost_whole", "cost of the whole cluster", _summary("money", "whole"), over_seeds=True
+    ),
+    MetricDefinition(
         "utility_per_cost",
         "utility per cost used",
         _summary("money", "utility_per_used"),
@@ -161,9 +169,9 @@ _MONEY: Final = (
     ),
 )
 _COMPUTING: Final = (
-    Measure("decision_p50", "decision, median", _latency("p50"), -1, _SECONDS),
-    Measure("decision_p99", "decision, p99", _latency("p99"), -1, _SECONDS, True),
-    Measure("wall_seconds", "wall time", _at("timing", "wall_seconds"), -1, _SECONDS),
+    MetricDefinition("decision_p50", "decision, median", _latency("p50"), -1, _SECONDS),
+    MetricDefinition("decision_p99", "decision, p99", _latency("p99"), -1, _SECONDS, True),
+    MetricDefinition("wall_seconds", "wall time", _at("timing", "wall_seconds"), -1, _SECONDS),
 )
 
 OVER_SEEDS: Final = tuple(
@@ -172,10 +180,10 @@ OVER_SEEDS: Final = tuple(
 """Measures with means over several seeds, in display order."""
 
 
-def measures_of(infos: Sequence[Mapping[str, Any]]) -> list[Measure]:
+def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
     """Return the measures to show for runs on one cluster, in display order."""
     use = [
-        Measure(
+        MetricDefinition(
             f"in_use_{name}", f"{name} in use", _summary("utilisation", name), unit=_SHARE
         )
         for name in infos[0]["summary"]["utilisation"]
@@ -188,7 +196,7 @@ def measures_of(infos: Sequence[Mapping[str, Any]]) -> list[Measure]:
     return shown
 
 
-def measured(info: Mapping[str, Any]) -> dict[str, float | None]:
+def read_metrics(info: Mapping[str, Any]) -> dict[str, float | None]:
     """Return every measure in `OVER_SEEDS` of a run, by key."""
     return {measure.key: measure.read(info) for measure in OVER_SEEDS}
 
@@ -202,7 +210,7 @@ def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
     return frozenset(index for index, value in enumerate(values) if value == best)
 
 
-def up_to(info: Mapping[str, Any], end: int) -> float | None:
+def restricted_mean_until(info: Mapping[str, Any], end: int) -> float | None:
     """Return the restricted mean completion time of a run, extended to a later end.
 
     Every unfinished job, including refused ones, waits until the later end.

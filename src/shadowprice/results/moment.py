@@ -14,13 +14,13 @@ from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.files import (
     Fields,
-    Run,
+    RunData,
     read_decisions,
     read_info,
     read_table,
     server_names,
 )
-from shadowprice.results.places import folded_names, group_of, together
+from shadowprice.results.places import compress_name_list, group_equal_placements, group_of
 
 JOBS: Final[dict[str, Any]] = {
     "job": pl.String(),
@@ -37,11 +37,11 @@ JOBS: Final[dict[str, Any]] = {
     "completion": pl.Int64(),
     "reason": pl.String(),
 }
-"""Columns of `Moment.jobs`."""
+"""Columns of `SlotSnapshot.jobs`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class SlotSnapshot:
     """State of a run in one slot.
 
     Attributes
@@ -93,7 +93,7 @@ class Moment:
         }
 
 
-def read_moment(folder: Path, slot: int) -> Moment:
+def read_slot_snapshot(folder: Path, slot: int) -> SlotSnapshot:
     """Read the state of a run directory in one slot.
 
     Raises
@@ -113,7 +113,7 @@ def read_moment(folder: Path, slot: int) -> Moment:
     )
 
 
-def moment_of(run: Run, slot: int) -> Moment:
+def slot_snapshot_of(run: RunData, slot: int) -> SlotSnapshot:
     """Return the state of a run in one slot.
 
     Raises
@@ -134,7 +134,7 @@ def _moment(
     allocations: pl.DataFrame,
     decisions: Iterable[Fields],
     place: str,
-) -> Moment:
+) -> SlotSnapshot:
     if not len(slots) or slot < slots["slot"][0] or slot > slots["slot"][-1]:
         span = f"slots {slots['slot'][0]} to {slots['slot'][-1]}" if len(slots) else "no slot"
         raise InputError(Fault(place, f"slot {slot} is not in this run", f"it has {span}"))
@@ -149,7 +149,7 @@ def _moment(
         & (pl.col("completion").is_null() | (pl.col("completion") >= slot))
         & ~pl.col("job").is_in(list(closed))
     )
-    return Moment(
+    return SlotSnapshot(
         info,
         slot,
         _jobs(open_jobs, current, allocations, slot, names, decisions),
@@ -238,10 +238,10 @@ def _since(before: list[int], slot: int) -> int:
 def _stand(names: list[str], entries: list[tuple[int, int, int]]) -> str:
     placed = ((names[server], (workers, ps)) for server, workers, ps in entries)
     parts = []
-    for servers, (workers, ps) in together(placed):
+    for servers, (workers, ps) in group_equal_placements(placed):
         counts = [f"x{workers}"] if workers else []
         counts += [f"+{ps}ps"] if ps else []
-        parts += [" ".join([name, *counts]) for name in folded_names(servers)]
+        parts += [" ".join([name, *counts]) for name in compress_name_list(servers)]
     return " ".join(parts)
 
 

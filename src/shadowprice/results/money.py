@@ -10,7 +10,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.events import ServerBack, ServerLost
 from shadowprice.results.metrics import NOT_ARRIVED, Summary
 from shadowprice.results.recorder import Integers, Recorder
-from shadowprice.results.slot_tables import Rows, amounts_held
+from shadowprice.results.slot_tables import Rows, segment_usage
 
 Floats = NDArray[np.float64]
 
@@ -36,14 +36,14 @@ def job_costs(recorder: Recorder) -> Floats:
     if len(segments.jobs):
         capacity = recorder.cluster.capacity[segments.servers]
         limited = (capacity > 0) & (capacity < UNLIMITED)
-        reserved = amounts_held(recorder, segments)
+        reserved = segment_usage(recorder, segments)
         shares = np.where(limited, reserved / np.maximum(capacity, 1), 0.0).max(axis=1)
         hours = (segments.ends - segments.starts) * _slot_hours(recorder)
         np.add.at(costs, segments.jobs, shares * hours * _prices(recorder)[segments.servers])
     return costs
 
 
-def spending(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Rows) -> Summary:
+def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Rows) -> Summary:
     """Return the cost of a run and its utility per cost.
 
     Parameters

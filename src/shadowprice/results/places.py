@@ -14,7 +14,9 @@ def group_of(server: str) -> str:
     return re.sub(r"-\d+$", "", server)
 
 
-def named_plan(rows: Iterable[Sequence[int]], names: Sequence[str]) -> list[list[object]]:
+def plan_with_server_names(
+    rows: Iterable[Sequence[int]], names: Sequence[str]
+) -> list[list[object]]:
     """Return the rows of a schedule with server names instead of positions.
 
     ``rows`` are (slot, server, workers, ps), with servers by their positions in ``names``.
@@ -22,12 +24,12 @@ def named_plan(rows: Iterable[Sequence[int]], names: Sequence[str]) -> list[list
     return [[slot, names[server], workers, ps] for slot, server, workers, ps in rows]
 
 
-def folded(names: Iterable[str]) -> str:
+def compress_names(names: Iterable[str]) -> str:
     """Format server names compactly: ``gpu-[0-3,7] net``."""
-    return " ".join(folded_names(names))
+    return " ".join(compress_name_list(names))
 
 
-def folded_names(names: Iterable[str]) -> list[str]:
+def compress_name_list(names: Iterable[str]) -> list[str]:
     """Return server names with numbers of the same group merged: ``gpu-[0-3,7]``, ``net``."""
     numbers: dict[str, list[int]] = {}
     single: list[str] = []
@@ -41,7 +43,7 @@ def folded_names(names: Iterable[str]) -> list[str]:
     return [*parts, *single]
 
 
-def together(standing: Iterable[tuple[str, What]]) -> list[tuple[list[str], What]]:
+def group_equal_placements(standing: Iterable[tuple[str, What]]) -> list[tuple[list[str], What]]:
     """Group servers by what runs on them; return (server names, value) pairs."""
     groups: dict[What, list[str]] = {}
     for name, value in standing:

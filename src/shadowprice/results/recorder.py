@@ -103,7 +103,7 @@ class HeatBins:
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class PlacementSegments:
     """Placements with their durations, as parallel arrays.
 
     Parameters
@@ -325,14 +325,14 @@ class Recorder(Observer):
         """First slot that hasn't ended."""
         return self._next_slot
 
-    def segments(self) -> Segments:
+    def segments(self) -> PlacementSegments:
         """Return the segments up to the last slot that has ended."""
         starts, ends = _integers(self._starts), _integers(self._ends)
         ends = np.where(ends < 0, self._next_slot, np.minimum(ends, self._next_slot))
         ran = starts < ends
         columns = (self._owners, self._servers, self._workers, self._ps)
         owners, servers, workers, ps = (_integers(column)[ran] for column in columns)
-        return Segments(owners, servers, workers, ps, starts[ran], ends[ran])
+        return PlacementSegments(owners, servers, workers, ps, starts[ran], ends[ran])
 
     def _begin(self, job: str, slot: int, placement: Placement) -> None:
         count = len(placement.servers)

@@ -14,7 +14,7 @@ from scipy import special
 CONFIDENCE: Final = 0.95
 """Confidence level of every interval."""
 
-EXACT: Final = 16
+MAX_EXACT_PAIRS: Final = 16
 """Maximum number of pairs for which all sign flips (65,536) are evaluated, not sampled."""
 
 DRAWS: Final = 100_000
@@ -24,7 +24,7 @@ _ROUNDING: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """A sample mean with its 95 % confidence interval.
 
     Attributes
@@ -57,12 +57,12 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedTest:
     """Difference between two policies over the same seeds.
 
     Attributes
     ----------
-    difference : Interval
+    difference : ConfidenceInterval
         Interval of the differences by seed.
     p : float
         Probability of a difference at least as large if the sign of every seed's difference were
@@ -71,12 +71,12 @@ class Paired:
         ``p`` after Holm's correction for all comparisons made together.
     """
 
-    difference: Interval
+    difference: ConfidenceInterval
     p: float
     adjusted: float
 
 
-def interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float]) -> ConfidenceInterval:
     """Return the mean of values with Student's interval.
 
     Raises
@@ -89,20 +89,20 @@ def interval(values: Sequence[float]) -> Interval:
         raise ValueError("an interval needs a value")
     mean = float(sample.mean())
     if len(sample) == 1:
-        return Interval(mean, -math.inf, math.inf, 1)
+        return ConfidenceInterval(mean, -math.inf, math.inf, 1)
     if float(np.ptp(sample)) <= _ROUNDING * float(np.abs(sample).max()):
-        return Interval(mean, mean, mean, len(sample))
+        return ConfidenceInterval(mean, mean, mean, len(sample))
     error = float(sample.std(ddof=1)) / math.sqrt(len(sample))
     reach = float(special.stdtrit(len(sample) - 1, (1 + CONFIDENCE) / 2)) * error
-    return Interval(mean, mean - reach, mean + reach, len(sample))
+    return ConfidenceInterval(mean, mean - reach, mean + reach, len(sample))
 
 
 def paired_permutation_test(differences: Sequence[float], seed: int = 0) -> float:
     """Return the two-sided p value of a paired permutation test on the mean difference.
 
     Under the null hypothesis the policies are exchangeable seed by seed, so every difference could
-    have the opposite sign. Up to `EXACT` pairs, all sign flips are evaluated. Above, `DRAWS` random
-    ones are, and the observed one is added to them.
+    have the opposite sign. Up to `MAX_EXACT_PAIRS` pairs, all sign flips are evaluated. Above,
+    `DRAWS` random ones are, and the observed one is added to them.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def paired_permutation_test(differences: Sequence[float], seed: int = 0) -> floa
     observed = abs(float(sample.sum()))
     # Tolerance: a sum of the same numbers in another order must count as reached.
     reached = observed - 1e-12 * float(np.abs(sample).sum())
-    if len(sample) <= EXACT:
+    if len(sample) <= MAX_EXACT_PAIRS:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(sample))))
         return float((np.abs(signs @ sample) >= reached).mean())
     rng = np.random.default_rng(seed)
@@ -137,13 +137,15 @@ def holm_adjust(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def against(reference: Sequence[float], others: Sequence[Sequence[float]]) -> list[Paired]:
+def compare_to_reference(
+    reference: Sequence[float], others: Sequence[Sequence[float]]
+) -> list[PairedTest]:
     """Compare samples with a reference, seed by seed; all have the same order of seeds."""
     differences = [
         [value - base for base, value in zip(reference, other, strict=True)] for other in others
     ]
     values = [paired_permutation_test(difference) for difference in differences]
     return [
-        Paired(interval(difference), p, corrected)
+        PairedTest(interval(difference), p, corrected)
         for difference, p, corrected in zip(differences, values, holm_adjust(values), strict=True)
     ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.amounts import MILLI, UNLIMITED, Dimension
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
-from shadowprice.results.recorder import Integers, Recorder, Segments
+from shadowprice.results.recorder import Integers, PlacementSegments, Recorder
 
 HEAT_ROWS: Final = 512
 """Maximum number of rows of a heat map; larger clusters average neighbouring servers."""
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int32]
 
 
-def expand(segments: Segments) -> tuple[Integers, Rows]:
+def expand(segments: PlacementSegments) -> tuple[Integers, Rows]:
     """Return (slot, segment row) of all allocations, ordered by slot, job and server."""
     spans = segments.ends - segments.starts
     rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # `bounds.ROWS` of them at most
@@ -161,7 +161,7 @@ def _usage(
     limited = cluster.capacity < UNLIMITED
     used = np.zeros((len(every), len(cluster.resources)), dtype=np.int64)
     if len(slots):
-        amounts = amounts_held(recorder, segments)
+        amounts = segment_usage(recorder, segments)
         amounts[~limited[segments.servers]] = 0
         starts = np.flatnonzero(np.r_[True, np.diff(slots) != 0])
         for column in range(len(cluster.resources)):
@@ -183,7 +183,7 @@ def _usage(
     return used, totals
 
 
-def amounts_held(recorder: Recorder, segments: Segments) -> Integers:
+def segment_usage(recorder: Recorder, segments: PlacementSegments) -> Integers:
     """Return the amounts that each segment uses, shape (segments, resources)."""
     if not recorder.jobs:
         return np.zeros((0, len(recorder.cluster.resources)), dtype=np.int64)
@@ -221,7 +221,7 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     bins = math.ceil(count / per_bin)
     share = np.zeros((bins, groups))
     if len(slots):
-        amounts = amounts_held(recorder, segments)
+        amounts = segment_usage(recorder, segments)
         for block in _blocks(slots):
             at_slots, at_servers, shares = _server_shares(
                 recorder, segments, amounts, slots[block], rows[block]
@@ -256,7 +256,7 @@ def _blocks(slots: Integers) -> Iterator[slice]:
 
 
 def _server_shares(
-    recorder: Recorder, segments: Segments, held: Integers, slots: Integers, rows: Rows
+    recorder: Recorder, segments: PlacementSegments, held: Integers, slots: Integers, rows: Rows
 ) -> tuple[Integers, Integers, Floats]:
     """Return slot, server and used share of every server in every slot that uses it."""
     servers = segments.servers[rows]

@@ -26,7 +26,7 @@ Entry = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class PlacementSpan:
     """A placement that stays unchanged over consecutive slots.
 
     Attributes
@@ -53,7 +53,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class JobHistory:
     """History of a job in a run.
 
     Attributes
@@ -64,20 +64,22 @@ class Story:
         Row of ``jobs.parquet`` with ``worth`` and ``shape`` parsed.
     decisions : list of dict
         Lines of ``decisions.jsonl`` about the job.
-    ran : list of Stay
+    ran : list of PlacementSpan
         Actual placements.
     """
 
     info: Fields
     job: Fields
     decisions: list[Fields]
-    ran: list[Stay]
+    ran: list[PlacementSpan]
 
-    def planned(self, decision: Fields) -> list[Stay]:
+    def planned(self, decision: Fields) -> list[PlacementSpan]:
         """Return the committed plan of a decision."""
         position = {name: index for index, name in enumerate(server_names(self.info))}
         rows = decision.get("plan", ())
-        return stays([(slot, position[name], workers, ps) for slot, name, workers, ps in rows])
+        return merge_spans(
+            [(slot, position[name], workers, ps) for slot, name, workers, ps in rows]
+        )
 
     def record(self) -> Fields:
         """Return the history as plain values."""
@@ -99,7 +101,7 @@ class Story:
         }
 
 
-def read_story(folder: Path, name: str) -> Story:
+def read_job_history(folder: Path, name: str) -> JobHistory:
     """Read a job's history.
 
     Raises
@@ -119,21 +121,21 @@ def read_story(folder: Path, name: str) -> Story:
     lines = read_decisions(folder, containing=f'"job": {quoted}')
     ran = read_table(folder, "allocations").filter(pl.col("job") == name)
     rows = ran.select("slot", "server", "workers", "ps").rows()
-    return Story(info, job, [line for line in lines if line["job"] == name], stays(rows))
+    return JobHistory(info, job, [line for line in lines if line["job"] == name], merge_spans(rows))
 
 
-def stays(rows: Sequence[tuple[Any, ...]]) -> list[Stay]:
+def merge_spans(rows: Sequence[tuple[Any, ...]]) -> list[PlacementSpan]:
     """Merge (slot, server, workers, ps) rows, ordered by slot, into stays over several slots."""
     by_slot: dict[int, list[Entry]] = {}
     for slot, server, workers, ps in rows:
         by_slot.setdefault(slot, []).append((server, workers, ps))
-    joined: list[Stay] = []
+    joined: list[PlacementSpan] = []
     for slot, entries in by_slot.items():
         placement = tuple(sorted(entries))
         if joined and joined[-1].last == slot - 1 and joined[-1].entries == placement:
-            joined[-1] = Stay(joined[-1].first, slot, placement)
+            joined[-1] = PlacementSpan(joined[-1].first, slot, placement)
         else:
-            joined.append(Stay(slot, slot, placement))
+            joined.append(PlacementSpan(slot, slot, placement))
     return joined
 
 

@@ -22,8 +22,8 @@ from shadowprice.core.utility import (
     utility_record,
     utility_value,
 )
-from shadowprice.results.places import named_plan
-from shadowprice.results.recorder import Integers, Recorder, Segments
+from shadowprice.results.places import plan_with_server_names
+from shadowprice.results.recorder import Integers, PlacementSegments, Recorder
 
 # ---------------------------------------------------------------- jobs
 
@@ -198,7 +198,7 @@ def _sum_by(keys: Integers, values: Integers, count: int) -> Integers:
     return total
 
 
-def _peak_workers(segments: Segments, count: int) -> Integers:
+def _peak_workers(segments: PlacementSegments, count: int) -> Integers:
     """Return each job's maximum number of workers; rows of a placement share (job, start)."""
     peak = np.zeros(count, dtype=np.int64)
     if len(segments.jobs):
@@ -311,7 +311,7 @@ def _decision(
             if decision.copies:
                 record["copies"] = [list(entry) for entry in decision.copies]
             if names is not None:
-                record["plan"] = named_plan(decision.schedule.rows(), names)
+                record["plan"] = plan_with_server_names(decision.schedule.rows(), names)
         case Promise():
             record["outcome"] = "admitted"
             record["reason"] = decision.message or None

@@ -21,7 +21,7 @@ WRITTEN_BY: Final = "shadowprice"
 _HEAD: Final = 4096
 
 
-def check_file(path: Path, ours: Callable[[str], bool]) -> None:
+def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     """Check that a file can be written, before anything is computed.
 
     Parameters
@@ -70,7 +70,7 @@ def _check_writable(folder: Path, place: str) -> None:
 
 
 @contextmanager
-def made_folder(folder: Path) -> Iterator[None]:
+def created_directory(folder: Path) -> Iterator[None]:
     """Create a folder and its missing parents; remove them if the body fails.
 
     The folder is created at once, because no earlier check can rule out every failure.
@@ -82,19 +82,19 @@ def made_folder(folder: Path) -> Iterator[None]:
     """
     made: list[Path] = []
     try:
-        make_missing(folder, made)
+        create_directories(folder, made)
     except OSError as error:
-        remove_made(made)
+        remove_created_directories(made)
         message = f"cannot be made a directory: {error.strerror}"
         raise InputError(Fault(str(folder), message)) from error
     try:
         yield
     except BaseException:
-        remove_made(made)
+        remove_created_directories(made)
         raise
 
 
-def make_missing(folder: Path, made: list[Path]) -> None:
+def create_directories(folder: Path, made: list[Path]) -> None:
     """Create a folder and its missing parents; append each to ``made`` once it exists."""
     missing = []
     while not folder.exists():
@@ -107,15 +107,15 @@ def make_missing(folder: Path, made: list[Path]) -> None:
         made.append(directory)
 
 
-def remove_made(made: list[Path]) -> None:
-    """Remove folders that `make_missing` created, unless they contain other files."""
+def remove_created_directories(made: list[Path]) -> None:
+    """Remove folders that `create_directories` created, unless they contain other files."""
     for folder in reversed(made):
         with suppress(OSError):
             folder.rmdir()
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces ``path`` atomically if the body succeeds."""
     handle, name = tempfile.mkstemp(prefix=".shadowprice.", suffix=".part", dir=path.parent)
     os.close(handle)
@@ -129,7 +129,7 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def own_page(head: str) -> bool:
+def always_replaceable(head: str) -> bool:
     """Accept any existing file: a run's own page may be replaced."""
     del head
     return True
@@ -155,7 +155,7 @@ GENERATOR: Final = f'<meta name="generator" content="{WRITTEN_BY}">'
 """Marker in the head of every page."""
 
 
-def marked_page(text: str) -> str:
+def add_generator_tag(text: str) -> str:
     """Return a page with the marker in its head."""
     return text if GENERATOR in text[:_HEAD] else text.replace("<head>", f"<head>{GENERATOR}", 1)
 

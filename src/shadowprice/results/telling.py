@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
-from shadowprice.results.advice import Advice, Counsel, Hopeless
-from shadowprice.results.files import outcome_word, server_names
-from shadowprice.results.places import folded_names, together
-from shadowprice.results.story import Stay, Story
+from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
+from shadowprice.results.files import display_outcome, server_names
+from shadowprice.results.places import compress_name_list, group_equal_placements
+from shadowprice.results.story import JobHistory, PlacementSpan
 
 _LONG: Final = re.compile(r"\d+\.\d{6,}")
 """Numbers with more digits than a reader needs."""
 
 
-def story_lines(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
+def history_lines(story: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
     """Yield a job's history as (label, text): request, decisions and placements.
 
     ``most`` limits the placements of a plan or a run: None for all, 0 if the caller draws them. An
@@ -75,7 +75,7 @@ def _of_rounds(told: Mapping[str, Any]) -> str:
     )
 
 
-def counsel_lines(counsel: Counsel) -> Iterator[tuple[str, str]]:
+def advice_lines(counsel: JobAdvice) -> Iterator[tuple[str, str]]:
     """Yield advice on a refused job as (label, text), one change in each line."""
     label = "would do"
     shown = [*_gentlest(counsel.advice)]
@@ -110,11 +110,11 @@ def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
             yield item
 
 
-def _up_to(way: Hopeless) -> str:
+def _up_to(way: IneffectiveChange) -> str:
     return f"{way.key} as far as {way.up_to}"
 
 
-def _asked(story: Story) -> Iterator[tuple[str, str]]:
+def _asked(story: JobHistory) -> Iterator[tuple[str, str]]:
     job, shape = story.job, story.job["shape"]
     slot = story.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
@@ -130,12 +130,15 @@ def _asked(story: Story) -> Iterator[tuple[str, str]]:
     work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
     shortest = shape["shortest_slots"]
     parts = (
-        f"{counted(shape['epochs'], 'epoch')} of {counted(shape['chunks'], 'chunk')} of "
+        f"{pluralize(shape['epochs'], 'epoch')} of {pluralize(shape['chunks'], 'chunk')} of "
         f"{shape['minibatches']:,}"
     )
     step = format_seconds(shape["step_seconds"])
-    yield "work", f"{counted(work, 'mini-batch')} ({parts}), {step} each on one worker"
-    yield "at best", f"{counted(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width"
+    yield "work", f"{pluralize(work, 'mini-batch')} ({parts}), {step} each on one worker"
+    yield (
+        "at best",
+        f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width",
+    )
     yield "worth", _worth(job)
     if job["due"] is not None:
         yield "in time", _in_time(job, slot)
@@ -160,7 +163,7 @@ def _asked_bag(
 ) -> Iterator[tuple[str, str]]:
     yield "asked for", f"{job['demand']} for every copy of a task"
     for number, (count, law, mean) in enumerate(shape["tasks"]):
-        text = f"{counted(count, 'task')}, {law}, {format_seconds(mean)} on average"
+        text = f"{pluralize(count, 'task')}, {law}, {format_seconds(mean)} on average"
         yield "tasks" if number == 0 else "", f"group {number}: {text}"
     until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
     limit = f"missed with probability {shape['miss_probability']:g} at most"
@@ -176,7 +179,11 @@ def _worth(job: dict[str, Any]) -> str:
 
 
 def _decided(
-    story: Story, decision: dict[str, Any], admitted: bool, before: int | None, most: int | None
+    story: JobHistory,
+    decision: dict[str, Any],
+    admitted: bool,
+    before: int | None,
+    most: int | None,
 ) -> Iterator[tuple[str, str]]:
     """Yield the lines of one decision.
 
@@ -190,7 +197,7 @@ def _decided(
         label = "promise lost" if promise is None else label
     else:
         suffix = " again" if admitted and outcome == "admitted" else ""
-        label = f"{outcome_word(outcome)}{suffix}"
+        label = f"{display_outcome(outcome)}{suffix}"
     yield label, f"in slot {decision['slot']}"
     refusal = decision.get("refusal")
     if refusal is not None:
@@ -217,7 +224,7 @@ def _decided(
             yield name.replace("_", " "), f"{value:.6g}"
     for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
         each = f"{copies} copies each of " if copies > 1 else "one copy each of "
-        yield "copies" if row == 0 else "", f"{each}{counted(tasks, 'task')} of group {group}"
+        yield "copies" if row == 0 else "", f"{each}{pluralize(tasks, 'task')} of group {group}"
     if decision.get("plan") and most != 0:
         yield from _stays(story, "plan", story.planned(decision), most)
 
@@ -236,11 +243,11 @@ def _relation(payoff: float) -> str:
     return "exceeds" if payoff > 0 else "is below"
 
 
-def _happened(story: Story, most: int | None) -> Iterator[tuple[str, str]]:
+def _happened(story: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
     job = story.job
     if story.ran:
         yield from _stays(story, "ran", story.ran, most)
-        text = f"{counted(job['worker_slots'], 'worker-slot')} in all"
+        text = f"{pluralize(job['worker_slots'], 'worker-slot')} in all"
         if job.get("cost") is not None:
             text += f", {job['cost']:,.4g} of the servers' cost"
         yield "" if most != 0 else "ran", text
@@ -277,7 +284,7 @@ def _outcome(job: dict[str, Any]) -> str:
 
 
 def _stays(
-    story: Story, name: str, stays: Sequence[Stay], most: int | None
+    story: JobHistory, name: str, stays: Sequence[PlacementSpan], most: int | None
 ) -> Iterator[tuple[str, str]]:
     if most == 0:
         return
@@ -289,27 +296,29 @@ def _stays(
         yield "", f"and {len(stays) - most} more placements (--full shows them)"
 
 
-def _slots(stay: Stay) -> str:
+def _slots(stay: PlacementSpan) -> str:
     if stay.first == stay.last:
         return f"slot {stay.first}"
     return f"slots {stay.first}-{stay.last}"
 
 
-def _where(stay: Stay, names: Sequence[str]) -> str:
+def _where(stay: PlacementSpan, names: Sequence[str]) -> str:
     workers = _standing((names[server], number) for server, number, _ in stay.entries)
-    text = f"{counted(stay.workers, 'worker')} ({workers})" if stay.workers else ""
+    text = f"{pluralize(stay.workers, 'worker')} ({workers})" if stay.workers else ""
     if stay.ps:
         ps = _standing((names[server], number) for server, _, number in stay.entries)
-        text += f"{' and ' if text else ''}{counted(stay.ps, 'parameter server')} ({ps})"
+        text += f"{' and ' if text else ''}{pluralize(stay.ps, 'parameter server')} ({ps})"
     return text
 
 
 def _standing(numbers: Iterable[tuple[str, int]]) -> str:
     """Format counts by server: ``4 on gpu-0, 2 each on gpu-[1,3-5]``."""
     parts = []
-    for servers, number in together((name, number) for name, number in numbers if number):
+    for servers, number in group_equal_placements(
+        (name, number) for name, number in numbers if number
+    ):
         preposition = "each on" if len(servers) > 1 else "on"
-        parts.append(f"{number} {preposition} {' and '.join(folded_names(servers))}")
+        parts.append(f"{number} {preposition} {' and '.join(compress_name_list(servers))}")
     return ", ".join(parts)
 
 
@@ -318,7 +327,7 @@ def _span(slots: float, slot_seconds: float) -> str:
     return f"{slots:.4g} {_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Format a number with its noun: ``1 job``, ``1,200 jobs``."""
     return f"{number:,} {_noun(number, noun)}"
 

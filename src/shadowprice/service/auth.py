@@ -30,7 +30,7 @@ TOKEN_FILE: Final = "operator.token"
 _BEGINNING: Final = "sp_"
 
 
-class Role(StrEnum):
+class AccessRole(StrEnum):
     """Role of a token."""
 
     OPERATOR = "operator"
@@ -42,13 +42,13 @@ class Caller:
     """The sender of a request: a token's number and role, and the tenant of a tenant's token."""
 
     id: int
-    role: Role
+    role: AccessRole
     tenant: str | None
 
     @property
     def operates(self) -> bool:
         """Whether the caller is an operator, who may do everything."""
-        return self.role is Role.OPERATOR
+        return self.role is AccessRole.OPERATOR
 
     @property
     def scope(self) -> str | None:
@@ -82,7 +82,7 @@ class Tokens:
             rows = connection.execute(select(table).where(table.c.revoked.is_(None))).all()
         self._known, self._hashes = {}, {}
         for row in rows:
-            self._add(row.hash, Caller(row.id, Role(row.role), row.tenant), row.expires)
+            self._add(row.hash, Caller(row.id, AccessRole(row.role), row.tenant), row.expires)
 
     def _add(self, key: str, caller: Caller, expires: int | None) -> None:
         self._known[key] = _Known(caller, expires)
@@ -137,7 +137,7 @@ class CreateToken:
     """Operation that stores a new token; ``expires`` is in nanoseconds since 1970."""
 
     token: str
-    role: Role
+    role: AccessRole
     tenant: str | None
     note: str
     expires: int | None
@@ -248,7 +248,7 @@ def progress_token(key: bytes, job: str, generation: int) -> str:
     return f"spp_{generation}_" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def order_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
+def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
     """Return the identity of a command, which detects commands of other stores and of copies.
 
     A copy of the store has the same key, and may reuse a generation number, but at another time.
@@ -258,7 +258,7 @@ def order_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
 
 
-def generation_of(key: bytes, job: str, header: str | None) -> int:
+def verify_progress_token(key: bytes, job: str, header: str | None) -> int:
     """Return the generation that a progress token belongs to.
 
     Raises

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 SECOND: Final = 1_000_000_000
 """Nanoseconds in a second."""
 
-TOLERANCE: Final = SECOND
+STEP_TOLERANCE_NS: Final = SECOND
 """Maximum drift of the wall clock, in nanoseconds; a larger difference is a clock step."""
 
 
@@ -45,7 +45,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class SlotCalendar:
     """Start and end times of slots, in nanoseconds since 1970.
 
     Parameters
@@ -60,7 +60,7 @@ class Calendar:
     slot: Fraction
 
     @classmethod
-    def starting(cls, now: int, slot_seconds: Fraction) -> Calendar:
+    def starting(cls, now: int, slot_seconds: Fraction) -> SlotCalendar:
         """Return a calendar whose slot 0 contains ``now``.
 
         Slots start at multiples of their length since 1970.
@@ -85,12 +85,12 @@ class Calendar:
         """Return a moment as the number of slots since the start of slot 0."""
         return Fraction(moment - self.origin) / self.slot
 
-    def moved(self, by: int) -> Calendar:
+    def moved(self, by: int) -> SlotCalendar:
         """Return the calendar with every slot later by ``by`` nanoseconds."""
-        return Calendar(self.origin + by, self.slot)
+        return SlotCalendar(self.origin + by, self.slot)
 
 
-class SteadyClock:
+class MonotonicWallClock:
     """The service's time: wall time at the start plus physical time since then.
 
     It never goes back, except in `follow`, which applies a step of the wall clock.
@@ -111,9 +111,9 @@ class SteadyClock:
         physical = self.clock.physical()
         step = self.clock.wall() - physical - self._offset
         # If the process was descheduled between the two readings, the step is an artifact.
-        if self.clock.physical() - physical > TOLERANCE // 10:
+        if self.clock.physical() - physical > STEP_TOLERANCE_NS // 10:
             return 0
-        return step if abs(step) > TOLERANCE else 0
+        return step if abs(step) > STEP_TOLERANCE_NS else 0
 
     def follow(self, step: int) -> None:
         """Apply a step of the wall clock, in nanoseconds, to the service's time."""
@@ -121,7 +121,7 @@ class SteadyClock:
         self._last = self.clock.physical() + self._offset
 
 
-def stamp(moment: int) -> str:
+def format_rfc3339(moment: int) -> str:
     """Return a time as RFC 3339 in UTC, as the REST API writes it."""
     return f"{to_datetime(moment).isoformat()[:-6]}Z"
 

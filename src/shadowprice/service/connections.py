@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-HEAD: Final = 64 << 10
+MAX_HEADER_BYTES: Final = 64 << 10
 """Maximum bytes of a request's head."""
 
 HEADER_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a request's head, from the start of the connection or of the head."""
 
-FILES: Final = 4_096
+FILE_LIMIT: Final = 4_096
 """Open files that the service requests if its soft limit is lower; limits the connections."""
 
 RESERVED_FILES: Final = 256
@@ -44,10 +44,10 @@ _TOO_LARGE: Final = (
 )
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Return the maximum number of connections, after raising the soft limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    files = FILE_LIMIT if hard == resource.RLIM_INFINITY else min(FILE_LIMIT, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     return max(files - RESERVED_FILES, files // 2)
@@ -185,7 +185,7 @@ class Connection(HttpToolsProtocol):
         """Parse data; close the connection if the head is too large."""
         self._beside += len(data)
         super().data_received(data)
-        if self._beside > HEAD and not self.transport.is_closing():
+        if self._beside > MAX_HEADER_BYTES and not self.transport.is_closing():
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.write(_TOO_LARGE)
             self.transport.close()

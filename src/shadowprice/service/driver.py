@@ -14,18 +14,18 @@ from typing import Any, Final
 
 from shadowprice.executors.background import Background, monotonic
 from shadowprice.executors.contract import Progressed
-from shadowprice.service.budgets.budgeting import Renew
-from shadowprice.service.clock import SECOND, SteadyClock, stamp
+from shadowprice.service.budgets.budgeting import StartDuePeriods
+from shadowprice.service.clock import SECOND, MonotonicWallClock, format_rfc3339
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import history
-from shadowprice.service.truth.operations import AskQuote, DecideBacklog
+from shadowprice.service.truth.operations import DecideBacklog, QuoteJob
 from shadowprice.service.truth.outcome import Operation
-from shadowprice.service.truth.price_history import Sampler, sweep_prices
-from shadowprice.service.truth.reports import TakeProgress, TakeReports
-from shadowprice.service.truth.slots import Edge, MoveOrigin, Passed
-from shadowprice.service.truth.truth import Truth
-from shadowprice.service.writer import Waiting, Writer
+from shadowprice.service.truth.price_history import PriceSampler, purge_prices
+from shadowprice.service.truth.reports import RecordProgress, RecordReports
+from shadowprice.service.truth.slots import AdvanceSlots, ShiftSlotOrigin, SlotAdvanceResult
+from shadowprice.service.truth.truth import DurableEngine
+from shadowprice.service.writer import PendingOperation, Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -80,7 +80,7 @@ class Driver(Writer):
 
     Parameters
     ----------
-    truth : Truth
+    truth : DurableEngine
         Engine and store. From now on, only the driver's writer thread accesses them.
     virtual : bool
         Whether the service only observes, so that its own decisions run on paper.
@@ -108,7 +108,13 @@ class Driver(Writer):
     sweep_pause = PURGE_INTERVAL_SECONDS
 
     def __init__(
-        self, truth: Truth, clock: SteadyClock, *, virtual: bool, keep: int, metrics: Metrics
+        self,
+        truth: DurableEngine,
+        clock: MonotonicWallClock,
+        *,
+        virtual: bool,
+        keep: int,
+        metrics: Metrics,
     ) -> None:
         super().__init__(truth, metrics)
         self.clock = clock
@@ -131,7 +137,7 @@ class Driver(Writer):
         self.fresh: Callable[[], Awaitable[None]] | None = None
         self.unheard: Callable[[], frozenset[str]] | None = None
         self.foreign: Callable[[str, int], bool] | None = None
-        self._sampler = Sampler(truth)
+        self._sampler = PriceSampler(truth)
 
     # ---------------------------------------------------------------- progress
 
@@ -161,10 +167,10 @@ class Driver(Writer):
         ran = 0 if view is None or view.first_start is None else now - view.first_start
         return max(POINTS, min(MAX_POINT_INTERVAL_NS, ran // POINTS_PER_RUNTIME))
 
-    def _progress(self) -> TakeProgress:
+    def _progress(self) -> RecordProgress:
         newest, points = self._reports, self._points
         self._reports, self._points = {}, []
-        return TakeProgress(newest, points)
+        return RecordProgress(newest, points)
 
     # ---------------------------------------------------------------- running
 
@@ -232,7 +238,7 @@ class Driver(Writer):
         if step:
             self.metrics.clock_steps.inc()
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            outcome = await self._commit([MoveOrigin(step, reason)])
+            outcome = await self._commit([ShiftSlotOrigin(step, reason)])
             if outcome is not None:
                 self.clock.follow(step)
             # Operators can correct a wrong clock before it makes data look old.
@@ -241,7 +247,7 @@ class Driver(Writer):
         steady_seconds = now - self._steady_from
         self._truth.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if self._truth.accounts.any_due(self.clock.now()):
-            await self._commit([Renew()])
+            await self._commit([StartDuePeriods()])
         if now - self._swept > self.sweep_seconds:
             self._swept = now
             self._last_point = {
@@ -280,7 +286,7 @@ class Driver(Writer):
         cutoff = now - self._keep
         while await self._sweep_some(cutoff):
             await asyncio.sleep(self.sweep_pause)
-        await self._in_thread(lambda: sweep_prices(self._store, now, cutoff))
+        await self._in_thread(lambda: purge_prices(self._store, now, cutoff))
 
     async def _sweep_some(self, before: int) -> bool:
         """Purge one batch of jobs; return whether there may be more."""
@@ -288,7 +294,7 @@ class Driver(Writer):
         if old is None:
             return False
         discarded = await self.discard(old) if old and self.discard is not None else old
-        more = await self._in_thread(lambda: history.sweep(self._store, before, discarded))
+        more = await self._in_thread(lambda: history.purge(self._store, before, discarded))
         if more is None:
             return False
         for name in discarded:
@@ -302,14 +308,14 @@ class Driver(Writer):
             await self._poll_progress()
         batch = self._taken()
         operations: list[Operation] = []
-        report_batch: list[Waiting] = []
+        report_batch: list[PendingOperation] = []
         boundary_index = backlog_index = None
         if self._until_edge() <= 0:  # a due slot boundary precedes requests
             if self._reports or self._points:
                 operations.append(self._progress())
             boundary_index = len(operations)
-            report_batch = [entry for entry in batch if isinstance(entry.operation, TakeReports)]
-            batch = [entry for entry in batch if not isinstance(entry.operation, TakeReports)]
+            report_batch = [entry for entry in batch if isinstance(entry.operation, RecordReports)]
+            batch = [entry for entry in batch if not isinstance(entry.operation, RecordReports)]
             operations.append(self._edge(report_batch))
         elif len(self._points) > POINT_FLUSH_THRESHOLD:
             operations.append(self._progress())
@@ -336,7 +342,7 @@ class Driver(Writer):
         if boundary_index is not None:
             result = outcome.answers[boundary_index]
             self._edged(result)
-            self._catching_up = not (isinstance(result, Passed) and result.caught_up)
+            self._catching_up = not (isinstance(result, SlotAdvanceResult) and result.caught_up)
             if not self._catching_up:
                 for entry in report_batch:
                     if not entry.answer.done():
@@ -344,34 +350,34 @@ class Driver(Writer):
             else:  # some belong to later slots; recorded reports are recognized
                 self._queue.extendleft(reversed(report_batch))
 
-    def _taken(self) -> list[Waiting]:
+    def _taken(self) -> list[PendingOperation]:
         """Remove the next batch from the queue; quotes above the limit stay in it."""
-        batch: list[Waiting] = []
-        later: list[Waiting] = []
+        batch: list[PendingOperation] = []
+        later: list[PendingOperation] = []
         quotes = 0
         while self._queue and len(batch) < BATCH:
             waiting = self._queue.popleft()
             if waiting.answer.cancelled():
                 continue
-            quotes += isinstance(waiting.operation, AskQuote)
-            exceeds_quotes = quotes > QUOTES and isinstance(waiting.operation, AskQuote)
+            quotes += isinstance(waiting.operation, QuoteJob)
+            exceeds_quotes = quotes > QUOTES and isinstance(waiting.operation, QuoteJob)
             (later if exceeds_quotes else batch).append(waiting)
         self._queue.extendleft(reversed(later))
         return batch
 
     # ---------------------------------------------------------------- slot boundaries
 
-    def _edge(self, told: Sequence[Waiting]) -> Edge:
+    def _edge(self, told: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
         stale_jobs = self.unheard() if self.unheard is not None else frozenset()
         operations = (entry.operation for entry in told)
         reports = [
             entry
             for operation in operations
-            if isinstance(operation, TakeReports)
+            if isinstance(operation, RecordReports)
             for entry in operation.reports
         ]
-        return Edge(self.virtual, stale_jobs, reports, self._since, dict(self._heard))
+        return AdvanceSlots(self.virtual, stale_jobs, reports, self._since, dict(self._heard))
 
     async def _listen(self) -> None:
         """Collect reports after downtime, before the missed slots are accounted.
@@ -423,7 +429,8 @@ class Driver(Writer):
             self.metrics.slot_lag.set((self.clock.now() - start) / SECOND)
             end = servers.calendar.ends(running)
             self.hub.publish_transient(
-                "slot", {"slot": running, "begins": stamp(start), "ends": stamp(end)}
+                "slot",
+                {"slot": running, "begins": format_rfc3339(start), "ends": format_rfc3339(end)},
             )
 
     @property

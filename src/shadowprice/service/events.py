@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import to_datetime
-from shadowprice.service.truth.outcome import Told
+from shadowprice.service.truth.outcome import StreamEvent
 
 MIN_DELIVERY_INTERVAL: Final = 0.1
 """Minimum seconds between two deliveries."""
@@ -34,26 +34,26 @@ HEARTBEAT: Final = 15.0
 HEARTBEAT_FRAME: Final = b": alive\n\n"
 """The keep-alive: a comment of the stream."""
 
-WAITING: Final = 256
+SUBSCRIBER_QUEUE_SIZE: Final = 256
 """Maximum deliveries queued for a slow subscriber; one more ends its stream."""
 
 PAGE: Final = 500
 """Events read from the store at once."""
 
-VIEWERS: Final = 1_000
+MAX_SUBSCRIBERS: Final = 1_000
 """Maximum number of concurrent subscribers."""
 
 
-def visible(event: Told | StoredEvent, tenant: str | None) -> bool:
+def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
     """Return whether a tenant may see an event; None is the operator, who sees all."""
     if tenant is None:
         return True
     return event.tenant == tenant or (event.tenant is None and event.job is None)
 
 
-def encoded(told: Told) -> bytes:
+def encode_sse(told: StreamEvent) -> bytes:
     """Return an event as a server-sent event."""
-    return message(
+    return format_sse(
         StoredEvent(
             id=told.id,
             at=to_datetime(told.at),
@@ -65,7 +65,7 @@ def encoded(told: Told) -> bytes:
     )
 
 
-def message(event: StoredEvent) -> bytes:
+def format_sse(event: StoredEvent) -> bytes:
     """Return a stored event as a server-sent event that a client can resume from."""
     # ASCII, because clients may split lines at Unicode separators too.
     text = event.model_dump_json(ensure_ascii=True)
@@ -87,12 +87,12 @@ class Subscriber:
 
     tenant: str | None
     waiting: asyncio.Queue[tuple[int, bytes] | None] = field(
-        default_factory=lambda: asyncio.Queue(WAITING)
+        default_factory=lambda: asyncio.Queue(SUBSCRIBER_QUEUE_SIZE)
     )
     behind: bool = False
 
 
-class Hub:
+class EventBroadcaster:
     """Broadcasts events to subscribers.
 
     Parameters
@@ -104,7 +104,7 @@ class Hub:
     def __init__(self, read: Callable[[int, str | None], list[StoredEvent]]) -> None:
         self._read = read
         self._viewers: set[Subscriber] = set()
-        self._fresh: deque[Told] = deque()
+        self._fresh: deque[StreamEvent] = deque()
         self._fleeting: list[bytes] = []
         self._wake = asyncio.Event()
         self.last = 0
@@ -115,7 +115,7 @@ class Hub:
         """Number of subscribers."""
         return len(self._viewers)
 
-    def publish(self, told: Iterable[Told]) -> None:
+    def publish(self, told: Iterable[StreamEvent]) -> None:
         """Queue new events for the next delivery."""
         if not self._viewers:
             self.last = max((event.id for event in told), default=self.last)
@@ -155,11 +155,11 @@ class Hub:
         if fresh:
             self.last = max(self.last, fresh[-1].id)
         chunks: dict[str | None, bytes] = {}
-        encoded_events = [(event, encoded(event)) for event in fresh] if self._viewers else []
+        encoded_events = [(event, encode_sse(event)) for event in fresh] if self._viewers else []
         for viewer in list(self._viewers):
             chunk = chunks.get(viewer.tenant)
             if chunk is None:
-                seen = (text for event, text in encoded_events if visible(event, viewer.tenant))
+                seen = (text for event, text in encoded_events if is_visible(event, viewer.tenant))
                 chunk = chunks[viewer.tenant] = b"".join(seen) + fleeting
             if not chunk:
                 continue
@@ -220,8 +220,8 @@ class Hub:
             texts = []
             for event in events:
                 after = event.id
-                if after <= until and visible(event, tenant):
-                    texts.append(message(event))
+                if after <= until and is_visible(event, tenant):
+                    texts.append(format_sse(event))
             # Also if no event is visible: a silent connection looks broken, and the client would
             # resume from the same number again and again.
             yield after, b"".join(texts) or HEARTBEAT_FRAME

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from shadowprice.core.budget import in_points
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.truth.outcome import Told
+from shadowprice.service.truth.outcome import StreamEvent
 from shadowprice.service.truth.views import JobView, State
 
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -142,7 +142,7 @@ class Metrics:
         """Count an internal failure of a component."""
         self.failures.labels(what).inc()
 
-    def took(self, told: Iterable[Told], views: dict[str, JobView]) -> None:
+    def took(self, told: Iterable[StreamEvent], views: dict[str, JobView]) -> None:
         """Count the events of a commit."""
         for event in told:
             self.events.labels(event.kind).inc()

@@ -9,12 +9,12 @@ from typing import Any
 
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.truth.outcome import Servers
+from shadowprice.service.truth.outcome import ClusterState
 from shadowprice.service.truth.views import JobView
 
 
 @dataclass(slots=True)
-class Published:
+class ReadModel:
     """The state that readers see; the writer updates it on the event loop after every commit.
 
     Parameters
@@ -27,7 +27,7 @@ class Published:
         Desired state: the newest command of every job that should run.
     unacknowledged : mapping of int to Order
         Commands that are not acknowledged yet, by number.
-    servers : Servers
+    servers : ClusterState
         The cluster, and the current slot.
     sequence : int
         Number of the last journaled event.
@@ -43,7 +43,7 @@ class Published:
     recent: OrderedDict[str, JobView]
     running: Mapping[str, Start | Resize]
     unacknowledged: Mapping[int, Start | Resize | Stop]
-    servers: Servers
+    servers: ClusterState
     sequence: int
     accounts: Mapping[str, Account] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)

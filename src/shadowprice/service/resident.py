@@ -30,7 +30,7 @@ POD_LABEL_RETRY_SECONDS: Final = 5.0
 """Seconds between two attempts to label the leader's pod."""
 
 
-class Resident:
+class KubernetesIntegration:
     """Lease, pod label and controller of a service; the executor's `contract.Election`."""
 
     def __init__(self, service: Service) -> None:

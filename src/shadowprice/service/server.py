@@ -17,14 +17,14 @@ from fastapi import FastAPI
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.service.api import create_app
-from shadowprice.service.connections import Connection, most_connections
+from shadowprice.service.connections import Connection, max_connections
 from shadowprice.service.service import Service
-from shadowprice.service.settings import Settings
+from shadowprice.service.settings import ServiceSettings
 
 log = logging.getLogger("shadowprice.service")
 
 
-def bind(settings: Settings) -> socket.socket:
+def bind(settings: ServiceSettings) -> socket.socket:
     """Return a listening socket for the settings' address.
 
     Raises
@@ -81,7 +81,9 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(settings: Settings, told: Callable[[str], None], service: Service | None = None) -> None:
+def serve(
+    settings: ServiceSettings, told: Callable[[str], None], service: Service | None = None
+) -> None:
     """Serve until interrupted.
 
     Parameters
@@ -117,7 +119,7 @@ def serve(settings: Settings, told: Callable[[str], None], service: Service | No
         app.router.lifespan_context = _lifespan(service, writes, failures, told)
         config = uvicorn.Config(
             app,
-            http=partial(Connection, most=most_connections()),  # type: ignore[arg-type]
+            http=partial(Connection, most=max_connections()),  # type: ignore[arg-type]
             ws="none",
             log_config=None,
             access_log=False,

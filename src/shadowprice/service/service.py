@@ -30,8 +30,8 @@ from shadowprice.inputs.files import read_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.auth import (
     TOKEN_FILE,
+    AccessRole,
     CreateToken,
-    Role,
     Tokens,
     check_token_path,
     hash_token,
@@ -39,25 +39,29 @@ from shadowprice.service.auth import (
     read_token_file,
     write_token_file,
 )
-from shadowprice.service.budgets.budgeting import FollowBudgets
-from shadowprice.service.clock import SECOND, Clock, SteadyClock, SystemClock
+from shadowprice.service.budgets.budgeting import SyncBudgets
+from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.queries.whatif import WhatIfs
-from shadowprice.service.resident import Resident
-from shadowprice.service.running.misreports import Misreports
+from shadowprice.service.queries.whatif import WhatIfRunner
+from shadowprice.service.resident import KubernetesIntegration
+from shadowprice.service.running.misreports import InvalidProgressReporter
 from shadowprice.service.running.modes import check_executor, check_mode, check_users
-from shadowprice.service.running.observing import Follower
-from shadowprice.service.running.remembering import check_records
-from shadowprice.service.running.runner import Runner
-from shadowprice.service.settings import NOTHING, Settings
+from shadowprice.service.running.observing import ObservationLoop
+from shadowprice.service.running.remembering import check_executor_identity
+from shadowprice.service.running.runner import ExecutionController
+from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.recovery import file_change, live_policy, mark_of
-from shadowprice.service.truth.slots import MoveOrigin
+from shadowprice.service.truth.recovery import (
+    build_live_policy,
+    cluster_file_diff,
+    policy_fingerprint,
+)
+from shadowprice.service.truth.slots import ShiftSlotOrigin
 from shadowprice.service.truth.timespan import FollowOption
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 from shadowprice.service.usage import UsageLimits
 
 log = logging.getLogger("shadowprice.service")
@@ -85,7 +89,7 @@ class Service:
 
     Parameters
     ----------
-    settings : Settings
+    settings : ServiceSettings
         Startup options.
     clock : Clock, optional
         Source of time; by default the system's clock.
@@ -95,7 +99,10 @@ class Service:
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock | None = None, executor: Executor | None = None
+        self,
+        settings: ServiceSettings,
+        clock: Clock | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics()
@@ -111,10 +118,10 @@ class Service:
         self.cluster: Cluster = replace(cluster, tenants=tenants)
         self.choice = settings.policy
         self.driver: Driver | None = None
-        self.runner: Runner | None = None
-        self.follower: Follower | None = None
-        self.whatifs = WhatIfs()
-        self.misreports = Misreports()
+        self.runner: ExecutionController | None = None
+        self.follower: ObservationLoop | None = None
+        self.whatifs = WhatIfRunner()
+        self.misreports = InvalidProgressReporter()
         self.key = b""
         self.address = ""
         self.stopping = self.failed = False
@@ -124,10 +131,10 @@ class Service:
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
         self._tasks: list[asyncio.Task[None]] = []
         self._other_records = False
-        self._resident: Resident | None = None
+        self._resident: KubernetesIntegration | None = None
         if settings.trainingjobs is not None or settings.lease is not None:
-            self._resident = Resident(self)
-        if executor is None and settings.executor != NOTHING:
+            self._resident = KubernetesIntegration(self)
+        if executor is None and settings.executor != NO_EXECUTOR:
             self._executor = create(settings.executor, self._executor_options())
         check_executor(settings, self._executor)
         check_users(settings, self._executor)
@@ -160,7 +167,7 @@ class Service:
         self._check_token_file()
         if self._resident is not None:
             asyncio.run(self._resident.check())
-        rehearse(self.cluster, self.choice)
+        warm_up_policy(self.cluster, self.choice)
         if self.settings.lease is not None:
             return False  # the lease decides which instance writes
         if isinstance(self._executor, Reaching):
@@ -178,7 +185,7 @@ class Service:
             If the executor is unreachable.
         """
         loop = asyncio.get_running_loop()
-        clock = SteadyClock(self._clock)
+        clock = MonotonicWallClock(self._clock)
         truth = await loop.run_in_executor(self._readers, self._recover, clock)
         self.tokens.load()
         self.driver = Driver(
@@ -190,10 +197,12 @@ class Service:
         )
         if self.settings.observe:
             if self._executor is not None:
-                self.follower = Follower(self.driver, self._executor)
+                self.follower = ObservationLoop(self.driver, self._executor)
                 await self.follower.open()
         elif self._executor is not None:
-            self.runner = Runner(self.driver, self._executor, self.key, self.cluster.names)
+            self.runner = ExecutionController(
+                self.driver, self._executor, self.key, self.cluster.names
+            )
             self.runner.settings = self.settings
             self.runner.address = self.address
             await self.runner.open()
@@ -303,14 +312,16 @@ class Service:
 
     # ---------------------------------------------------------------- steps of the start
 
-    def _recover(self, clock: SteadyClock) -> Truth:
-        truth = Truth(self.store, self.cluster, self.choice, clock, virtual=self.settings.observe)
+    def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
+        truth = DurableEngine(
+            self.store, self.cluster, self.choice, clock, virtual=self.settings.observe
+        )
         check_mode(self.store, len(truth.views), observe=self.settings.observe)
         if not self.settings.observe:
-            self._other_records = check_records(
+            self._other_records = check_executor_identity(
                 truth, self._executor, nothing_runs=self.settings.nothing_runs
             )
-        if truth.store.get("policy") != mark_of(self.choice):
+        if truth.store.get("policy") != policy_fingerprint(self.choice):
             truth.write_snapshot()
         log.info(
             "recovered in %.2f s: %d events replayed, %d open jobs",
@@ -321,9 +332,11 @@ class Service:
         now = clock.now()
         if truth.last_at - now > SECOND:
             moved = now - truth.last_at
-            _only(truth, MoveOrigin(moved, "the clock is earlier than when the service stopped"))
+            _only(
+                truth, ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped")
+            )
         _only(truth, _FollowFile(self.cluster))
-        _only(truth, FollowBudgets(self.budgets))
+        _only(truth, SyncBudgets(self.budgets))
         _only(truth, FollowOption(self.settings.until))
         self.key = self._secret()
         self._operator_token(truth)
@@ -350,7 +363,7 @@ class Service:
         if read_token_file(self.token_file) is None and not will_create_folder:
             check_token_path(self.token_file)
 
-    def _operator_token(self, truth: Truth) -> None:
+    def _operator_token(self, truth: DurableEngine) -> None:
         """Register the token in the operator's file; create the file if it doesn't exist."""
         token = read_token_file(self.token_file)
         table = tables.tokens
@@ -366,7 +379,7 @@ class Service:
             ).first()
         if row is None:
             note = f"first start, {escaped(str(self.token_file))}"
-            _only(truth, CreateToken(token, Role.OPERATOR, None, note, None))
+            _only(truth, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
     # ---------------------------------------------------------------- requests
 
@@ -451,7 +464,7 @@ class _FollowFile:
             select(table.c.value).where(table.c.key == "cluster")
         ).scalar_one()
         previous = cluster_of(json.loads(stored_text))
-        event = file_change(previous, self._cluster, batch.engine.cluster, batch.truth.coming)
+        event = cluster_file_diff(previous, self._cluster, batch.engine.cluster, batch.truth.coming)
         if event is None:
             return
         batch.take(event)
@@ -461,7 +474,7 @@ class _FollowFile:
             batch.tell("server", server=name, what="the cluster file was edited")
 
 
-def _only(truth: Truth, operation: Any) -> Any:
+def _only(truth: DurableEngine, operation: Any) -> Any:
     """Commit one operation, and return its result or raise its error."""
     [result] = truth.commit([operation]).answers
     if isinstance(result, BaseException):
@@ -469,7 +482,7 @@ def _only(truth: Truth, operation: Any) -> Any:
     return result
 
 
-def rehearse(cluster: Cluster, choice: PolicyChoice) -> None:
+def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
     """Schedule an artificial job, so that the policy's kernels are compiled and loaded.
 
     Raises
@@ -477,7 +490,7 @@ def rehearse(cluster: Cluster, choice: PolicyChoice) -> None:
     InputError
         If the policy or a parameter is unknown.
     """
-    engine = Engine(cluster, live_policy(choice, cluster))
+    engine = Engine(cluster, build_live_policy(choice, cluster))
     worker = {
         name: str(max(1, min(amount, 1_000)) / 1_000)
         for name, amount, dimension in zip(
@@ -512,4 +525,4 @@ def rehearse(cluster: Cluster, choice: PolicyChoice) -> None:
         log.info("the rehearsal ended early: %s", error)
 
 
-__all__ = ["Service", "rehearse"]
+__all__ = ["Service", "warm_up_policy"]

@@ -15,16 +15,16 @@ from shadowprice.policies.choice import PolicyChoice
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
 
-NOTHING: Final = "none"
+NO_EXECUTOR: Final = "none"
 """Executor name for none: an observing service then only simulates its own decisions."""
 
 ANY_TENANT: Final = "*"
 """Matches all tenants, and jobs without a tenant."""
 
-BODY: Final = 8 << 20
+MAX_BODY_BYTES: Final = 8 << 20
 """Maximum bytes of a request's body."""
 
-BATCH_JOBS: Final = 1_000
+MAX_JOBS_PER_REQUEST: Final = 1_000
 """Maximum number of jobs in one request."""
 
 MAX_OPEN_JOBS: Final = 10_000
@@ -35,7 +35,7 @@ MAX_OPEN_MEMORY: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServiceSettings:
     """Startup options of a service.
 
     Parameters

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from shadowprice.core.errors import Fault
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.settings import BODY
+from shadowprice.service.settings import MAX_BODY_BYTES
 
-MAX_BODIES: Final = 4 * BODY
+MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
 
 RETRY_AFTER: Final = {"Retry-After": "10"}

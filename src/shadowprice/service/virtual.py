@@ -23,11 +23,11 @@ from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.driver import Driver
-from shadowprice.service.running.servers import slices
+from shadowprice.service.running.servers import to_server_infos
 from shadowprice.service.service import Service
-from shadowprice.service.settings import Settings
+from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.truth import margins, reading
-from shadowprice.service.truth.operations import Cancel, ChangeServers, Submit
+from shadowprice.service.truth.operations import CancelJob, SubmitJobs, UpdateServers
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.views import JobView
 
@@ -53,7 +53,7 @@ class VirtualService:
     executor : VirtualExecutor
         Executor of simulated jobs; it continues while the service is down.
     settings : mapping
-        Further `Settings`.
+        Further `ServiceSettings`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class VirtualService:
     ) -> None:
         path = folder / "cluster.yaml"
         path.write_text(yaml.safe_dump(dict(cluster)))
-        self._settings = Settings(
+        self._settings = ServiceSettings(
             cluster=path,
             data=str(folder / "data"),
             policy=choice,
@@ -141,23 +141,23 @@ class VirtualService:
             If a job is invalid or isn't accepted.
         """
         submissions = read_submissions(records, self.service.cluster, tenant=None, runs=True)
-        for _, problem in await self.driver.do(Submit(submissions, at_once=at_once)):
+        for _, problem in await self.driver.do(SubmitJobs(submissions, at_once=at_once)):
             if problem is not None:
                 raise problem
 
     async def cancel(self, name: str) -> None:
         """Cancel a job; no effect on a closed one."""
         with suppress(ShadowpriceError):
-            await self.driver.do(Cancel(name))
+            await self.driver.do(CancelJob(name))
 
     async def drain(self, server: str, *, drained: bool = True) -> None:
         """Drain a server, or return it to service."""
         servers = self.driver.published.servers
         row = servers.cluster.index[server]
-        capacity = slices(servers.cluster)[row].capacity
+        capacity = to_server_infos(servers.cluster)[row].capacity
         state = ServerState(servers.cluster.roles[row], capacity)
         change = {server: replace(state, drained=drained)}
-        await self.driver.do(ChangeServers(change, "drained" if drained else "restored"))
+        await self.driver.do(UpdateServers(change, "drained" if drained else "restored"))
 
     async def view(self, name: str) -> JobView:
         """Return a job as clients see it."""
@@ -170,7 +170,9 @@ class VirtualService:
 
     async def history(self, name: str) -> Sequence[StoredEvent]:
         """Return the events of a job, in order."""
-        entries, _ = await self.service.read(lambda connection: reading.story(connection, name))
+        entries, _ = await self.service.read(
+            lambda connection: reading.job_history(connection, name)
+        )
         return entries
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:

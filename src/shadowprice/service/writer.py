@@ -13,21 +13,21 @@ from typing import Any, Final, TypeVar
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.background import all_of, monotonic
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.events import Hub
+from shadowprice.service.events import EventBroadcaster
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.published import Published
+from shadowprice.service.published import ReadModel
 from shadowprice.service.store import Store, StoreError
-from shadowprice.service.truth.outcome import Operation, Outcome
-from shadowprice.service.truth.reading import list_events, orders_given
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.outcome import CommitResult, Operation
+from shadowprice.service.truth.reading import command_times, list_events
+from shadowprice.service.truth.truth import DurableEngine
 from shadowprice.service.usage import Usage
 
 log = logging.getLogger("shadowprice.service")
 
 Result = TypeVar("Result")
 
-WAITING: Final = 20_000
+MAX_PENDING_OPERATIONS: Final = 20_000
 """Maximum number of queued operations; more are refused."""
 
 RECENT_CLOSED_JOBS: Final = 1_000
@@ -35,7 +35,7 @@ RECENT_CLOSED_JOBS: Final = 1_000
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingOperation:
     """A queued operation, and the future of its result."""
 
     operation: Operation
@@ -50,26 +50,26 @@ class Writer:
 
     Parameters
     ----------
-    truth : Truth
+    truth : DurableEngine
         Engine and store. From now on, only the writer's thread accesses them.
     """
 
-    def __init__(self, truth: Truth, metrics: Metrics) -> None:
+    def __init__(self, truth: DurableEngine, metrics: Metrics) -> None:
         self.metrics = metrics
         self._truth = truth
         self._store: Store = truth.store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="truth")
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[PendingOperation] = deque()
         self._wake = asyncio.Event()
         self._asking = asyncio.Lock()
         self._stopping = False
         self.health_error: str | None = None
-        self.hub = Hub(self._missed)
-        self.listeners: list[Callable[[Outcome], None]] = []
+        self.hub = EventBroadcaster(self._missed)
+        self.listeners: list[Callable[[CommitResult], None]] = []
         truth.decided = self.metrics.decision.observe
         first = truth.outcome()
         assert first.servers is not None
-        self.published = Published(
+        self.published = ReadModel(
             dict(first.views),
             OrderedDict(),
             first.running,
@@ -101,14 +101,14 @@ class Writer:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
         if self.health_error is not None:
             raise ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
-        if len(self._queue) >= WAITING:
-            raise ProblemError("overloaded", f"{WAITING} requests wait already")
-        waiting = Waiting(operation, asyncio.get_running_loop().create_future())
+        if len(self._queue) >= MAX_PENDING_OPERATIONS:
+            raise ProblemError("overloaded", f"{MAX_PENDING_OPERATIONS} requests wait already")
+        waiting = PendingOperation(operation, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._wake.set()
         return await waiting.answer
 
-    async def ask(self, question: Callable[[Truth], Result]) -> Result:
+    async def ask(self, question: Callable[[DurableEngine], Result]) -> Result:
         """Run a read-only query in the writer's thread, between two batches.
 
         Queries run one at a time, so that a batch waits for one query at most.
@@ -130,9 +130,9 @@ class Writer:
         if not generations:
             return {}
 
-        def look(truth: Truth) -> Mapping[tuple[str, int], int]:
+        def look(truth: DurableEngine) -> Mapping[tuple[str, int], int]:
             with truth.store.reading() as connection:
-                return orders_given(connection, generations)
+                return command_times(connection, generations)
 
         try:
             return await self.ask(look)
@@ -169,7 +169,7 @@ class Writer:
         answers: Sequence[asyncio.Future[Any]] = (),
         first: int = 0,
         others: Sequence[asyncio.Future[Any]] = (),
-    ) -> Outcome | None:
+    ) -> CommitResult | None:
         """Commit a batch in the writer's thread, publish it, and resolve the futures.
 
         The futures in ``answers`` get the results from the ``first`` operation on. Return None if
@@ -197,7 +197,7 @@ class Writer:
                 future.set_result(result)
         return outcome
 
-    def _publish(self, outcome: Outcome) -> None:
+    def _publish(self, outcome: CommitResult) -> None:
         published = self.published
         published.specs |= outcome.specs
         for name, record in outcome.specs.items():
@@ -257,7 +257,7 @@ class Writer:
             if not future.done():
                 future.set_exception(problem)
 
-    def _recover(self) -> Outcome:
+    def _recover(self) -> CommitResult:
         """Recover the durable state, and return it; called in the writer's thread."""
         self._truth.recover()
         self._truth.damaged = False

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
-from shadowprice.results.files import Fields, Run
+from shadowprice.results.files import Fields, RunData
 from shadowprice.results.metrics import summarise
 from shadowprice.traces.records import Trace
 
@@ -33,7 +33,7 @@ def _no_decisions(_plans: bool) -> Iterator[Fields]:
     return iter(())
 
 
-def as_it_was(trace: Trace, jobs: Sequence[Job], run: Run) -> Run | None:
+def as_it_was(trace: Trace, jobs: Sequence[Job], run: RunData) -> RunData | None:
     """Return the log as a run, or None if it doesn't say how long every job waited.
 
     A run that ends early (``--until``, an interruption) has no such counterpart either.
@@ -111,7 +111,9 @@ def as_it_was(trace: Trace, jobs: Sequence[Job], run: Run) -> Run | None:
     )
 
 
-def _slots(run: Run, jobs: pl.DataFrame, start: Floats, end: Floats, gpus: Floats) -> pl.DataFrame:
+def _slots(
+    run: RunData, jobs: pl.DataFrame, start: Floats, end: Floats, gpus: Floats
+) -> pl.DataFrame:
     """Return the table of slots: GPUs in use on average, and jobs that run and wait at its end."""
     first = int(jobs["arrival"].min())  # type: ignore[arg-type]  # integers
     last = int(jobs["completion"].max())  # type: ignore[arg-type]  # integers

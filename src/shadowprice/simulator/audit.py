@@ -10,7 +10,7 @@ from typing import Any
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.accounts import Account, books_of
+from shadowprice.results.accounts import TenantAccount, compute_tenant_accounts
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.misreports import KINDS, Misreport, TrueRevenue, misreports
 from shadowprice.simulator.scenario import Scenario, run_policy
@@ -168,9 +168,9 @@ class SharingIncentive:
 
     tenant: str
     """The tenant."""
-    pooled: Account
+    pooled: TenantAccount
     """Its accounts under the policy."""
-    alone: Account
+    alone: TenantAccount
     """Its accounts under ``batchsche`` with the same settings."""
 
     @property
@@ -203,8 +203,8 @@ def audit_sharing(
 
     ``alone`` are the parameters of ``batchsche``, which keeps tenants apart.
     """
-    pooled = books_of(run_policy(scenario, choice))
-    apart = books_of(run_policy(scenario, PolicyChoice("batchsche", alone)))
+    pooled = compute_tenant_accounts(run_policy(scenario, choice))
+    apart = compute_tenant_accounts(run_policy(scenario, PolicyChoice("batchsche", alone)))
     return [
         SharingIncentive(name, account, apart.accounts[name])
         for name, account in pooled.accounts.items()

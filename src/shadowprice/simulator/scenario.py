@@ -12,8 +12,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.kernels.stopwatch import preparing, working_time
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.collect import Circumstances, Input, collect
-from shadowprice.results.files import Run
+from shadowprice.results.collect import RunContext, RunInput, build_run
+from shadowprice.results.files import RunData
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, RunProgress, Simulation
@@ -35,7 +35,7 @@ class Scenario:
     """Seed of the policy and of the execution model."""
     incidents: Sequence[Incident] = ()
     """Lost and returned servers, and cancelled jobs."""
-    inputs: Sequence[Input] = ()
+    inputs: Sequence[RunInput] = ()
     """Files that it was read from."""
     execution: ExecutionModel = field(default_factory=ExactExecution)
     """Speed of placed jobs."""
@@ -69,7 +69,7 @@ def run_policy(
     *,
     stop: StopSign | None = None,
     at_once: bool = False,
-) -> Run:
+) -> RunData:
     """Build a policy, run a scenario under it, and record everything about it; see `record_run`.
 
     Raises
@@ -100,7 +100,7 @@ def record_run(
     progress: RunProgress | None = None,
     stop: StopSign | None = None,
     at_once: bool = False,
-) -> Run:
+) -> RunData:
     """Run a scenario under a freshly built policy, and record everything about it.
 
     ``name`` is the policy's label, ``settings`` are the settings that it was built with, and
@@ -127,7 +127,7 @@ def record_run(
         except KeyboardInterrupt:
             partial = True
     wall, prepared = working_time() - start, preparing.seconds - prepared_before
-    circumstances = Circumstances(
+    circumstances = RunContext(
         name, scenario.seed, scenario.until, scenario.inputs, settings, scenario.options, origin
     )
-    return collect(recorder, policy, circumstances, wall, prepared, partial=partial)
+    return build_run(recorder, policy, circumstances, wall, prepared, partial=partial)

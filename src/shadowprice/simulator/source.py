@@ -22,7 +22,7 @@ from shadowprice.inputs import read_jobs
 from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
 from shadowprice.inputs.incidents import Incident, read_incidents, resolve_incidents
 from shadowprice.inputs.text import load_yaml
-from shadowprice.results.collect import Input
+from shadowprice.results.collect import RunInput
 from shadowprice.simulator.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Source:
         InputError
             If a file is wrong, or the cluster has no such servers.
         """
-        inputs: list[Input] = []
+        inputs: list[RunInput] = []
         document: Document | None = None
         if self.cluster is not None:
             document, place = self._document()
@@ -88,10 +88,10 @@ class Source:
             servers, workload, remarks, entry = self._read_trace(document, seed, added)
             assert self.trace is not None
             traced = self._traced()
-            inputs.append(Input.of("trace", traced.path, self.trace, traced.start))
+            inputs.append(RunInput.of("trace", traced.path, self.trace, traced.start))
             extension = traced.format.extension
             if isinstance(extension, FileExtension):
-                inputs.append(Input("trace format", extension.path, extension.sha256))
+                inputs.append(RunInput("trace format", extension.path, extension.sha256))
         else:
             assert document is not None
             servers = resolve_cluster(with_servers_changed(document, added or {}, place), place)
@@ -102,7 +102,7 @@ class Source:
         if self.incidents is not None:
             inputs.append(_input("incidents", self.incidents))
         if self.params is not None:
-            inputs.append(Input.of("params", self.params))
+            inputs.append(RunInput.of("params", self.params))
         scenario = Scenario(
             cluster=servers,
             jobs=workload,
@@ -239,11 +239,11 @@ def with_servers_changed(document: Document, added: Mapping[str, int], place: st
     return {**document, "servers": changed}
 
 
-def _input(kind: str, given: Path | object) -> Input:
+def _input(kind: str, given: Path | object) -> RunInput:
     if isinstance(given, Path):
-        return Input.of(kind, given)
+        return RunInput.of(kind, given)
     text = json.dumps(given, sort_keys=True, default=str)
-    return Input(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
+    return RunInput(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
 
 
 def _timespan(text: str | None, cluster: Cluster) -> int | None:

@@ -12,9 +12,20 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import Fields, Run
-from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, Measure, measured, up_to
-from shadowprice.results.significance import Interval, Paired, against, interval
+from shadowprice.results.files import Fields, RunData
+from shadowprice.results.measures import (
+    OVER_SEEDS,
+    RESTRICTED,
+    MetricDefinition,
+    read_metrics,
+    restricted_mean_until,
+)
+from shadowprice.results.significance import (
+    ConfidenceInterval,
+    PairedTest,
+    compare_to_reference,
+    interval,
+)
 from shadowprice.simulator.driver import RunProgress
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario, record_run
@@ -46,7 +57,7 @@ class Trials:
         return self.frame["seed"].unique(maintain_order=True).to_list()
 
     @property
-    def measures(self) -> list[Measure]:
+    def measures(self) -> list[MetricDefinition]:
         """Metrics that any run has."""
         return [
             metric for metric in OVER_SEEDS if self.frame[metric.key].null_count() < len(self.frame)
@@ -73,7 +84,7 @@ class Trials:
         """Return a metric of a policy, seed by seed."""
         return self.frame.filter(pl.col("policy") == policy)[key].to_list()
 
-    def interval(self, policy: str, key: str) -> Interval | None:
+    def interval(self, policy: str, key: str) -> ConfidenceInterval | None:
         """Return the mean of a metric of a policy; None if no run has it.
 
         If no seed changes a policy's runs, they count as one run, and the interval has no ends.
@@ -83,7 +94,7 @@ class Trials:
             measured_values = measured_values[:1]
         return interval(measured_values) if measured_values else None
 
-    def against_first(self, key: str) -> dict[str, Paired]:
+    def against_first(self, key: str) -> dict[str, PairedTest]:
         """Return each policy's difference from the first, with paired tests over the seeds.
 
         Empty if a run lacks the metric, or there is one policy. A policy is left out if the seeds
@@ -97,7 +108,7 @@ class Trials:
         if not others or any(value is None for sample in samples for value in sample):
             return {}
         reference, *rest = [[float(v) for v in sample if v is not None] for sample in samples]
-        return dict(zip(others, against(reference, rest), strict=True))
+        return dict(zip(others, compare_to_reference(reference, rest), strict=True))
 
     def record(self) -> Fields:
         """Return plain values: values by seed, means, and tests against the first policy."""
@@ -144,7 +155,12 @@ def trials_of(runs: Sequence[Measured]) -> Trials:
     for _, seed, info in runs:
         latest[seed] = max(latest.get(seed, 0), info["summary"]["end"])
     rows = [
-        {"policy": label, "seed": seed, **measured(info), RESTRICTED: up_to(info, latest[seed])}
+        {
+            "policy": label,
+            "seed": seed,
+            **read_metrics(info),
+            RESTRICTED: restricted_mean_until(info, latest[seed]),
+        }
         for label, seed, info in runs
     ]
     schema: dict[str, Any] = {"policy": pl.String(), "seed": pl.Int64()}
@@ -158,8 +174,8 @@ def run_all(
     *,
     stop: StopSign | None = None,
     bar: Bar = lambda _: nullcontext(None),
-    each: Callable[[Run], None] = lambda _: None,
-) -> list[Run]:
+    each: Callable[[RunData], None] = lambda _: None,
+) -> list[RunData]:
     """Run a scenario under every policy, in order; the list ends with the first partial run.
 
     All policies are built before any runs, so that a wrong parameter of the last one doesn't waste
@@ -168,7 +184,7 @@ def run_all(
     """
     built = [choice.build(scenario.context()) for choice in choices]
     built.reverse()
-    runs: list[Run] = []
+    runs: list[RunData] = []
     for choice in choices:
         with bar(choice.label) as progress:
             run = record_run(
@@ -194,7 +210,7 @@ def further_seeds(
     *,
     stop: StopSign | None = None,
     bar: Bar = lambda _: nullcontext(None),
-) -> tuple[list[Measured], Run | None]:
+) -> tuple[list[Measured], RunData | None]:
     """Run every policy from every seed; return the metrics, and the run that was stopped, if any.
 
     The metrics are (label, seed, ``run.json``) of the seeds from which all policies ran to the end.

@@ -13,8 +13,8 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import Fields
-from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, measured, up_to
-from shadowprice.results.significance import Interval, interval
+from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, read_metrics, restricted_mean_until
+from shadowprice.results.significance import ConfidenceInterval, interval
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
@@ -76,7 +76,7 @@ class WhatIf:
         """Return the rows of a change under a policy, seed by seed."""
         return self.frame.filter((pl.col("change") == change.label) & (pl.col("policy") == policy))
 
-    def interval(self, change: Change, policy: str, key: str) -> Interval | None:
+    def interval(self, change: Change, policy: str, key: str) -> ConfidenceInterval | None:
         """Return the mean of a column over the seeds; None if no run has it."""
         values = self.of(change, policy)[key].drop_nulls().to_list()
         return interval(values) if values else None
@@ -141,13 +141,13 @@ def whatif(
                         "servers": change.servers,
                         "policy": choice.label,
                         "seed": seed,
-                        **measured(run.info),
+                        **read_metrics(run.info),
                     }
                 )
                 infos.append(run.info)
         latest = max(info["summary"]["end"] for info in infos)
         for row, info in zip(rows[-len(infos) :], infos, strict=True):
-            row[RESTRICTED] = up_to(info, latest)
+            row[RESTRICTED] = restricted_mean_until(info, latest)
     schema: dict[str, Any] = {
         "change": pl.String(),
         "servers": pl.Int64(),

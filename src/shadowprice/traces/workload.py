@@ -28,10 +28,10 @@ from shadowprice.core.utility import Deadline, Reciprocal, Sigmoid, Utility
 from shadowprice.core.wording import shown
 from shadowprice.results.target import (
     YAML_MARK,
-    check_file,
+    atomic_write,
+    check_output_file,
     is_job_lines,
     is_marked_yaml,
-    whole_file,
 )
 from shadowprice.traces.throughput import Curve
 
@@ -246,7 +246,7 @@ class Workload:
             If the name has another suffix, or the folder doesn't exist.
         """
         check_job_file(path)
-        with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             if path.suffix == ".jsonl":
                 for record in self.to_records():
                     file.write(json.dumps(record) + "\n")
@@ -265,7 +265,7 @@ def check_job_file(path: Path) -> None:
     """
     if path.suffix not in {".jsonl", ".yaml", ".yml"}:
         raise InputError(f"{path}: a job file ends in .jsonl or .yaml")
-    check_file(path, is_job_lines if path.suffix == ".jsonl" else is_marked_yaml)
+    check_output_file(path, is_job_lines if path.suffix == ".jsonl" else is_marked_yaml)
 
 
 def _fit(profile: Profile, cluster: Cluster, places: bool) -> Profile:

@@ -11,7 +11,7 @@ from shadowprice.cli.commands.explain import _with_log
 from shadowprice.cli.commands.queue import rows_of
 from shadowprice.cli.commands.submit import described, print_job
 from shadowprice.client import Job
-from shadowprice.service.queries.stories import told_line
+from shadowprice.service.queries.stories import format_event
 from shadowprice.service.truth.views import JobView, State
 
 WHY = 'worker-0 exited 1\nTraceback:\n  File "a", line 1\n\nValueError: \x1b[31mno'
@@ -25,7 +25,7 @@ def _job(why: str, **more: Any) -> Job:
 
 @pytest.mark.parametrize("kind", ["failed", "retrying", "ended"])
 def test_each_line_of_a_log_is_a_line_of_the_story(kind: str) -> None:
-    told = told_line({"kind": kind, "data": {"generation": 1, "code": 1, "reason": WHY}})
+    told = format_event({"kind": kind, "data": {"generation": 1, "code": 1, "reason": WHY}})
     first, *log = _with_log(told, WHY)
     assert first.endswith(": worker-0 exited 1")
     assert log == ["Traceback:", '  File "a", line 1', "ValueError: \x1b[31mno"]

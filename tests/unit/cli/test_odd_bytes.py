@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.cli.main import main
-from shadowprice.client.servers import checked_url
+from shadowprice.client.servers import normalize_url
 from shadowprice.core.errors import InputError
 from tests.integration.test_command_line import CLUSTER, JOBS
 
@@ -41,5 +41,5 @@ def test_a_word_that_must_be_text_is_told(capsys: pytest.CaptureFixture[str]) ->
 )
 def test_an_address_is_what_goes_over_the_wire(host: str) -> None:
     with pytest.raises(InputError, match="is no address of a service"):
-        checked_url(f"http://{host}")
-    assert checked_url("http://xn--mnchen-3ya.example/") == "http://xn--mnchen-3ya.example"
+        normalize_url(f"http://{host}")
+    assert normalize_url("http://xn--mnchen-3ya.example/") == "http://xn--mnchen-3ya.example"

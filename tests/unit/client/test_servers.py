@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from shadowprice.client.servers import Address, Servers, checked_url, find, home
+from shadowprice.client.servers import (
+    Endpoint,
+    SavedEndpoints,
+    config_file,
+    normalize_url,
+    resolve_endpoint,
+)
 from shadowprice.core.errors import InputError
 
 
@@ -14,27 +20,27 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
-def _keep(**known: Address) -> None:
-    Servers(dict(known), next(iter(known))).save()
+def _keep(**known: Endpoint) -> None:
+    SavedEndpoints(dict(known), next(iter(known))).save()
 
 
 def test_what_is_kept_is_read_again_and_only_by_its_owner() -> None:
-    _keep(lab=Address("https://lab", "t-lab"), home=Address("http://127.0.0.1:1", None))
-    assert stat.S_IMODE(home().stat().st_mode) == 0o600
-    kept = Servers.load()
+    _keep(lab=Endpoint("https://lab", "t-lab"), home=Endpoint("http://127.0.0.1:1", None))
+    assert stat.S_IMODE(config_file().stat().st_mode) == 0o600
+    kept = SavedEndpoints.load()
     assert kept.known == {
-        "lab": Address("https://lab", "t-lab"),
-        "home": Address("http://127.0.0.1:1"),
+        "lab": Endpoint("https://lab", "t-lab"),
+        "home": Endpoint("http://127.0.0.1:1"),
     }
     assert kept.chosen == "lab"
-    assert [path.name for path in home().parent.iterdir()] == ["servers.json"]
+    assert [path.name for path in config_file().parent.iterdir()] == ["servers.json"]
 
 
 def test_a_file_that_others_can_read_is_refused() -> None:
-    _keep(lab=Address("https://lab", "t-lab"))
-    home().chmod(0o640)
+    _keep(lab=Endpoint("https://lab", "t-lab"))
+    config_file().chmod(0o640)
     with pytest.raises(InputError, match="others can read it; chmod 600"):
-        Servers.load()
+        SavedEndpoints.load()
 
 
 @pytest.mark.parametrize(
@@ -49,10 +55,10 @@ def test_a_file_that_others_can_read_is_refused() -> None:
     ],
 )
 def test_a_damaged_file_says_so(text: str) -> None:
-    _keep(lab=Address("https://lab"))
-    home().write_text(text)
+    _keep(lab=Endpoint("https://lab"))
+    config_file().write_text(text)
     with pytest.raises(InputError, match=r"servers\.json"):
-        Servers.load()
+        SavedEndpoints.load()
 
 
 def _environment(server: str | None, token: str | None = None) -> dict[str, str]:
@@ -77,19 +83,19 @@ def _environment(server: str | None, token: str | None = None) -> dict[str, str]
     ],
 )
 def test_which_server_and_which_token(named, environment, meant) -> None:
-    _keep(lab=Address("https://lab", "t-lab"), other=Address("https://other:9", "t-other"))
-    assert find(named, environment) == Address(*meant)
+    _keep(lab=Endpoint("https://lab", "t-lab"), other=Endpoint("https://other:9", "t-other"))
+    assert resolve_endpoint(named, environment) == Endpoint(*meant)
 
 
 def test_without_anything_it_is_the_default_address() -> None:
-    assert find(None, {}) == Address("http://127.0.0.1:8642")
+    assert resolve_endpoint(None, {}) == Endpoint("http://127.0.0.1:8642")
 
 
 @pytest.mark.parametrize("text", ["", "nowhere", "mine"])
 def test_an_unknown_name_lists_those_known(text: str) -> None:
-    _keep(lab=Address("https://lab"))
+    _keep(lab=Endpoint("https://lab"))
     with pytest.raises(InputError, match="login first, or write its address; known: lab"):
-        find(text, {})
+        resolve_endpoint(text, {})
 
 
 @pytest.mark.parametrize(
@@ -107,11 +113,11 @@ def test_an_unknown_name_lists_those_known(text: str) -> None:
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(InputError):
-        checked_url(text)
+        normalize_url(text)
 
 
 def test_a_port_alone_needs_no_scheme() -> None:
-    assert checked_url("127.0.0.1:8642/") == "http://127.0.0.1:8642"
+    assert normalize_url("127.0.0.1:8642/") == "http://127.0.0.1:8642"
 
 
 def test_who_has_no_home_names_the_service_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,10 +125,10 @@ def test_who_has_no_home_names_the_service_itself(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
-    assert home() is None
-    assert find("http://lab:1", {}).url == "http://lab:1"
+    assert config_file() is None
+    assert resolve_endpoint("http://lab:1", {}).url == "http://lab:1"
     with pytest.raises(InputError, match="no home to keep servers in; set XDG_CONFIG_HOME"):
-        Servers({"lab": Address("http://lab:1")}).save()
+        SavedEndpoints({"lab": Endpoint("http://lab:1")}).save()
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_what_helps(
@@ -130,4 +136,4 @@ def test_a_folder_that_cannot_be_made_is_told_with_what_helps(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
     with pytest.raises(InputError, match=r"/dev/null.*cannot be made.*set XDG_CONFIG_HOME"):
-        Servers({"lab": Address("http://lab:1")}).save()
+        SavedEndpoints({"lab": Endpoint("http://lab:1")}).save()

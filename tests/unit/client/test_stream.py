@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.client.stream import Decoder, pauses
+from shadowprice.client.stream import SseDecoder, reconnect_delays
 
 EVENTS = st.lists(
     st.tuples(
@@ -26,7 +26,7 @@ def _lines(number: int | None, kind: str, data: object) -> list[str]:
 
 @given(EVENTS, st.lists(st.sampled_from([": alive", "retry: 2000", "unknown: x"]), max_size=3))
 def test_events_come_as_they_were_sent(events, noise: list[str]) -> None:
-    decoder = Decoder()
+    decoder = SseDecoder()
     found = []
     for number, kind, data in events:
         for line in [*noise, *_lines(number, kind, data)]:
@@ -37,7 +37,7 @@ def test_events_come_as_they_were_sent(events, noise: list[str]) -> None:
 
 
 def test_a_broken_event_is_not_told_and_does_not_count() -> None:
-    decoder = Decoder(7)
+    decoder = SseDecoder(7)
     lines = _lines(8, "admitted", {"a": "b"})
     assert [event for line in lines[:-1] for event in decoder.take(line)] == []
     decoder.broken()
@@ -48,14 +48,14 @@ def test_a_broken_event_is_not_told_and_does_not_count() -> None:
 
 @pytest.mark.parametrize("data", ["nonsense", "[1]", '"text"'])
 def test_what_is_no_event_is_an_error(data: str) -> None:
-    decoder = Decoder()
+    decoder = SseDecoder()
     list(decoder.take(f"data: {data}"))
     with pytest.raises(ValueError):  # noqa: PT011  # of any kind that json raises
         list(decoder.take(""))
 
 
 def test_waits_grow_to_half_a_minute() -> None:
-    waits = pauses()
+    waits = reconnect_delays()
     found = [next(waits) for _ in range(10)]
     assert found[:3] == [0.5, 1.0, 2.0]
     assert found[-1] == 30.0

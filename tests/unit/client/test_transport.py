@@ -5,10 +5,10 @@ import ssl
 import httpx
 import pytest
 
-from shadowprice.client import Address, Client, ServiceError, UnreachableError, calls
+from shadowprice.client import Client, Endpoint, ServiceError, ServiceUnreachableError, calls
 from shadowprice.client import transport as shared
 
-HERE = Address("http://127.0.0.1:9", "token")
+HERE = Endpoint("http://127.0.0.1:9", "token")
 
 
 def _client(handler, retry: float = 0.0) -> Client:
@@ -18,7 +18,7 @@ def _client(handler, retry: float = 0.0) -> Client:
 
 
 def _settings() -> dict:
-    return {k: v for k, v in shared.settings(HERE).items() if k != "trust_env"}
+    return {k: v for k, v in shared.httpx_options(HERE).items() if k != "trust_env"}
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
 def test_what_answers_is_no_service(answer: httpx.Response) -> None:
     with (
         _client(lambda _: answer) as client,
-        pytest.raises(UnreachableError, match="is the address right"),
+        pytest.raises(ServiceUnreachableError, match="is the address right"),
     ):
         client.servers()
 
@@ -107,8 +107,8 @@ def test_the_token_does_not_show() -> None:
 
 def test_certificates_are_read_where_they_may_be_needed_and_nobody_is_trusted_without() -> None:
     for url in ("https://127.0.0.1:9", "https://scheduler.example", "http://scheduler.example"):
-        assert shared.settings(Address(url))["verify"] is True
-    nobody = shared.settings(HERE)["verify"]
+        assert shared.httpx_options(Endpoint(url))["verify"] is True
+    nobody = shared.httpx_options(HERE)["verify"]
     assert nobody.verify_mode is ssl.CERT_REQUIRED
     assert nobody.check_hostname
     assert nobody.get_ca_certs() == []
@@ -127,4 +127,4 @@ def test_certificates_are_read_where_they_may_be_needed_and_nobody_is_trusted_wi
     ],
 )
 def test_only_this_machine_is_reached_without_a_proxy(url: str, *, local: bool) -> None:
-    assert shared.settings(Address(url, "token"))["trust_env"] is not local
+    assert shared.httpx_options(Endpoint(url, "token"))["trust_env"] is not local

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.results.report import section_colocation
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_colocation import colocation, shares, slots_of_jobs
@@ -20,7 +20,7 @@ from tests.support.pdors_cases import build_pool, random_two_rate_job
 from tests.unit.results.test_report import check_page, data_of, run_of
 
 
-def pdors_run() -> Run:
+def pdors_run() -> RunData:
     rng = np.random.default_rng(2)
     on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=12)
     jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=9) for at in range(14)]
@@ -71,7 +71,7 @@ def test_separate_servers_leave_nothing_to_say() -> None:
 def test_where_nothing_was_to_be_chosen_slots_are_not_gone_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(run: Run) -> pl.DataFrame:
+    def refuse(run: RunData) -> pl.DataFrame:
         raise AssertionError(f"{len(run.allocations)} rows were grouped by slot")
 
     monkeypatch.setattr(section_colocation, "slots_of_jobs", refuse)

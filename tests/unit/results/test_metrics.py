@@ -18,7 +18,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.comparison import rows_of
-from shadowprice.results.files import Run, read_run
+from shadowprice.results.files import RunData, read_run
 from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import trials_of
@@ -68,7 +68,7 @@ def clocked(seed: int) -> tuple[Cluster, list[dict[str, object]], list[Job]]:
     return on, records, jobs
 
 
-def ran(on: Cluster, jobs: list[Job], policy: str, **changes: object) -> Run:
+def ran(on: Cluster, jobs: list[Job], policy: str, **changes: object) -> RunData:
     scenario = Scenario(on, jobs, **changes)  # type: ignore[arg-type]  # what the test varies
     return record_run(scenario, policy, PolicyChoice(policy).build(scenario.context()))
 

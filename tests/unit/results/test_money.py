@@ -16,10 +16,10 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.files import write_run
 from shadowprice.results.observer import Observer
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.scales import number
+from shadowprice.results.report.scales import format_number
 from shadowprice.results.report.section_stories import stories
-from shadowprice.results.story import read_story
-from shadowprice.results.telling import story_lines
+from shadowprice.results.story import read_job_history
+from shadowprice.results.telling import history_lines
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.policy_runs import random_world
 
@@ -100,14 +100,14 @@ def test_pages_and_stories_tell_what_jobs_and_the_cluster_cost(tmp_path: Path) -
     page, told = render_report(run), stories(run, run.jobs, {})
     money = run.summary["money"]
     for name in ("used", "whole"):
-        assert number(money[name]) in page
+        assert format_number(money[name]) in page
     assert "cost of what jobs used" in page
     assert told["jobs"]["money"] == pytest.approx(run.jobs["cost"].to_list(), rel=1e-5)
     headings = {column["key"]: column["heading"] for column in told["columns"]}
     assert headings["money"] == "cost"
     job = max(run.jobs.rows(named=True), key=lambda row: row["cost"])["job"]
     write_run(run, tmp_path)
-    lines = story_lines(read_story(tmp_path, job), None)
+    lines = history_lines(read_job_history(tmp_path, job), None)
     assert any(" of the servers' cost" in line for _, line in lines)
 
 

@@ -16,13 +16,13 @@ from shadowprice.core.events import ServerBack, ServerLost
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Sigmoid
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.files import Run, read_run, write_run
-from shadowprice.results.moment import moment_of, read_moment
+from shadowprice.results.files import RunData, read_run, write_run
+from shadowprice.results.moment import read_slot_snapshot, slot_snapshot_of
 from shadowprice.results.report import embed
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.section_stories import BUDGET, _ran, stories_block
-from shadowprice.results.story import read_story
-from shadowprice.results.telling import story_lines
+from shadowprice.results.report.section_stories import MAX_CHARS, _ran, stories_block
+from shadowprice.results.story import read_job_history
+from shadowprice.results.telling import history_lines
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import random_jobs, shared_cluster
@@ -32,7 +32,7 @@ from tests.support.workloads import cluster, job
 from tests.unit.results.test_report import check_page
 
 
-def planned_run(jobs: int = 12) -> Run:
+def planned_run(jobs: int = 12) -> RunData:
     """A planner's run in which servers are lost, so that some plans are not kept."""
     rng = np.random.default_rng(2)
     on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
@@ -47,7 +47,7 @@ def planned_run(jobs: int = 12) -> Run:
     return record_run(Scenario(on, work, until=20, incidents=incidents), "pdors", policy)
 
 
-def flat_run(jobs: int) -> Run:
+def flat_run(jobs: int) -> RunData:
     on = cluster(3, 2)
     work = [
         job(on, f"job-{at}", arrival=at // 3, utility=Sigmoid(5.0 + at, 0.5, 2.0))
@@ -56,7 +56,7 @@ def flat_run(jobs: int) -> Run:
     return record_run(Scenario(on, work), "flat-rate", FlatPricePolicy(0.5))
 
 
-def promised_run() -> Run:
+def promised_run() -> RunData:
     """A run of `rolling` in which servers are lost, so that promises are moved."""
     on = cluster(4, 2, horizon=30)
     work = [
@@ -69,7 +69,7 @@ def promised_run() -> Run:
     return record_run(Scenario(on, work, until=40, incidents=incidents), "rolling", policy)
 
 
-def stories_of(run: Run, budget: int = BUDGET) -> dict[str, Any]:
+def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
     value: Any = embed.unpack(stories_block(run, budget)[0])
     assert isinstance(value, dict)
     return value
@@ -80,7 +80,7 @@ def test_a_run_read_back_gives_the_stories_of_the_run_in_memory(tmp_path: Path) 
     write_run(run, tmp_path)
     assert list(read_run(tmp_path).decisions(True)) == list(run.decisions(True))
     assert stories_of(read_run(tmp_path)) == stories_of(run)
-    assert read_moment(tmp_path, 5).record() == moment_of(run, 5).record()
+    assert read_slot_snapshot(tmp_path, 5).record() == slot_snapshot_of(run, 5).record()
 
 
 def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) 
     promises = [(line["outcome"], line["promise"] is not None) for line in run.decisions(True)]
     assert promises == [("admitted", True), ("moved", False), ("moved", True)]
     write_run(run, tmp_path)
-    told = [label for label, _ in story_lines(read_story(tmp_path, "long"), None)]
+    told = [label for label, _ in history_lines(read_job_history(tmp_path, "long"), None)]
     assert [told.count(label) for label in ("admitted", "promise lost", "promised again")] == [
         1
     ] * 3
@@ -107,7 +107,7 @@ def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
     run = record_run(Scenario(on, jobs), "astraea", policy)
     write_run(run, tmp_path)
     for name in run.jobs["job"]:
-        told = [label for label, _ in story_lines(read_story(tmp_path, name), None)]
+        told = [label for label, _ in history_lines(read_job_history(tmp_path, name), None)]
         assert "queued" in told
         assert "admitted again" not in told
     assert "admitted" in told
@@ -128,7 +128,7 @@ def placed(places: dict[str, list[int]]) -> Counter[tuple[int, int, int, int, in
 
 
 @pytest.mark.parametrize("run", [planned_run(), flat_run(9)], ids=["pdors", "flat"])
-def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: Run) -> None:
+def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: RunData) -> None:
     told = stories_of(run)
     names = told["jobs"]["job"]
     at = {name: row for row, name in enumerate(names)}
@@ -197,8 +197,8 @@ def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
     told = stories_of(run)
     for name, facts in zip(told["jobs"]["job"], told["facts"], strict=True):
         lines = [
-            [embed.shown(part) for part in line]
-            for line in story_lines(read_story(tmp_path, name), 0)
+            [embed.escape_invisible(part) for part in line]
+            for line in history_lines(read_job_history(tmp_path, name), 0)
         ]
         assert facts == lines
 
@@ -256,7 +256,7 @@ def test_payments_are_summed_by_payee() -> None:
         {"job": "job-0", "slot": 2, "payer": "a", "payee": "a", "worker": 0.25, "ps": 0.0},
         {"job": "job-1", "slot": 2, "payer": "c", "payee": "a", "worker": 4.0, "ps": 0.0},
     ]
-    paying = Run(
+    paying = RunData(
         run.info, run.jobs, run.slots, run.allocations, run.heat, run.decisions, lambda: iter(lines)
     )
     assert stories_of(run)["payments"] is None

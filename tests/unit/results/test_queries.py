@@ -15,10 +15,10 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.errors import InputError
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.difference import difference
-from shadowprice.results.files import Run
-from shadowprice.results.listing import Range, Selection, columns_of, ordered
-from shadowprice.results.moment import Moment, amounts_of, moment_of
+from shadowprice.results.difference import diff_runs
+from shadowprice.results.files import RunData
+from shadowprice.results.listing import JobFilter, SlotRange, columns_of, sort_jobs
+from shadowprice.results.moment import SlotSnapshot, amounts_of, slot_snapshot_of
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.policy_runs import random_world
@@ -40,7 +40,7 @@ class Seen(Observer):
         }
 
 
-def watched(policy: str, seed: int, **settings: Any) -> tuple[Run, Seen]:
+def watched(policy: str, seed: int, **settings: Any) -> tuple[RunData, Seen]:
     on, jobs, happened = random_world(seed)
     scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
     seen = Seen()
@@ -56,7 +56,7 @@ def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
     resources = list(run.info["cluster"]["resources"])
     capacity = random_world(seed)[0].capacity
     for slot in run.slots["slot"].to_list():
-        moment = moment_of(run, slot)
+        moment = slot_snapshot_of(run, slot)
         # Slots that the driver skipped had nothing in them.
         live = seen.slots.get(slot, {"running": {}, "open": [], "lost": None, "used": None})
         assert set(moment.jobs["job"]) == set(live["open"])
@@ -91,7 +91,9 @@ def _ran(seen: Seen, slot: int) -> dict[str, Any]:
     return seen.slots.get(slot, {"running": {}})["running"]  # type: ignore[no-any-return]
 
 
-def _check_servers(moment: Moment, live: dict[str, Any], resources: list[str], capacity) -> None:  # type: ignore[no-untyped-def]
+def _check_servers(
+    moment: SlotSnapshot, live: dict[str, Any], resources: list[str], capacity
+) -> None:  # type: ignore[no-untyped-def]
     used = live["used"]
     for at, row in enumerate(moment.servers.iter_rows(named=True)):
         assert (row["state"] == "lost") == (at in live["lost"])
@@ -115,7 +117,7 @@ def _check_servers(moment: Moment, live: dict[str, Any], resources: list[str], c
 def test_a_slot_outside_the_run_is_refused() -> None:
     run, _ = watched("fifo", 1)
     with pytest.raises(InputError, match=r"slot 4000 is not in this run; it has slots \d+ to \d+"):
-        moment_of(run, 4000)
+        slot_snapshot_of(run, 4000)
 
 
 def test_amounts_and_names_are_read_back() -> None:
@@ -126,46 +128,46 @@ def test_amounts_and_names_are_read_back() -> None:
 @pytest.mark.parametrize(
     ("wanted", "keeps"),
     [
-        (Selection(job=["job-1*"]), lambda row: fnmatch.fnmatch(row["job"], "job-1*")),
-        (Selection(job=["*1*2*", "job-3"]), lambda row: row["job"] in {"job-12", "job-3"}),
-        (Selection(outcome=["finished"]), lambda row: row["outcome"] == "finished"),
+        (JobFilter(job=["job-1*"]), lambda row: fnmatch.fnmatch(row["job"], "job-1*")),
+        (JobFilter(job=["*1*2*", "job-3"]), lambda row: row["job"] in {"job-12", "job-3"}),
+        (JobFilter(outcome=["finished"]), lambda row: row["outcome"] == "finished"),
         (
-            Selection(outcome=["cancelled", "refused"]),
+            JobFilter(outcome=["cancelled", "refused"]),
             lambda row: row["outcome"] in {"cancelled", "refused"},
         ),
-        (Selection(class_=["dead*"]), lambda row: row["class"] == "deadline"),
-        (Selection(tenant=["*"]), lambda row: row["tenant"] is not None),
-        (Selection(arrived=Range(2, 4)), lambda row: 2 <= row["arrival"] <= 4),
+        (JobFilter(class_=["dead*"]), lambda row: row["class"] == "deadline"),
+        (JobFilter(tenant=["*"]), lambda row: row["tenant"] is not None),
+        (JobFilter(arrived=SlotRange(2, 4)), lambda row: 2 <= row["arrival"] <= 4),
         (
-            Selection(completed=Range(None, 7)),
+            JobFilter(completed=SlotRange(None, 7)),
             lambda row: row["completion"] is not None and row["completion"] <= 7,
         ),
-        (Selection(late=True), lambda row: row["late"] is not None and row["late"] > 0),
-        (Selection(late=False), lambda row: row["late"] is not None and row["late"] <= 0),
+        (JobFilter(late=True), lambda row: row["late"] is not None and row["late"] > 0),
+        (JobFilter(late=False), lambda row: row["late"] is not None and row["late"] <= 0),
         (
-            Selection(outcome=["finished"], started=Range(3)),
+            JobFilter(outcome=["finished"], started=SlotRange(3)),
             lambda row: row["outcome"] == "finished" and row["start"] >= 3,
         ),
     ],
 )
-def test_a_selection_is_the_filter_it_stands_for(wanted: Selection, keeps) -> None:  # type: ignore[no-untyped-def]
+def test_a_selection_is_the_filter_it_stands_for(wanted: JobFilter, keeps) -> None:  # type: ignore[no-untyped-def]
     run, _ = watched("fifo", 14)
     assert wanted.apply(run.jobs).to_dicts() == [row for row in run.jobs.to_dicts() if keeps(row)]
 
 
 def test_ranges_columns_and_orders() -> None:
-    assert Range.parse("10..50", 600.0, "x") == Range(10, 50)
-    assert Range.parse("..2h", 600.0, "x") == Range(None, 12)
-    assert Range.parse("7", 600.0, "x") == Range(7, 7)
+    assert SlotRange.parse("10..50", 600.0, "x") == SlotRange(10, 50)
+    assert SlotRange.parse("..2h", 600.0, "x") == SlotRange(None, 12)
+    assert SlotRange.parse("7", 600.0, "x") == SlotRange(7, 7)
     for wrong in ("a..b", "5..2", "1..2..3", "-1"):
         with pytest.raises(InputError, match="x: "):
-            Range.parse(wrong, 600.0, "x")
+            SlotRange.parse(wrong, 600.0, "x")
     run, _ = watched("fifo", 14)
     with pytest.raises(InputError, match="did you mean 'utility'"):
         columns_of(run.jobs, ["utlity"])
     with pytest.raises(InputError, match="did you mean 'finished'"):
-        Selection(outcome=["finishd"]).apply(run.jobs)
-    by = ordered(run.jobs, ["-utility", "arrival"])
+        JobFilter(outcome=["finishd"]).apply(run.jobs)
+    by = sort_jobs(run.jobs, ["-utility", "arrival"])
     keys = [(-row["utility"], row["arrival"]) for row in by.to_dicts()]
     assert keys == sorted(keys)
 
@@ -173,7 +175,7 @@ def test_ranges_columns_and_orders() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_difference_adds_up(seed: int) -> None:
     first, second = watched("fifo", seed)[0], watched("drf", seed)[0]
-    found = difference(first, second)
+    found = diff_runs(first, second)
     rows = {row["job"]: row for row in found.jobs.to_dicts()}
     other = {row["job"]: row for row in second.jobs.to_dicts()}
     for a in first.jobs.to_dicts():
@@ -194,7 +196,7 @@ def test_a_difference_adds_up(seed: int) -> None:
 
 def test_a_run_does_not_differ_from_itself_and_other_worlds_are_told() -> None:
     run, _ = watched("fifo", 3)
-    assert difference(run, run).jobs.is_empty()
-    remarks = difference(run, watched("fifo", 5)[0]).remarks
+    assert diff_runs(run, run).jobs.is_empty()
+    remarks = diff_runs(run, watched("fifo", 5)[0]).remarks
     assert "the runs differ in their seed" in remarks
     assert "the runs differ in their cluster" in remarks

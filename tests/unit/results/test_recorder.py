@@ -19,7 +19,7 @@ from shadowprice.core.events import Commit, Completed, Decided, DriverEvent, Rej
 from shadowprice.core.job import Job
 from shadowprice.engine import Engine
 from shadowprice.results import slot_tables
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import HeatBins, Recorder
@@ -64,7 +64,7 @@ class Account(Observer):
             self.prices[slot] = self.policy.slot_prices(engine.view)
 
 
-def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, Run]:
+def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, RunData]:
     on, jobs, incidents, _ = world(seed)
     account = Account(on)
     policy = FlatPricePolicy(0.5) if kind == "planner" else RandomPolicy(seed)

@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.results import slot_tables
-from shadowprice.results.collect import Input
-from shadowprice.results.files import Run
+from shadowprice.results.collect import RunInput
+from shadowprice.results.files import RunData
 from shadowprice.results.metrics import summarise
 from shadowprice.results.report import charts, comparison, embed, section_tenants, sections
 from shadowprice.results.report.comparison import render_comparison
-from shadowprice.results.report.heat import Grid, heat_map
+from shadowprice.results.report.heat import HeatGrid, heat_map
 from shadowprice.results.report.page import render_report, run_tiles
-from shadowprice.results.report.scales import number, span
-from shadowprice.results.report.tables import Column, data_table
+from shadowprice.results.report.scales import format_duration, format_number
+from shadowprice.results.report.tables import TableColumn, data_table
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import Trials, trials_of
 from tests.support.flat_rate import FlatPricePolicy
@@ -67,7 +67,8 @@ def check_page(text: str) -> None:
         )
     plain, running = re.subn(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert running == 2
-    assert f'<meta http-equiv="Content-Security-Policy" content="{embed.policy()}">' in text
+    content = embed.content_security_policy()
+    assert f'<meta http-equiv="Content-Security-Policy" content="{content}">' in text
     for forbidden in ("http:", "https:", "@import", "url(", "javascript:", "NaN", "Infinity"):
         assert forbidden not in plain
     assert len(text.encode()) < 2_000_000
@@ -79,7 +80,7 @@ def data_of(text: str) -> list[Any]:
     return [embed.unpack(block) for block in found]
 
 
-def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> Run:
+def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
     on = cluster(3, 2)
     work = [
         job(on, f"job-{at}", arrival=at // 2, utility=Sigmoid(5.0 + at, 0.5, 2.0), **changes)
@@ -223,7 +224,7 @@ def test_a_comparison_shows_what_seeds_say() -> None:
 def test_dates_are_those_of_the_trace() -> None:
     run = run_of()
     assert data_of(render_report(run))[-1] == {"slot": 600, "origin": None}
-    trace = Input("trace", "philly:a.csv", "", "2017-09-07T03:58:57")
+    trace = RunInput("trace", "philly:a.csv", "", "2017-09-07T03:58:57")
     run.info["inputs"] = [asdict(trace)]
     assert data_of(render_report(run))[-1]["origin"] == 1504756737
     del run.info["inputs"][0]["begins"]  # as an earlier version wrote it
@@ -232,7 +233,7 @@ def test_dates_are_those_of_the_trace() -> None:
 
 def test_a_section_is_a_function() -> None:
     @sections.section("Extra", 15)
-    def extra(run: Run) -> str | None:
+    def extra(run: RunData) -> str | None:
         return f"<p>{run.policy} has {len(run.jobs)} jobs</p>"
 
     try:
@@ -249,8 +250,8 @@ def test_a_section_is_a_function() -> None:
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.text(st.characters(codec=None), max_size=40))
 def test_any_text_is_harmless_and_seen(name: str) -> None:
-    visible = embed.shown(name)
-    assert embed.shown(visible) == visible
+    visible = embed.escape_invisible(name)
+    assert embed.escape_invisible(visible) == visible
     assert all(unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Zl", "Zp"} for char in visible)
     assert unescape(embed.text(name)) == visible
     block = embed.data_script({"name": [name, name]})
@@ -260,11 +261,11 @@ def test_any_text_is_harmless_and_seen(name: str) -> None:
 
 
 def test_what_does_not_show_is_written_out() -> None:
-    assert embed.shown("plain name") == "plain name"
-    assert embed.shown("a\x1b[31mb\x00") == "a\\x1b[31mb\\x00"
-    assert embed.shown("pay\u202elobda") == "pay\\u202elobda"
-    assert embed.shown("half \ud83d") == "half \\ud83d"
-    assert embed.shown("größe 数") == "größe 数"
+    assert embed.escape_invisible("plain name") == "plain name"
+    assert embed.escape_invisible("a\x1b[31mb\x00") == "a\\x1b[31mb\\x00"
+    assert embed.escape_invisible("pay\u202elobda") == "pay\\u202elobda"
+    assert embed.escape_invisible("half \ud83d") == "half \\ud83d"
+    assert embed.escape_invisible("größe 数") == "größe 数"
 
 
 def test_long_data_is_deflated_and_comes_back() -> None:
@@ -317,7 +318,7 @@ def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool
     rng = np.random.default_rng(seed)
     values = rng.uniform(0.01, 1.0, (rows, bins))
     values[rng.random((rows, bins)) < 0.2] = 0.0
-    grid = Grid(values, 5, 2, 2 * bins, [f"gpu-{at}" for at in range(rows)], 1)
+    grid = HeatGrid(values, 5, 2, 2 * bins, [f"gpu-{at}" for at in range(rows)], 1)
     text = heat_map(
         grid,
         ramp="load",
@@ -338,7 +339,7 @@ def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool
 
 def test_the_largest_heat_map_of_noise_stays_small() -> None:
     noise = np.random.default_rng(0).random((512, 2000))
-    grid = Grid(noise, 0, 1, 2000, [f"gpu-{at}" for at in range(512)], 1).fitted()
+    grid = HeatGrid(noise, 0, 1, 2000, [f"gpu-{at}" for at in range(512)], 1).fitted()
     text = heat_map(grid, ramp="load", low=0, high=1, log=False, what="share", title="Load")
     assert len(text) < 220_000
 
@@ -346,13 +347,13 @@ def test_the_largest_heat_map_of_noise_stays_small() -> None:
 def test_large_heat_maps_join_their_bins() -> None:
     values = np.arange(24.0).reshape(2, 12)
     values[0, :2] = np.nan
-    grid = Grid(values, 3, 5, 60, ["a", "b"], 1)
+    grid = HeatGrid(values, 3, 5, 60, ["a", "b"], 1)
     joined = grid.fitted(13)
     assert joined.per_bin == 10
     assert np.isnan(joined.values[0, 0])
     assert joined.values[1].tolist() == [12.5, 14.5, 16.5, 18.5, 20.5, 22.5]
     assert grid.fitted(24) is grid
-    odd = Grid(values[:, :5], 3, 5, 25, ["a", "b"], 1).fitted(6)
+    odd = HeatGrid(values[:, :5], 3, 5, 25, ["a", "b"], 1).fitted(6)
     assert odd.values[1].tolist() == [12.5, 14.5, 16.0]
 
 
@@ -360,9 +361,11 @@ def test_large_heat_maps_join_their_bins() -> None:
 
 
 def test_numbers_as_a_reader_wants_them() -> None:
-    told = [number(v) for v in (0, 12, 1234567.8, 3.14159, 0.0123456, 1e-300, 0.5, float("inf"))]
+    told = [
+        format_number(v) for v in (0, 12, 1234567.8, 3.14159, 0.0123456, 1e-300, 0.5, float("inf"))
+    ]
     assert told == ["0", "12", "1,234,568", "3.14", "0.0123", "0", "0.5", "∞"]
-    assert [span(s) for s in (1200, 0.000042, 90000, 3600, 0.25, -0.01)] == [
+    assert [format_duration(s) for s in (1200, 0.000042, 90000, 3600, 0.25, -0.01)] == [
         "20 min",
         "42 µs",
         "1.04 d",
@@ -374,13 +377,13 @@ def test_numbers_as_a_reader_wants_them() -> None:
 
 def test_thinning_keeps_sums_and_gaps() -> None:
     values = np.arange(10.0)
-    positions, means = charts.thin(values, 4)
+    positions, means = charts.downsample(values, 4)
     assert positions.tolist() == [0, 3, 6, 9]
     assert means.tolist() == [1.0, 4.0, 7.0, 9.0]
-    positions, lasts = charts.thin(values, 4, last=True)
+    positions, lasts = charts.downsample(values, 4, last=True)
     assert positions.tolist() == [2, 5, 8, 9]
     assert lasts.tolist() == [2.0, 5.0, 8.0, 9.0]
-    _, gaps = charts.thin(np.array([np.nan, np.nan, 1.0, np.nan]), 2)
+    _, gaps = charts.downsample(np.array([np.nan, np.nan, 1.0, np.nan]), 2)
     assert np.isnan(gaps[0])
     assert gaps[1] == 1.0
 
@@ -411,7 +414,7 @@ def test_boxes_carry_their_quantiles_and_few_dots() -> None:
 
 
 def test_tables_say_what_is_left_out() -> None:
-    columns = [Column("job"), Column("value", numeric=True)]
+    columns = [TableColumn("job"), TableColumn("value", numeric=True)]
     rows = [[f"<{at}>", float(at)] for at in range(5000)]
     text = data_table(columns, rows, total=9000, remark="those worth most.")
     (kept,) = data_of(text)
@@ -466,7 +469,7 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
     assert sparse.slot_count == dense.slot_count == len(dense.slots)
     at = comparison._slots([dense], 45)
 
-    def sampled(run: Run, column: str, *, mean: bool) -> Any:
+    def sampled(run: RunData, column: str, *, mean: bool) -> Any:
         values = run.slots[column].to_numpy().astype(np.float64)
         values = values if mean else np.cumsum(values)
         return comparison._sampled(run, values, at, mean=mean)

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shadowprice.results.significance import against, holm_adjust, interval, paired_permutation_test
+from shadowprice.results.significance import (
+    compare_to_reference,
+    holm_adjust,
+    interval,
+    paired_permutation_test,
+)
 
 SAMPLES = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=9)
 
@@ -83,7 +88,9 @@ def test_holm_steps_down(values: list[float]) -> None:
 def test_a_difference_is_of_pairs() -> None:
     # A constant lead over a noisy reference is certain, however noisy the reference.
     reference = [1.0, 100.0, 3.0, 50.0, 7.0, 80.0]
-    lead, none = against(reference, [[value + 2 for value in reference], [*reference[:5], 81.0]])
+    lead, none = compare_to_reference(
+        reference, [[value + 2 for value in reference], [*reference[:5], 81.0]]
+    )
     assert lead.difference.low == lead.difference.high == pytest.approx(2.0)
     assert lead.p == 2 / 64
     assert lead.adjusted == 4 / 64

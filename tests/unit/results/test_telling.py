@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shadowprice.results.advice import Advice, Counsel
-from shadowprice.results.telling import counsel_lines, counted
+from shadowprice.results.advice import Advice, JobAdvice
+from shadowprice.results.telling import advice_lines, pluralize
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from shadowprice.results.telling import counsel_lines, counted
     ],
 )
 def test_one_thing_is_no_several(number: int, noun: str, told: str) -> None:
-    assert counted(number, noun) == told
+    assert pluralize(number, noun) == told
 
 
 def test_advice_shows_no_more_digits_of_a_drawn_number_than_anybody_reads() -> None:
@@ -28,6 +28,6 @@ def test_advice_shows_no_more_digits_of_a_drawn_number_than_anybody_reads() -> N
         "value", "utility.value", "67.19283589326331", "97.89", "1.46 times as much", "97"
     )
     size = Advice("size", "worker.memory", "6GB", "0.25GB", "95.8 % less", "0.26GB")
-    told = [text for _, text in counsel_lines(Counsel("a", 1, "the rest", [value, size]))]
+    told = [text for _, text in advice_lines(JobAdvice("a", 1, "the rest", [value, size]))]
     assert told[0] == "utility.value: 97.89 instead of 67.1928 (1.46 times as much)"
     assert told[1] == "worker.memory: 0.25GB instead of 6GB (95.8 % less)"

@@ -16,23 +16,23 @@ from shadowprice.core.budget import POINT, Budget, in_points
 from shadowprice.core.cluster import Cluster
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.billing import price_of
-from shadowprice.service.budgets.budgeting import FollowBudgets, Grant, PutTenant, Renew
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.budgets.billing import to_price_units
+from shadowprice.service.budgets.budgeting import Grant, PutTenant, StartDuePeriods, SyncBudgets
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.operations import (
-    AskQuote,
-    Cancel,
+    CancelJob,
     DecideBacklog,
-    LoseServer,
-    Revise,
-    Submit,
+    QuoteJob,
+    ReviseJob,
+    SetServerAvailability,
+    SubmitJobs,
 )
-from shadowprice.service.truth.reports import TakeReports
-from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.reports import RecordReports
+from shadowprice.service.truth.slots import AdvanceSlots
 from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 from shadowprice.service.truth.views import JobView, State
 from tests.support.astraea_cases import SETTINGS as SETTINGS_OF_EXAMPLE
 from tests.support.astraea_cases import shared_cluster
@@ -56,8 +56,10 @@ class Till(Bench):
 
     def read(self) -> None:
         self.choice = PolicyChoice(self.choice.name, SETTINGS.get(self.choice.name, {}))
-        clock = SteadyClock(self.clock)
-        self.truth = Truth(self.store, self.cluster, self.choice, clock, virtual=self.virtual)
+        clock = MonotonicWallClock(self.clock)
+        self.truth = DurableEngine(
+            self.store, self.cluster, self.choice, clock, virtual=self.virtual
+        )
         self.store.fault = lambda _: None
         if self.cluster is CLUSTER:
             for tenant in ("vision", "speech"):
@@ -65,7 +67,7 @@ class Till(Bench):
 
     def ask(self, *records: dict[str, Any], at_once: bool = True) -> None:
         found = read_submissions(records, self.truth.engine.cluster, tenant=None, runs=True)
-        self.do(Submit(found, at_once=at_once))
+        self.do(SubmitJobs(found, at_once=at_once))
 
     def slot(self, slots: int = 1) -> None:
         """Run slots. Jobs of speech end in the slot that they were promised for."""
@@ -104,7 +106,7 @@ class Till(Bench):
     def ended(self, name: str, ending: Ending = Ending.DONE, code: int | None = 0) -> None:
         order = self.truth.orders[name]
         at = self.clock.wall() / SECOND
-        self.do(TakeReports([Ended(0, name, order.generation, at, ending, code, "")]))
+        self.do(RecordReports([Ended(0, name, order.generation, at, ending, code, "")]))
 
     forfeited: tuple[str, ...] = ()
 
@@ -139,7 +141,7 @@ def priced(till: Till, name: str, **changes: Any) -> JobView:
 def test_admission_debits_the_price(till: Till) -> None:
     till.give("vision", 1_000)
     view = priced(till, "job")
-    assert view.price == price_of(view.cost or 0) > 0
+    assert view.price == to_price_units(view.cost or 0) > 0
     assert view.planned > 0
     debits = [row for row in till.entries("vision") if row.kind == "debit"]
     assert (debits[-1].job, debits[-1].points) == (view.name, -view.price)
@@ -153,7 +155,7 @@ def test_a_job_that_was_never_run_gets_all_of_it_back(till: Till) -> None:
     till.give("vision", 1_000)
     view = priced(till, "job")
     before = till.held("vision")
-    till.do(Cancel(view.name))
+    till.do(CancelJob(view.name))
     assert till.view(view.name).refund == view.price
     assert till.held("vision") == before + in_points(view.price or 0)
     assert till.kinds(view.name)[-2:] == ["cancelled", "refunded"] or "refunded" in till.kinds(
@@ -175,7 +177,7 @@ def test_what_was_held_is_paid_at_the_mean_price(tmp_path: Path) -> None:
             break
     till.started(view.name)
     till.clock.advance(SLOT / 2)
-    till.do(Cancel(view.name))
+    till.do(CancelJob(view.name))
     after = till.view(view.name)
     assert after.held == places
     assert after.planned > places
@@ -206,7 +208,7 @@ def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> 
     assert till.truth.engine.slot_running == first
     till.started("job-3")
     till.clock.advance(SLOT / 2)
-    till.do(Cancel("job-3"))
+    till.do(CancelJob("job-3"))
     after = till.view("job-3")
     assert (after.held, after.used) == (places, dear)
     assert after.refund == sum(price for _, _, price in later)
@@ -325,17 +327,17 @@ def test_a_quote_says_what_would_be_left(till: Till) -> None:
     priced(till, "job")
     [asked] = read_submissions([_record("x", tenant="vision")], CLUSTER, tenant=None, runs=False)
     held = till.held("vision")
-    [told] = till.do(AskQuote(asked)).answers
-    assert told.price == price_of(told.quote.price)
+    [told] = till.do(QuoteJob(asked)).answers
+    assert told.price == to_price_units(told.quote.price)
     assert in_points(told.held) == held == till.held("vision")
     assert told.reason is None
     till.give("vision", 1_000 - held)
-    [told] = till.do(AskQuote(asked)).answers
+    [told] = till.do(QuoteJob(asked)).answers
     assert told.held == 0
     assert told.reason is not None
     assert told.reason["code"] == "budget"
     [asked] = read_submissions([_record("x", tenant="speech")], CLUSTER, tenant=None, runs=False)
-    [told] = till.do(AskQuote(asked)).answers
+    [told] = till.do(QuoteJob(asked)).answers
     assert (told.held, told.reason) == (None, None)
 
 
@@ -343,15 +345,15 @@ def test_more_work_costs_more_and_is_refused_where_it_cannot_be_paid(till: Till)
     till.give("vision", 1_000)
     view = priced(till, "job")
     held = till.held("vision")
-    till.do(Revise(view.name, {"minibatches": 120}))
+    till.do(ReviseJob(view.name, {"minibatches": 120}))
     after = till.view(view.name)
     assert after.price == 2 * (view.price or 0)
     assert till.held("vision") == pytest.approx(held - (view.price or 0) / POINT, abs=2e-6)
-    till.do(Revise(view.name, {"minibatches": 30}))  # less: what is not used comes back later
+    till.do(ReviseJob(view.name, {"minibatches": 30}))  # less: what is not used comes back later
     assert till.view(view.name).price == after.price
     till.give("vision", 1_000 - till.held("vision"))
     with pytest.raises(ProblemError, match="vision holds 0") as caught:
-        till.do(Revise(view.name, {"minibatches": 600}))
+        till.do(ReviseJob(view.name, {"minibatches": 600}))
     assert caught.value.code == "budget"
     assert till.truth.specs[view.name]["minibatches"] == 30
 
@@ -371,7 +373,7 @@ def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
     assert till.view(view.name).held == one
     assert view.name in till.truth.orders
     for server in till.truth.orders[view.name].servers:
-        till.do(LoseServer(server))
+        till.do(SetServerAvailability(server))
     assert till.view(view.name).held == one
     till.check()
     till.store.close()
@@ -397,7 +399,7 @@ def test_a_job_that_waited_and_cannot_be_paid_is_given_up(tmp_path: Path) -> Non
     )
     assert till.view("waits").state == State.STANDBY, till.view("waits")
     for at in range(12):
-        till.do(Cancel(f"filler-{at}"))
+        till.do(CancelJob(f"filler-{at}"))
     sequence = till.truth.engine.sequence
     till.slot()
     view = till.view("waits")
@@ -429,19 +431,19 @@ def test_periods_begin_by_themselves_and_only_once(till: Till) -> None:
     till.give("vision", 100, period=3_600, since=now - 600, carry=30 * POINT)
     assert till.held("vision") == 100
     till.clock.advance(2_999)
-    till.do(Renew())
+    till.do(StartDuePeriods())
     assert till.held("vision") == 100
     till.clock.advance(1)
-    till.do(Renew())
+    till.do(StartDuePeriods())
     assert till.held("vision") == 130
     till.clock.set_by -= 3_000 * SECOND
     till.read()
-    till.do(Renew())
+    till.do(StartDuePeriods())
     assert till.held("vision") == 130
     till.clock.set_by += 3_000 * SECOND
     till.clock.advance(5 * 3_600)
     till.read()  # it was down meanwhile
-    till.do(Renew())
+    till.do(StartDuePeriods())
     assert till.held("vision") == 130
     assert [row.kind for row in till.entries("vision")] == [
         "grant", "expiry", "grant", "expiry", "grant",
@@ -454,21 +456,21 @@ def test_a_clock_that_was_weeks_ahead_leaves_no_account_in_a_later_period(till: 
     period = till.truth.accounts.get("vision").period
     till.clock.set_by += weeks_ahead
     till.read()
-    till.do(Renew())
+    till.do(StartDuePeriods())
     assert till.truth.accounts.get("vision").period == period + 5
     till.clock.set_by -= weeks_ahead
     till.read()
-    till.do(Renew())  # the clock may be wrong
+    till.do(StartDuePeriods())  # the clock may be wrong
     assert till.truth.accounts.get("vision").period == period + 5
     till.truth.accounts.may_go_back = True
-    till.do(Renew())
+    till.do(StartDuePeriods())
     account = till.truth.accounts.get("vision")
     assert (account.period, till.held("vision")) == (period, 100)
     assert not till.truth.accounts.any_due(till.clock.wall())
-    till.do(Cancel(priced(till, "job").name))
+    till.do(CancelJob(priced(till, "job").name))
     assert till.held("vision") == 100  # paid in this period, so nothing expires
     till.clock.advance(week - 600)
-    till.do(Renew())
+    till.do(StartDuePeriods())
     assert till.truth.accounts.get("vision").period == period + 1
 
 
@@ -484,13 +486,13 @@ def test_budgets_are_set_changed_and_removed(till: Till) -> None:
     assert till.truth.accounts.get("vision") is None
     with pytest.raises(ProblemError, match="no budget"):
         till.do(Grant("vision", POINT, ""))
-    till.do(Cancel(view.name))
+    till.do(CancelJob(view.name))
     assert till.view(view.name).refund == 0  # nobody is there to take it
     till.forfeited = (view.name,)
     till.submit("free", tenant="vision")
     assert till.view("free").price == 0
     till.give("vision", 1)
-    till.do(Cancel("free"))
+    till.do(CancelJob("free"))
     assert till.held("vision") == 1
     kinds = [(row.kind, row.points // POINT) for row in till.entries("vision")]
     assert kinds[:4] == [("grant", 100), ("grant", 50), ("expiry", -30), ("grant", 5)]
@@ -501,15 +503,15 @@ def test_budgets_are_set_changed_and_removed(till: Till) -> None:
 
 def test_the_cluster_file_sets_budgets_and_leaves_what_operators_set(till: Till) -> None:
     file = Budget(10 * POINT, DAY)
-    till.do(FollowBudgets({"vision": file}))
+    till.do(SyncBudgets({"vision": file}))
     assert till.held("vision") == 10
     till.give("vision", 70)
     till.read()
-    till.do(FollowBudgets({"vision": file}))
+    till.do(SyncBudgets({"vision": file}))
     assert till.held("vision") == 70
-    till.do(FollowBudgets({"vision": Budget(20 * POINT, DAY), "speech": file}))
+    till.do(SyncBudgets({"vision": Budget(20 * POINT, DAY), "speech": file}))
     assert (till.held("vision"), till.held("speech")) == (20, 10)
-    till.do(FollowBudgets({"speech": file}))
+    till.do(SyncBudgets({"speech": file}))
     assert till.truth.accounts.get("vision") is None
 
 
@@ -560,7 +562,7 @@ def market(tmp_path: Path) -> Iterator[Market]:
 def _hours(market: Market, hours: int) -> None:
     for _ in range(hours):
         market.clock.advance(3_600)
-        market.do(Edge(virtual=True))
+        market.do(AdvanceSlots(virtual=True))
         market.check()
 
 
@@ -590,7 +592,7 @@ def test_what_is_not_paid_out_comes_back(market: Market) -> None:
     name = market.borrower()
     view = market.view(name)
     assert 0 < view.used < (view.price or 0)
-    market.do(Cancel(name))
+    market.do(CancelJob(name))
     after = market.view(name)
     assert after.refund == (view.price or 0) - view.used > 0
     assert market.held("vision") + market.held("speech") == 1_500
@@ -648,7 +650,7 @@ def _script() -> list[Step]:
         steps.append(lambda till: till.slot_again())  # type: ignore[attr-defined]  # below
         steps.append(_step_ends)
         if at == 3:
-            steps.append(lambda till: till.do(Cancel("vision-2")) and None)
+            steps.append(lambda till: till.do(CancelJob("vision-2")) and None)
             steps.append(lambda till: till.ask(*_many(), at_once=False))
             steps.append(lambda till: till.do(DecideBacklog(10)) and None)
     steps += [lambda till: till.slot_again(), _step_ends] * 16  # type: ignore[attr-defined]
@@ -665,7 +667,7 @@ class Crashing(Till):
         self.store.fault = self.fault
 
     def slot_again(self) -> None:
-        while not self.do(Edge(self.virtual)).answers[0].caught_up:
+        while not self.do(AdvanceSlots(self.virtual)).answers[0].caught_up:
             pass  # a machine under load takes slots in by several batches
 
     def play(self) -> int:
@@ -738,7 +740,7 @@ def _views(till: Till) -> list[JobView]:
 
 @pytest.mark.parametrize("cost", [0.0, -1.0, 1e-9, 2.5e-7, 1.0, 1e12, 1e13, math.inf, math.nan])
 def test_prices_are_whole_millionths(cost: float) -> None:
-    price = price_of(cost)
+    price = to_price_units(cost)
     assert price >= 0
     if 0 < cost <= 1e12:
         assert abs(price - cost * 1e6) <= 0.5

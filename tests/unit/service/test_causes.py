@@ -12,7 +12,7 @@ import pytest
 from shadowprice.executors.virtual import VirtualClock, VirtualExecutor, VirtualJob, run_virtual
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.causes import broken_promise
-from shadowprice.service.truth.operations import Revise
+from shadowprice.service.truth.operations import ReviseJob
 from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.views import State
 from shadowprice.service.virtual import VirtualService
@@ -161,7 +161,7 @@ def test_more_work_is_the_owners(tmp_path: Path) -> None:
     async def revise(service: VirtualService, executor: VirtualExecutor) -> None:
         del executor
         await until_running(service)
-        await service.driver.do(Revise("job", {"minibatches": 150}))
+        await service.driver.do(ReviseJob("job", {"minibatches": 150}))
 
     found = told(tmp_path, runs(work=150.0, report_every=5.0), revise)
     assert seconds(found)["revision"] == pytest.approx(300.0, abs=1.0)

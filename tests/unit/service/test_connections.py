@@ -14,13 +14,13 @@ from uvicorn.server import ServerState
 
 from shadowprice.service import connections
 from shadowprice.service.connections import (
-    HEAD,
     LOG_INTERVAL_SECONDS,
+    MAX_HEADER_BYTES,
     MAX_LOGGED_ADDRESSES,
     RESERVED_FILES,
     Connection,
     ErrorLimit,
-    most_connections,
+    max_connections,
 )
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -96,7 +96,7 @@ CHUNKED = BEGUN + b"Transfer-Encoding: chunked\r\n\r\n"
 def test_what_is_beside_a_body_is_bounded(begun: bytes, piece: bytes) -> None:
     async def scenario() -> bytes:
         async with listening() as port:
-            return await heard(port, begun, *[piece] * (4 * HEAD // len(piece)))
+            return await heard(port, begun, *[piece] * (4 * MAX_HEADER_BYTES // len(piece)))
 
     # The answer may be lost where more comes than is read: what counts is that it ends.
     assert asyncio.run(scenario()).startswith((b"HTTP/1.1 431", b"reset")) or b"Trans" in begun
@@ -105,7 +105,7 @@ def test_what_is_beside_a_body_is_bounded(begun: bytes, piece: bytes) -> None:
 def test_a_long_head_and_a_body_in_small_pieces_are_taken() -> None:
     async def scenario() -> tuple[bytes, bytes]:
         async with listening() as port:
-            large = await heard(port, BEGUN + b"X: " + b"a" * (HEAD // 2) + b"\r\n\r\n")
+            large = await heard(port, BEGUN + b"X: " + b"a" * (MAX_HEADER_BYTES // 2) + b"\r\n\r\n")
             small = await heard(port, CHUNKED, *[b"1\r\na\r\n" * 999] * 40, b"0\r\n\r\n")
             return large, small
 
@@ -160,7 +160,7 @@ def test_only_errors_of_the_service_are_logged(
 def test_files_are_left_to_the_service_itself() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        most = most_connections()
+        most = max_connections()
         assert 0 < most <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -19,24 +19,24 @@ from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.budgeting import PutTenant
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import AskQuote, Submit
-from shadowprice.service.truth.outcome import Operation, Outcome
-from shadowprice.service.truth.reading import curve
-from shadowprice.service.truth.reports import TakeReports
-from shadowprice.service.truth.slots import Edge
+from shadowprice.service.truth.operations import QuoteJob, SubmitJobs
+from shadowprice.service.truth.outcome import CommitResult, Operation
+from shadowprice.service.truth.reading import progress_points
+from shadowprice.service.truth.reports import RecordReports
+from shadowprice.service.truth.slots import AdvanceSlots
 from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
-class Held(Truth):
+class Held(DurableEngine):
     """A truth whose commits wait until they are let go, and tell what was in them."""
 
     def prepare(self) -> None:
@@ -44,14 +44,14 @@ class Held(Truth):
         self.begun = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
-    def commit(self, operations: Sequence[Operation]) -> Outcome:
-        self.batches.append(sum(isinstance(one, Submit) for one in operations))
+    def commit(self, operations: Sequence[Operation]) -> CommitResult:
+        self.batches.append(sum(isinstance(one, SubmitJobs) for one in operations))
         self.begun.release()
         assert self.go.acquire(timeout=WAIT_LIMIT_SECONDS)
         return super().commit(operations)
 
 
-def _submit(name: str) -> Submit:
+def _submit(name: str) -> SubmitJobs:
     record: dict[str, Any] = {
         "name": name,
         "chunks": 1,
@@ -60,7 +60,7 @@ def _submit(name: str) -> Submit:
         "worker": {"gpu": 1},
         "utility": {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "20 slots"},
     }
-    return Submit(read_submissions([record], CLUSTER, tenant=None, runs=False), at_once=True)
+    return SubmitJobs(read_submissions([record], CLUSTER, tenant=None, runs=False), at_once=True)
 
 
 def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
@@ -68,7 +68,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
 ) -> None:
     store = Store(str(tmp_path / "data"))
     store.open()
-    clock = SteadyClock(ManualClock())
+    clock = MonotonicWallClock(ManualClock())
     truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     truth.prepare()
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
@@ -114,11 +114,11 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_EVENTS", 30)
-    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_STEP", 2)
+    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_JOBS_PER_STEP", 2)
     store = Store(str(tmp_path / "data"))
     store.open()
-    clock = SteadyClock(ManualClock())
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    clock = MonotonicWallClock(ManualClock())
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
     driver.snapshot_seconds = 0.0  # a piece is a step
     meanwhile: list[int] = []
@@ -154,8 +154,8 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
 ) -> None:
     store = Store(str(tmp_path / "data"))
     store.open()
-    clock = SteadyClock(ManualClock())
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    clock = MonotonicWallClock(ManualClock())
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
 
     async def broken() -> None:
@@ -179,7 +179,7 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
     store.close()
 
 
-class Exhausted(Truth):
+class Exhausted(DurableEngine):
     """Runs out of memory in the first commit, and records the threads that read its state."""
 
     exhausted = True
@@ -187,13 +187,13 @@ class Exhausted(Truth):
     def prepare(self) -> None:
         self.threads: list[threading.Thread] = []
 
-    def commit(self, operations: Sequence[Operation]) -> Outcome:
+    def commit(self, operations: Sequence[Operation]) -> CommitResult:
         if self.exhausted:
             self.exhausted = False
             raise MemoryError
         return super().commit(operations)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CommitResult:
         self.threads.append(threading.current_thread())
         return super().outcome()
 
@@ -203,7 +203,7 @@ def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(
 ) -> None:
     store = Store(str(tmp_path / "data"))
     store.open()
-    clock = SteadyClock(ManualClock())
+    clock = MonotonicWallClock(ManualClock())
     truth = Exhausted(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     truth.prepare()
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
@@ -233,10 +233,10 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception
 ) -> None:
     hand = ManualClock()
-    clock = SteadyClock(hand)
+    clock = MonotonicWallClock(hand)
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
     asked: list[int | None] = []
 
@@ -277,14 +277,14 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
     tmp_path: Path,
 ) -> None:
     hand = ManualClock()
-    clock = SteadyClock(hand)
+    clock = MonotonicWallClock(hand)
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock)
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock)
     truth.commit([_submit("job")])
     hand.advance(SLOT)
-    truth.commit([Edge(False)])
-    truth.commit([TakeReports([Started(1, "job", 1, clock.now() / SECOND)])])
+    truth.commit([AdvanceSlots(False)])
+    truth.commit([RecordReports([Started(1, "job", 1, clock.now() / SECOND)])])
     driver = Driver(truth, clock, virtual=False, keep=10**18, metrics=Metrics())
     reports = 0
     for apart, several in ((0.25, 4_000), (1.0, 4_000)):
@@ -299,8 +299,8 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
                 truth.commit([driver._progress()])
     truth.commit([driver._progress()])
     with store.reading() as connection:
-        kept = curve(connection, "job", 100_000)
-        shown = curve(connection, "job", 100)
+        kept = progress_points(connection, "job", 100_000)
+        shown = progress_points(connection, "job", 100)
     driver._thread.shutdown()
     store.close()
     young = [point for point in kept if point.minibatches <= 4_000]
@@ -314,10 +314,10 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
 
 
 def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
-    clock = SteadyClock(ManualClock())
+    clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
     jobs = [{"id": one, "name": f"{one}", "closed": 1, **view} for one in range(1, 130)]
@@ -341,21 +341,21 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     store.close()
 
 
-class Counted(Truth):
+class Counted(DurableEngine):
     """A truth that tells what was in its batches."""
 
-    def commit(self, operations: Sequence[Operation]) -> Outcome:
+    def commit(self, operations: Sequence[Operation]) -> CommitResult:
         self.batches = [*getattr(self, "batches", []), [type(one) for one in operations]]
         return super().commit(operations)
 
 
 def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
-    clock = SteadyClock(ManualClock())
+    clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
-    quote = AskQuote(_submit("quoted").submissions[0])
+    quote = QuoteJob(_submit("quoted").submissions[0])
 
     async def play() -> None:
         quotes = [asyncio.ensure_future(driver.do(quote)) for _ in range(40)]
@@ -371,20 +371,20 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
 
     asyncio.run(play())
     store.close()
-    quoted = [batch.count(AskQuote) for batch in truth.batches]
+    quoted = [batch.count(QuoteJob) for batch in truth.batches]
     assert (sum(quoted), max(quoted)) == (40, 8)
-    assert truth.batches[0].count(Submit) == 3
+    assert truth.batches[0].count(SubmitJobs) == 3
 
 
 def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
-    clock = SteadyClock(ManualClock())
+    clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
     answered: list[int] = []
 
-    def question(_: Truth) -> None:
+    def question(_: DurableEngine) -> None:
         time.sleep(0.002)
         answered.append(1)
 
@@ -408,11 +408,11 @@ def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
 
 def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None:
     hand = ManualClock()
-    clock = SteadyClock(hand)
+    clock = MonotonicWallClock(hand)
     month = 30 * 86_400 * SECOND
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=month, metrics=Metrics())
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
     with store.transaction() as connection:
@@ -454,15 +454,17 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), SteadyClock(hand), virtual=True)
+    truth = DurableEngine(
+        store, CLUSTER, PolicyChoice("fifo", {}), MonotonicWallClock(hand), virtual=True
+    )
     truth.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
     period = truth.accounts.shown()["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
 
     hand.set_by = behind
-    clock = SteadyClock(hand)
-    truth = Truth(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    clock = MonotonicWallClock(hand)
+    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
     driver.sweep_seconds = math.inf
 

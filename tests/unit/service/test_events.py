@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.events import HEARTBEAT_FRAME, Hub
+from shadowprice.service.events import HEARTBEAT_FRAME, EventBroadcaster
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -16,7 +16,7 @@ def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None
         return StoredEvent(id=number, at=at, kind="a", job="a", tenant=tenant, data={})
 
     entries = [entry(number, "theirs") for number in range(1, 2_001)] + [entry(2_001, "mine")]
-    hub = Hub(lambda after, _: entries[after : after + 500])
+    hub = EventBroadcaster(lambda after, _: entries[after : after + 500])
     hub.last = 2_001
 
     async def scenario() -> list[bytes]:

@@ -12,8 +12,8 @@ import pytest
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.margins import MAX_GROUPS, NEWEST, Margins
-from shadowprice.service.truth.operations import AskQuote
-from shadowprice.service.truth.reports import TakeReports
+from shadowprice.service.truth.operations import QuoteJob
+from shadowprice.service.truth.reports import RecordReports
 from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.views import JobView, State
 from tests.unit.service.test_truth import Bench
@@ -147,7 +147,7 @@ class _Bench(Bench):
             self.slot()
         order = self.truth.orders[name]
         at = self.clock.wall() / SECOND
-        self.do(TakeReports([Ended(0, name, order.generation, at, Ending.DONE, 0, "")]))
+        self.do(RecordReports([Ended(0, name, order.generation, at, Ending.DONE, 0, "")]))
         return view
 
 
@@ -192,7 +192,7 @@ def test_a_quote_has_the_margin_too(bench: _Bench) -> None:
         bench.run(12)
     bench.submit("first", minibatches=100)
     [submission] = bench.asked("second").submissions
-    [quoted] = bench.do(AskQuote(submission)).answers
+    [quoted] = bench.do(QuoteJob(submission)).answers
     assert quoted.margin.slots > 0
     resource = quoted.to_resource("second", bench.truth.calendar, names=True)
     assert resource.completion == quoted.quote.completion + quoted.margin.slots
@@ -213,7 +213,7 @@ def test_no_promise_reaches_past_the_end_of_the_timespan(bench: _Bench) -> None:
     assert view.margin == until - 1 - view.completion
     assert view.promise == until - 1
     [submission] = bench.asked("second", minibatches=110).submissions
-    [quoted] = bench.do(AskQuote(submission)).answers
+    [quoted] = bench.do(QuoteJob(submission)).answers
     assert quoted.quote.completion + quoted.margin.slots == until - 1
     # The end comes earlier: the margin gives way before the plan does.
     bench.do(ChangeTimespan(int(calendar.begins(view.completion + 1))))

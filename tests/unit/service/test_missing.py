@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shadowprice.executors.generations import logs
-from shadowprice.service.truth.missing import missing
+from shadowprice.service.truth.missing import explain_missing_file
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 STATE = "state run.workdir, or write an absolute path"
@@ -49,14 +49,14 @@ def test_what_is_not_there_is_named_with_the_folder_and_the_mend(
     if isinstance(command, list) and shutil.which(command[0]) is None:
         pytest.skip(f"there is no {command[0]} here")
     tail = said(command, tmp_path)
-    told = missing({"command": command}, "worker-0 exited 2", tail)
+    told = explain_missing_file({"command": command}, "worker-0 exited 2", tail)
     where = told.partition(" is not in ")[2].partition(", where the job runs; ")[0]
     assert told == f"{what!r} is not in {where}, where the job runs; {STATE}"
     if folder is not None:
         assert where == folder.format(tmp_path)
     stated = {"command": command, "workdir": str(tmp_path)}
-    assert f"is not in {tmp_path}" in missing(stated, "worker-0 exited 2", tail)
-    assert "put it there" in missing(stated, "worker-0 exited 2", tail)
+    assert f"is not in {tmp_path}" in explain_missing_file(stated, "worker-0 exited 2", tail)
+    assert "put it there" in explain_missing_file(stated, "worker-0 exited 2", tail)
 
 
 @pytest.mark.train
@@ -66,14 +66,16 @@ def test_a_script_of_torchrun_is_named(tmp_path: Path, workers: int) -> None:
     pytest.importorskip("torch")
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     command = [torchrun, "--standalone", f"--nproc-per-node={workers}", "train.py"]
-    told = missing({"command": command}, "worker-0 exited 1", said(command, tmp_path))
+    told = explain_missing_file({"command": command}, "worker-0 exited 1", said(command, tmp_path))
     assert told == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
 
 
 def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
     for module in ("train_it_here", "project_here.train"):
         command = [sys.executable, "-m", module]
-        told = missing({"command": command}, "worker-0 exited 1", said(command, tmp_path))
+        told = explain_missing_file(
+            {"command": command}, "worker-0 exited 1", said(command, tmp_path)
+        )
         assert told == (
             f"{module!r} is not installed, and not in the folder of its own, where the job runs; "
             f"{STATE}"
@@ -106,4 +108,4 @@ def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
 def test_only_words_of_the_command_are_named(
     run: dict[str, Any], reason: str, tail: list[str], expected: str
 ) -> None:
-    assert missing(run, reason, tail) == expected
+    assert explain_missing_file(run, reason, tail) == expected

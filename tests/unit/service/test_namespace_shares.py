@@ -15,11 +15,11 @@ from shadowprice.service.trainingjobs.shares import (
     InvalidShareError,
     ShareStatement,
     SyncShares,
-    excess,
+    desired_shares,
+    excess_message,
     read_share,
     share_from_namespace,
     share_from_quota,
-    wanted,
 )
 from tests.support.services import RunningService, job, run_service
 
@@ -96,19 +96,19 @@ def test_what_several_say_of_one_tenant_adds_up_and_faults_stand_alone() -> None
               space("c", "{gpus: 1}"), space("d"), space("e", "{gpu: 1}")]  # fmt: skip
     by_name = {each.name: each for each in spaces}
     quotas = [quota("d", requests_cpu="2"), quota("gone", requests_cpu="2")]
-    found = wanted(by_name, quotas, file=cluster(), cluster=cluster(), also=["d", "f"])
+    found = desired_shares(by_name, quotas, file=cluster(), cluster=cluster(), also=["d", "f"])
     assert found.shares == {
         "one": {"gpu": 5000, "cpu": 1000}, "d": {"cpu": 2000}, "e": {"gpu": 1000}, "f": {},
     }  # fmt: skip
     assert [stated.name for stated, _ in found.wrong] == ["c"]
     # Who has jobs and no share is a tenant only where others have one.
-    assert wanted({}, [], file=cluster(), cluster=cluster(), also=["f"]).shares == {}
+    assert desired_shares({}, [], file=cluster(), cluster=cluster(), also=["f"]).shares == {}
 
 
 def test_the_cluster_file_comes_first() -> None:
     file = cluster({"name": "a", "share": {"gpu": 1}}, {"name": "b"})
     spaces = {name: space(name, "{gpu: 2}") for name in "abc"}
-    found = wanted(spaces, [], file=file, cluster=file)
+    found = desired_shares(spaces, [], file=file, cluster=file)
     assert found.shares == {"b": {"gpu": 2000}}
     assert {stated.name: text for stated, text in found.wrong} == {
         "a": "the cluster file gives a its share already",
@@ -118,8 +118,8 @@ def test_the_cluster_file_comes_first() -> None:
 
 def test_shares_are_no_more_than_the_servers_hold() -> None:
     now = cluster({"name": "file", "share": {"gpu": 20}})
-    assert excess({"a": {"gpu": 12_000}}, now) == ""
-    assert excess({"a": {"gpu": 12_001}}, now) == (
+    assert excess_message({"a": {"gpu": 12_000}}, now) == ""
+    assert excess_message({"a": {"gpu": 12_001}}, now) == (
         "shares of gpu add up to 32.001, and the servers hold 32: all shares stay as they were"
     )
 

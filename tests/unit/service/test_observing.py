@@ -18,12 +18,12 @@ from sqlalchemy import select
 from shadowprice.executors.contract import Observed, Share
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import SECOND, to_datetime
-from shadowprice.service.published import Published
-from shadowprice.service.queries.comparison import comparison, pairs, seen, totals
-from shadowprice.service.queries.timeline import planned
-from shadowprice.service.running.observing import TakeLook
+from shadowprice.service.published import ReadModel
+from shadowprice.service.queries.comparison import compare_jobs, comparison, observed_bars, totals
+from shadowprice.service.queries.timeline import planned_bars
+from shadowprice.service.running.observing import RecordObservation
 from shadowprice.service.store import tables
-from shadowprice.service.truth.operations import Cancel
+from shadowprice.service.truth.operations import CancelJob
 from shadowprice.service.truth.reading import list_events
 from tests.support.simulated_hours import SLOT, Crash
 from tests.unit.service.test_truth import Bench
@@ -40,7 +40,7 @@ class Watched(Bench):
         return self.clock.wall() / SECOND
 
     def look(self, *jobs: Observed) -> None:
-        self.do(TakeLook(jobs))
+        self.do(RecordObservation(jobs))
 
     def rows(self, job: str) -> list[tuple[int, int | None, str]]:
         table = tables.observed
@@ -53,18 +53,18 @@ class Watched(Bench):
         with self.store.reading() as connection:
             return connection.execute(select(table).where(table.c.job == job)).first()
 
-    def published(self) -> Published:
+    def published(self) -> ReadModel:
         first = self.truth.outcome()
         assert first.servers is not None
         views = dict(first.views)
-        return Published(views, None, first.running, {}, first.servers, 0)  # type: ignore[arg-type]
+        return ReadModel(views, None, first.running, {}, first.servers, 0)  # type: ignore[arg-type]
 
     def compared(self, scope: str | None = None) -> dict[str, Any]:
         with self.store.reading() as connection:
             return comparison(
                 connection,
                 self.published(),
-                planned(self.truth, 10),
+                planned_bars(self.truth, 10),
                 now=self.clock.wall(),
                 days=30.0,
                 scope=scope,
@@ -72,7 +72,7 @@ class Watched(Bench):
 
     def pair(self, name: str) -> dict[str, Any]:
         with self.store.reading() as connection:
-            found = {one.view.name: one for one in pairs(connection, self.published())}
+            found = {one.view.name: one for one in compare_jobs(connection, self.published())}
         return found[name].to_resource().record
 
 
@@ -103,7 +103,7 @@ def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None
     assert told["observed"]["completion"] == told_time(ended)
     # value / (1 + exp(decay (d - target))), from the slot in which it arrived
     with bench.store.reading() as connection:
-        [one] = pairs(connection, bench.published())
+        [one] = compare_jobs(connection, bench.published())
     assert one.view.arrival is not None
     duration = slot - one.view.arrival
     assert one.utility == pytest.approx(20 / (1 + 2.718281828459045 ** (0.1 * (duration - 20))))
@@ -217,7 +217,7 @@ def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
 def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
     bench.submit("a")
     bench.look(Observed("a", on("gpu-1"), bench.now))
-    bench.do(Cancel("a"))
+    bench.do(CancelJob("a"))
     bench.look()
     told = bench.compared()
     assert (told["jobs"], told["withdrawn"], told["observed"]["utility"]) == (0, 1, 0)
@@ -243,7 +243,7 @@ def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
     bench.look(Observed("c", on("gpu-1"), bench.now))
     bench.slot(30)
     with bench.store.reading() as connection:
-        found = pairs(connection, bench.published())
+        found = compare_jobs(connection, bench.published())
     told = totals(found)
     jobs = [one.to_resource() for one in found]
     assert told.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
@@ -312,7 +312,7 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
             for job, (first, server) in look.items()
         ]
         with contextlib.suppress(Crash):  # then the look is not known to be taken
-            bench.do(TakeLook(told))
+            bench.do(RecordObservation(told))
             continue
         bench.store.fault = lambda _: None
         bench.read()
@@ -348,7 +348,7 @@ def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
     last = bench.clock.wall()
     bench.slot(5)
     with bench.store.reading() as connection:
-        [bar], cut = seen(connection, bench.truth.calendar, 0, bench.clock.wall())
+        [bar], cut = observed_bars(connection, bench.truth.calendar, 0, bench.clock.wall())
     assert not cut
     assert bar.ends == pytest.approx(float(bench.truth.calendar.in_slots(last)))
 
@@ -356,7 +356,7 @@ def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
 def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.service.running.observing.MOST", 3)
+    monkeypatch.setattr("shadowprice.service.running.observing.MAX_JOBS_PER_OBSERVATION", 3)
     watched = Watched(tmp_path)
     jobs = [Observed(f"job-{number}", (Share("box-0", 1, 0),), watched.now) for number in range(5)]
     watched.look(*jobs[:3])

@@ -11,7 +11,7 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.core.policy import unwrapped
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.queries.whatif import WhatIfParameters, read_question
+from shadowprice.service.queries.whatif import WhatIfParameters, parse_request
 from tests.unit.service.test_truth import CLUSTER, Bench
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "policy.py"
@@ -100,7 +100,7 @@ def test_another_policy_takes_over_though_the_file_is_gone(bench: _Bench, path: 
 def test_a_request_cannot_name_a_file(path: Path) -> None:
     now = PolicyChoice.named(f"{path}:FirstFit")
     with pytest.raises(InputError, match="unknown policy"):
-        read_question(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now)
+        parse_request(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now)
     wanted = WhatIfParameters(policy=now.name, set={"workers": "most"})
-    asked = read_question(wanted, CLUSTER, now)
+    asked = parse_request(wanted, CLUSTER, now)
     assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})

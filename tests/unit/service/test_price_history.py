@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from shadowprice.service.clock import SECOND, Calendar
+from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.price_history import HOUR, MINUTE, history, sweep_prices
+from shadowprice.service.truth.price_history import HOUR, MINUTE, history, purge_prices
 
 DAY = 24 * HOUR
 
@@ -58,7 +58,7 @@ def test_old_samples_become_one_a_minute_and_then_one_an_hour(store: Store) -> N
     ages = list(range(now - 50 * DAY, now - 49 * DAY, HOUR))
     fill(store, [*ages, *lately, *yesterday, *recent])
     for _ in range(5):
-        sweep_prices(store, now, now - 30 * DAY)
+        purge_prices(store, now, now - 30 * DAY)
     left = kept(store)
     assert [at for at in left if at >= now - HOUR] == recent
     assert [at for at in left if now - 2 * DAY < at < now - HOUR] == [
@@ -69,7 +69,7 @@ def test_old_samples_become_one_a_minute_and_then_one_an_hour(store: Store) -> N
 
 def test_history_is_told_evenly_and_in_order(store: Store) -> None:
     fill(store, list(range(0, 10 * HOUR, 20 * SECOND)))
-    calendar = Calendar(0, Fraction(SECOND))
+    calendar = SlotCalendar(0, Fraction(SECOND))
     with store.reading() as connection:
         told = history(connection, calendar, 0, 100)
         slots = [row.slot for row in told]

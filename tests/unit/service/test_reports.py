@@ -20,11 +20,11 @@ from shadowprice.executors.contract import (
     Started,
 )
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.outbox import Outbox
-from shadowprice.service.running.servers import FoundServers
+from shadowprice.service.running.outbox import Reconciler
+from shadowprice.service.running.servers import ServerDiscovery
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.operations import LoseServer, Submit
-from shadowprice.service.truth.reports import TakeReports
+from shadowprice.service.truth.operations import SetServerAvailability, SubmitJobs
+from shadowprice.service.truth.reports import RecordReports
 from shadowprice.service.truth.submission import read_submissions
 from tests.support.simulated_hours import CLUSTER, SLOT, SimulatedHour, disk_full_error
 
@@ -47,7 +47,7 @@ class Played(SimulatedHour):
                 "run": {"command": ["train"], "retries": 3},
             }
             found = read_submissions([record], CLUSTER, tenant=None, runs=True)
-            await self.driver.do(Submit(found, at_once=True))
+            await self.driver.do(SubmitJobs(found, at_once=True))
         self.world.advance(SLOT)
         for _ in range(3):
             await self._turn()
@@ -94,14 +94,14 @@ class Bug:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, job: str, error: Exception) -> None:
         self.mended = False
-        perform = TakeReports.perform
+        perform = RecordReports.perform
 
-        def failing(operation: TakeReports, batch: Batch) -> Any:
+        def failing(operation: RecordReports, batch: Batch) -> Any:
             if not self.mended and any(one.job == job for one in operation.reports):
                 raise error
             return perform(operation, batch)
 
-        monkeypatch.setattr(TakeReports, "perform", failing)
+        monkeypatch.setattr(RecordReports, "perform", failing)
 
 
 @pytest.mark.parametrize("error", [PolicyError("a passing bug"), EventError("out of order")])
@@ -136,7 +136,7 @@ def test_what_the_truth_leaves_out_stays(tmp_path: Path, monkeypatch: pytest.Mon
     taken: list[int] = []
 
     async def leaving_out(operation: object) -> object:
-        assert isinstance(operation, TakeReports)
+        assert isinstance(operation, RecordReports)
         taken.append(len(operation.reports))
         return [one for one in operation.reports if one.job == "bad"] if len(taken) == 1 else None
 
@@ -177,19 +177,19 @@ def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
 def test_a_server_that_cannot_be_recorded_costs_no_other_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = FoundServers.take
+    server = ServerDiscovery.take
 
-    async def failing(self: FoundServers, report: ServerSeen | ServerGone) -> None:
+    async def failing(self: ServerDiscovery, report: ServerSeen | ServerGone) -> None:
         raise KeyError("a bug")
 
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
-        monkeypatch.setattr(FoundServers, "take", failing)
+        monkeypatch.setattr(ServerDiscovery, "take", failing)
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
         said = "what was reported of server 'g-1' cannot be recorded: KeyError: 'a bug'"
         assert hour.runner.health_error == said
-        monkeypatch.setattr(FoundServers, "take", server)
+        monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}
         assert hour.runner.health_error is None
@@ -200,21 +200,21 @@ def test_a_server_that_cannot_be_recorded_costs_no_other_report(
 def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = FoundServers.take
+    server = ServerDiscovery.take
     seen = ServerSeen(ServerSlice("g-1", {"gpu": 4000, "cpu": 16000}), 0.0)
 
-    async def failing(self: FoundServers, report: ServerSeen | ServerGone) -> None:
+    async def failing(self: ServerDiscovery, report: ServerSeen | ServerGone) -> None:
         if report is seen:
             raise KeyError("a bug")
         await server(self, report)
 
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
-        monkeypatch.setattr(FoundServers, "take", failing)
+        monkeypatch.setattr(ServerDiscovery, "take", failing)
         await hour.hear(seen)
         assert hour.runner.health_error is not None
         await hour.hear(ServerGone("g-1", hour.world.now))
-        monkeypatch.setattr(FoundServers, "take", server)
+        monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}
         assert hour.runner.health_error is None
@@ -238,7 +238,7 @@ def test_a_server_that_went_while_nothing_could_be_written_is_lost_later(
                     await hour.hear(gone)
                 hour.store.fault = lambda _: None
             else:
-                patch.setattr(LoseServer, "perform", _raising(error))
+                patch.setattr(SetServerAvailability, "perform", _raising(error))
                 await hour.hear(gone)
                 assert hour.runner.health_error is not None
         assert not hour.driver.published.servers.lost
@@ -276,7 +276,7 @@ def test_an_end_that_nobody_heard_is_found_when_all_is_compared_again(tmp_path: 
 
 
 def test_a_failure_that_is_told_again_lets_a_job_wait_no_longer() -> None:
-    outbox = Outbox()
+    outbox = Reconciler()
     lost = Ended(0, "job", 1, 0.0, Ending.LOST, None, "")
     outbox.heard(lost, 0)
     waits = dict(outbox._not_before)

@@ -17,7 +17,7 @@ from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Constant, Linear
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.service.truth.speeds import Speeds, corrected
+from shadowprice.service.truth.speeds import SpeedEstimator, with_corrected_curve
 
 CURVE = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}
 """Mini-batches a second; slots take 10 s."""
@@ -38,7 +38,7 @@ class Running:
 
     def __init__(self, job: Job) -> None:
         self.record = JobRecord(job, 0)
-        self.speeds = Speeds()
+        self.speeds = SpeedEstimator()
         self.revisions: list[tuple[int, float]] = []
 
     def run(self, workers: int, per_slot: list[float]) -> None:
@@ -97,7 +97,7 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
 ) -> None:
     job = _job()
     job = replace(job, internal_gains=(job.gains * internal).astype(np.int64))
-    found = corrected(job, ratios)
+    found = with_corrected_curve(job, ratios)
     known = sorted(ratios)
     for n in (1, 2, 4, 8):
         below = max((one for one in known if one <= n), default=known[0])

@@ -9,9 +9,9 @@ from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.truth.operations import Cancel
+from shadowprice.service.truth.operations import CancelJob
 from shadowprice.service.truth.reading import list_events
-from shadowprice.service.truth.reports import TakeProgress, TakeReports
+from shadowprice.service.truth.reports import RecordProgress, RecordReports
 from shadowprice.service.truth.start_ups import NEWEST
 from tests.support.simulated_hours import SLOT
 from tests.unit.service.test_truth import Bench
@@ -24,9 +24,9 @@ def starts(bench: Bench, number: int, seconds: float, *, ends: bool = True) -> N
     bench.slot()
     order = bench.truth.orders[name]
     at = bench.truth.calendar.begins(order.slot) / SECOND + seconds
-    bench.do(TakeReports([Started(order.id, name, order.generation, at)]))
+    bench.do(RecordReports([Started(order.id, name, order.generation, at)]))
     if ends:
-        bench.do(Cancel(name))
+        bench.do(CancelJob(name))
 
 
 def told(bench: Bench) -> list[dict[str, Any]]:
@@ -76,12 +76,12 @@ def test_a_start_up_ends_when_work_is_reported(tmp_path: Path) -> None:
     at = bench.truth.calendar.begins(order.slot) / SECOND + 27.5
     # One mini-batch takes 6 s; work may be a quarter slower before that counts as a start-up.
     report = Progressed("job-0", 1, MICRO, {}, at)
-    bench.do(TakeProgress({"job-0": report}, []))
+    bench.do(RecordProgress({"job-0": report}, []))
     [start_up] = bench.truth.start_ups.newest
     assert start_up.process == 1.0
     assert start_up.seconds == 27.5 - 1.25 * 6.0
     later = Progressed("job-0", 1, 2 * MICRO, {}, at + 30.0)
-    bench.do(TakeProgress({"job-0": later}, []))
+    bench.do(RecordProgress({"job-0": later}, []))
     assert bench.truth.start_ups.newest == (start_up,)
     bench.store.close()
 
@@ -95,7 +95,7 @@ def test_a_command_that_was_issued_late_is_no_long_start_up(tmp_path: Path) -> N
     ordered = bench.clock.wall()
     begins = bench.truth.calendar.begins(order.slot)
     at = ordered / SECOND + 2.0
-    bench.do(TakeReports([Started(order.id, "late", order.generation, at)]))
+    bench.do(RecordReports([Started(order.id, "late", order.generation, at)]))
     [start_up] = bench.truth.start_ups.newest
     assert start_up.seconds <= at - begins / SECOND
     assert start_up.seconds < SLOT

@@ -14,7 +14,7 @@ from alembic.runtime.migration import MigrationContext
 
 from shadowprice.service.store import Store, tables
 from shadowprice.service.store.files import backup_file
-from shadowprice.service.store.store import LOG_BYTES
+from shadowprice.service.store.store import WAL_SIZE_LIMIT_BYTES
 from shadowprice.service.truth.reading import list_events
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -69,11 +69,11 @@ def test_a_log_that_grew_does_not_stay_large(store: Store) -> None:
     log = Path(f"{store.file}-wal")
     with store.transaction() as connection:
         store.write(connection, tables.progress.insert(), [point] * 700)
-    assert log.stat().st_size > LOG_BYTES
+    assert log.stat().st_size > WAL_SIZE_LIMIT_BYTES
     for at in range(2):
         with store.transaction() as connection:
             store.put(connection, "written", f"{at}")
-    assert log.stat().st_size <= LOG_BYTES
+    assert log.stat().st_size <= WAL_SIZE_LIMIT_BYTES
 
 
 def test_few_decisions_are_found_among_much_else(store: Store) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.service.queries.stories import told_line
+from shadowprice.service.queries.stories import format_event
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ from shadowprice.service.queries.stories import told_line
     ],
 )
 def test_lines_are_sentences(kind: str, data: dict[str, Any], expected: str) -> None:
-    assert told_line({"kind": kind, "data": data}) == expected
+    assert format_event({"kind": kind, "data": data}) == expected

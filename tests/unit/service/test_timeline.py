@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.service.queries.timeline import EXPECTED, PLANNED, RAN
+from shadowprice.service.queries.timeline import BAR_EXPECTED, BAR_PAST, BAR_PLANNED
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.waiting import wait_until
 
@@ -55,7 +55,7 @@ def test_bars_to_come_are_the_plans(live: RunningService) -> None:
     bars = told["bars"]
     found = set()
     for at, number in enumerate(bars["job"]):
-        assert bars["kind"][at] == PLANNED
+        assert bars["kind"][at] == BAR_PLANNED
         for slot in range(int(bars["start"][at]), int(bars["end"][at])):
             name = told["jobs"][number]["job"]
             found.add((name, slot, bars["server"][at], bars["workers"][at], bars["ps"][at]))
@@ -109,7 +109,7 @@ def test_what_was_planned_is_what_ran(tmp_path: Path) -> None:
         planned = slots_of(before)
         wait_until(lambda: live.client.get("/v1/jobs/quick").json()["state"] == "finished")
         after = live.client.get("/v1/timeline", params={"past_slots": 60, "job": "quick"}).json()
-        assert set(after["bars"]["kind"]) == {RAN}
+        assert set(after["bars"]["kind"]) == {BAR_PAST}
         assert slots_of(after) == planned
         history = live.client.get("/v1/prices/history", params={"past_slots": 60}).json()["slots"]
         assert history
@@ -137,6 +137,6 @@ def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path:
         wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
         told = live.client.get("/v1/timeline", params={"future_slots": 100, "job": "long"}).json()
         record = live.service.writing._truth.engine.open_jobs["long"]
-        [at] = [at for at, what in enumerate(told["bars"]["kind"]) if what == EXPECTED]
+        [at] = [at for at, what in enumerate(told["bars"]["kind"]) if what == BAR_EXPECTED]
         # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
         assert told["bars"]["end"][at] == record.started + 50

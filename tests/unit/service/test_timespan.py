@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.service.clock import SECOND, stamp
+from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.truth.reading import jobs_by_name
-from shadowprice.service.truth.slots import MoveOrigin
+from shadowprice.service.truth.slots import ShiftSlotOrigin
 from shadowprice.service.truth.timespan import ChangeTimespan, FollowOption
 from shadowprice.service.truth.views import JobView, State
 from tests.support.simulated_hours import SLOT
@@ -65,7 +65,7 @@ def test_an_end_stays_at_its_clock_time_when_the_clock_is_set(tmp_path: Path) ->
     bench = Bench(tmp_path / "data")
     bench.do(ChangeTimespan(slots_ahead(bench, 10)))
     assert until(bench) == 10
-    bench.do(MoveOrigin(3 * SLOT * SECOND, "the clock was set forward"))
+    bench.do(ShiftSlotOrigin(3 * SLOT * SECOND, "the clock was set forward"))
     assert until(bench) == 7
     restart(bench)
     assert until(bench) == 7
@@ -80,7 +80,7 @@ def test_who_is_refused_only_for_the_end_is_told(tmp_path: Path, policy: str) ->
     bench.submit("short", minibatches=10)
     assert "long" not in bench.truth.views
     assert bench.truth.views["short"].promise is not None
-    end = stamp(bench.truth.calendar.begins(3))
+    end = format_rfc3339(bench.truth.calendar.begins(3))
     told = reason_of(bench, "long")
     assert f"without the end of the timespan at {end} it would be admitted" in told["message"]
     assert told["timespan_ends"] == end

@@ -31,8 +31,13 @@ from shadowprice.service.trainingjobs.controller import (
     status_write_interval,
 )
 from shadowprice.service.trainingjobs.queue import WorkQueue
-from shadowprice.service.trainingjobs.resource import Resource, edits
-from shadowprice.service.trainingjobs.status import Refused, build_patch, build_status, differs
+from shadowprice.service.trainingjobs.resource import TrainingJobResource, diff_spec
+from shadowprice.service.trainingjobs.status import (
+    SubmissionRejected,
+    build_patch,
+    build_status,
+    needs_patch,
+)
 from shadowprice.service.truth.submission import REVISABLE, merge_changes
 from shadowprice.service.truth.views import JobView, State
 from tests.support.services import job, run_service
@@ -46,8 +51,8 @@ NOW = 1_763_800_000_000_000_000
 OWNER = Owner("vision", "a", "6f0c1a2b-3c4d-5e6f-7081-92a3b4c5d6e7")
 
 
-def resource(status: Mapping[str, Any] | None = None, generation: int = 1) -> Resource:
-    return Resource(OWNER, "7", generation, False, (FINALIZER,), "", {}, status or {})
+def resource(status: Mapping[str, Any] | None = None, generation: int = 1) -> TrainingJobResource:
+    return TrainingJobResource(OWNER, "7", generation, False, (FINALIZER,), "", {}, status or {})
 
 
 MOMENT = st.integers(NOW, NOW + 10**15)
@@ -78,13 +83,13 @@ VIEWS = st.builds(
     reason=REASON,
     decided=st.none() | MOMENT,
 )
-FOUND = VIEWS | st.builds(Refused, st.sampled_from(list(Reason)), st.text(max_size=30))
+FOUND = VIEWS | st.builds(SubmissionRejected, st.sampled_from(list(Reason)), st.text(max_size=30))
 EDITED = st.none() | st.tuples(
     st.booleans(), st.sampled_from([Reason.APPLIED, Reason.IMMUTABLE]), st.text(max_size=9)
 )
 
 
-def status(before: Resource, found: Any, now: int = NOW, **more: Any) -> dict[str, Any]:
+def status(before: TrainingJobResource, found: Any, now: int = NOW, **more: Any) -> dict[str, Any]:
     return build_status(before, found, **{"tenant": "vision", "epoch": 1, "now": now, **more})
 
 
@@ -115,10 +120,10 @@ def test_a_status_that_was_written_is_not_written_again(
     found: Any, edited: Any, later: Any
 ) -> None:
     first = status(resource(), found, edited=edited)
-    assert differs(resource(), first)
+    assert needs_patch(resource(), first)
     seen = resource(json.loads(json.dumps(first)))
     again = status(seen, found, now=NOW + 10**12, edited=edited)
-    assert not differs(seen, again)  # nor do times of conditions move
+    assert not needs_patch(seen, again)  # nor do times of conditions move
     # A merge patch of the next one on the first brings the next one about.
     following = status(seen, later)
     merged = {**first, **build_patch(seen, following)["status"]}
@@ -129,7 +134,7 @@ def test_a_status_that_was_written_is_not_written_again(
 @given(view=VIEWS)
 def test_a_new_leader_marks_what_is_open_and_leaves_what_is_over(view: JobView) -> None:
     seen = resource(status(resource(), view, epoch=4))
-    assert differs(seen, status(seen, view, epoch=5)) == view.state.open
+    assert needs_patch(seen, status(seen, view, epoch=5)) == view.state.open
     assert build_patch(seen, {})["metadata"] == {"resourceVersion": "7"}
 
 
@@ -156,14 +161,14 @@ RECORDS = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 3)).map(
 def test_edits_lead_from_one_job_to_the_other_but_for_what_lasts(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    changes, fixed = edits(before, after)
+    changes, fixed = diff_spec(before, after)
     assert changes.keys() <= set(REVISABLE)
     assert not set(fixed) & set(REVISABLE)
     revised = merge_changes(before, changes)
     rest = {key for key in {*revised, *after} if revised.get(key) != after.get(key)}
     # A speed of its own takes a job out of its family.
     assert rest - {"family"} == set(fixed) - {"family"}
-    assert edits(before, dict(before)) == ({}, ())
+    assert diff_spec(before, dict(before)) == ({}, ())
 
 
 def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Path) -> None:
@@ -202,7 +207,7 @@ def test_labels_of_the_owner_are_no_edit() -> None:
     record = one.record("vision")
     assert record["name"] == OWNER.job
     assert Owner.from_labels(record["labels"]) == OWNER
-    assert edits(record, one.record("else")) == ({}, ())
+    assert diff_spec(record, one.record("else")) == ({}, ())
     with pytest.raises(InputError):
         merge_changes(record, {"labels": {**record["labels"], "shadowprice.io/uid": "other"}})
 

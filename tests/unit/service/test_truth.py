@@ -21,19 +21,24 @@ from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.rolling.policy import RollingPolicy
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth import slots
-from shadowprice.service.truth.operations import Cancel, LoseServer, Revise, Submit
-from shadowprice.service.truth.outcome import Outcome
+from shadowprice.service.truth.operations import (
+    CancelJob,
+    ReviseJob,
+    SetServerAvailability,
+    SubmitJobs,
+)
+from shadowprice.service.truth.outcome import CommitResult
 from shadowprice.service.truth.prices import prices, prices_by_kind
 from shadowprice.service.truth.reading import list_events, list_jobs
 from shadowprice.service.truth.recovery import recover
-from shadowprice.service.truth.reports import TakeProgress, TakeReports
-from shadowprice.service.truth.restarts import Restarts
-from shadowprice.service.truth.slots import Edge, Passed
+from shadowprice.service.truth.reports import RecordProgress, RecordReports
+from shadowprice.service.truth.restarts import RestartCostEstimator
+from shadowprice.service.truth.slots import AdvanceSlots, SlotAdvanceResult
 from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 from shadowprice.service.truth.views import State
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.support.simulated_world import ManualClock
@@ -54,11 +59,11 @@ class Bench:
         self.read()
 
     def read(self) -> None:
-        self.truth = Truth(
-            self.store, CLUSTER, self.choice, SteadyClock(self.clock), virtual=self.virtual
+        self.truth = DurableEngine(
+            self.store, CLUSTER, self.choice, MonotonicWallClock(self.clock), virtual=self.virtual
         )
 
-    def do(self, operation: Any) -> Outcome:
+    def do(self, operation: Any) -> CommitResult:
         outcome = self.truth.commit([operation])
         for answer in outcome.answers:
             if isinstance(answer, BaseException):
@@ -77,36 +82,36 @@ class Bench:
             **changes,
         }
         found = read_submissions([record], CLUSTER, tenant=self.tenant, runs=True)
-        self.do(Submit(found, at_once=True))
+        self.do(SubmitJobs(found, at_once=True))
 
-    def asked(self, name: str, **changes: Any) -> Submit:
+    def asked(self, name: str, **changes: Any) -> SubmitJobs:
         """Return the submission of a job like the first one."""
         record = {**dict(self.truth.specs["first"]), "name": name, **changes}
         found = read_submissions([record], CLUSTER, tenant=None, runs=True)
-        return Submit(found, at_once=True)
+        return SubmitJobs(found, at_once=True)
 
     def slot(self, slots: int = 1) -> None:
         for _ in range(slots):
             self.clock.advance(SLOT)
-            self.do(Edge(self.virtual))
+            self.do(AdvanceSlots(self.virtual))
 
     def started(self, name: str) -> None:
         order = self.truth.orders[name]
         at = self.clock.wall() / SECOND
-        self.do(TakeReports([Started(order.id, name, order.generation, at)]))
+        self.do(RecordReports([Started(order.id, name, order.generation, at)]))
 
     def again(self, name: str) -> None:
         """Lose a job's generation, and start the next one in the next slot."""
         generation = self.truth.orders[name].generation
         at = self.clock.wall() / SECOND
-        self.do(TakeReports([Ended(0, name, generation, at, Ending.LOST, None, "the node died")]))
+        self.do(RecordReports([Ended(0, name, generation, at, Ending.LOST, None, "the node died")]))
         self.slot()
         assert self.truth.orders[name].generation == generation + 1
 
     def report(self, name: str, minibatches: float) -> None:
         generation = self.truth.orders[name].generation
         told = Progressed(name, generation, int(minibatches * MICRO), {"loss": 0.5}, 0.0)
-        self.do(TakeProgress({name: told}, [told]))
+        self.do(RecordProgress({name: told}, [told]))
 
     def kinds(self, name: str) -> list[str]:
         with self.store.reading() as connection:
@@ -125,7 +130,7 @@ def test_the_end_of_a_generation_that_was_never_commanded_completes_no_job(bench
     for elapsed in (0, 1):  # before its first generation, and while that runs
         bench.slot(elapsed)
         now = bench.clock.wall() / SECOND
-        bench.do(TakeReports([Ended(0, "first", 7, now, Ending.DONE, 0, "")]))
+        bench.do(RecordReports([Ended(0, "first", 7, now, Ending.DONE, 0, "")]))
         assert bench.truth.views["first"].state.open
         assert not bench.truth.views["first"].done
     assert "finished" not in bench.kinds("first")
@@ -141,7 +146,7 @@ def test_a_job_that_was_done_later_is_not_abandoned_for_the_slots_before(tmp_pat
     bench.clock.advance(4 * SLOT)  # nothing was recorded meanwhile, not even the start
     done = bench.clock.wall() / SECOND - SLOT / 2
     end = Ended(0, "first", order.generation, done, Ending.DONE, 0, "")
-    bench.do(Edge(reports=[end], since=bench.clock.wall()))
+    bench.do(AdvanceSlots(reports=[end], since=bench.clock.wall()))
     view = bench.truth.views.get("first")
     assert view is None or view.state is State.FINISHED
     assert bench.kinds("first")[-1] == "finished"
@@ -162,20 +167,20 @@ def test_a_revised_file_that_names_a_family_can_be_submitted_again(
         "run": {"command": ["train"]},
     }
 
-    def submit(**changes: Any) -> Submit:
+    def submit(**changes: Any) -> SubmitJobs:
         record = {key: value for key, value in {**file, **changes}.items() if value is not None}
         found = read_submissions([record], CLUSTER, tenant=None, runs=True, families=families)
-        return Submit(found, at_once=True)
+        return SubmitJobs(found, at_once=True)
 
     bench.do(submit())
     steps = [
-        Revise("job", {"priority": 2}),
+        ReviseJob("job", {"priority": 2}),
         submit(priority=2),
-        Revise("job", {"minibatches": 50}),
+        ReviseJob("job", {"minibatches": 50}),
         submit(priority=2, minibatches=50),
         # The job states its own speed from now on, and keeps the family's restart cost.
-        Revise("job", {"throughput": {1: 0.3}}),
-        Revise("job", {"priority": 3}),
+        ReviseJob("job", {"throughput": {1: 0.3}}),
+        ReviseJob("job", {"priority": 3}),
         submit(priority=3, minibatches=50, throughput={1: 0.3}, family=None),
     ]
     if together:
@@ -197,8 +202,8 @@ def restarted(bench: Bench, name: str, cost: float, *, after: float = SLOT) -> N
     order = bench.truth.orders[name]
     at = bench.truth.calendar.begins(order.slot) / SECOND + after
     report = Progressed(name, order.generation, MICRO, metrics, at)
-    bench.do(TakeProgress({name: report}, [report]))
-    bench.do(Cancel(name))
+    bench.do(RecordProgress({name: report}, [report]))
+    bench.do(CancelJob(name))
 
 
 def test_a_new_job_has_the_median_restart_cost_of_its_tenant(tmp_path: Path) -> None:
@@ -275,8 +280,8 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
             told = Progressed(
                 name, order.generation, int(seconds / 6.0 * MICRO), {}, at - after + moment
             )
-            bench.do(TakeProgress({name: told}, [told]))
-        bench.do(Cancel(name))
+            bench.do(RecordProgress({name: told}, [told]))
+        bench.do(CancelJob(name))
 
     asked = count()
 
@@ -284,7 +289,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         name = f"next-{next(asked)}"
         bench.submit(name, **stated)
         found = bench.truth.engine.jobs[name].job.restart
-        bench.do(Cancel(name))
+        bench.do(CancelJob(name))
         return pytest.approx(found, abs=0.011)  # rounded up to a hundredth of a slot
 
     begins("a", 14.0, 2.0, restart="6s")
@@ -316,7 +321,7 @@ def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: Bench) -> None
         bench.clock.advance(SLOT - 1)
         bench.report("slow", 5.0 * slot)  # 10 were stated
         bench.clock.advance(1)
-        bench.do(Edge())
+        bench.do(AdvanceSlots())
     assert "remeasured" in bench.kinds("slow")
     job = bench.truth.engine.jobs["slow"].job
     assert job.required == 60 * MICRO
@@ -342,7 +347,7 @@ def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Benc
         if done is not None:
             bench.report("far", done)
         bench.clock.advance(1)
-        bench.do(Edge(unheard=frozenset() if done is not None else frozenset({"far"})))
+        bench.do(AdvanceSlots(unheard=frozenset() if done is not None else frozenset({"far"})))
     assert bench.truth.views["far"].progress == 120.0
     assert "remeasured" not in bench.kinds("far")
 
@@ -362,13 +367,15 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) ->
     assert "misreported" not in bench.kinds("says")
     at = bench.clock.wall() / SECOND
     ends = [Ended(0, name, 1, at, Ending.DONE, 0, "") for name in ("never", "says")]
-    told = {one.job: one.data for one in bench.do(TakeReports(ends)).told if one.kind == "finished"}
+    told = {
+        one.job: one.data for one in bench.do(RecordReports(ends)).told if one.kind == "finished"
+    }
     assert told["never"]["reported"] is False
     assert "reported" not in told["says"]
     # One that goes on from a checkpoint begins before where the one before it was.
     generation = bench.truth.orders["back"].generation
     failed = Ended(0, "back", generation, at, Ending.FAILED, 1, "killed")
-    bench.do(TakeReports([failed]))
+    bench.do(RecordReports([failed]))
     bench.slot()
     bench.started("back")
     for done in (40.0, 60.0):
@@ -384,7 +391,7 @@ def test_who_was_displaced_says_what_it_waits_for_until_it_runs(tmp_path: Path) 
     bench.slot()
     bench.started("one")
     [server] = bench.truth.orders["one"].servers
-    bench.do(LoseServer(server))
+    bench.do(SetServerAvailability(server))
     view = bench.truth.views["one"]
     assert not view.servers
     assert view.reason is not None
@@ -401,7 +408,7 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A batch ends after half a second of real time, which a busy machine spends on a few slots.
-    monkeypatch.setattr(slots, "EDGE_SECONDS", math.inf)
+    monkeypatch.setattr(slots, "ADVANCE_TIME_BUDGET_SECONDS", math.inf)
     whole = {"kind": "constant", "value": 20}
     for name in ("done", "fails"):
         bench.submit(name, minibatches=400, utility=whole, workers={"max": 1})
@@ -417,8 +424,8 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
         Ended(0, "done", 1, missed + 3.5 * SLOT, Ending.DONE, 0, ""),
         Ended(0, "fails", 1, missed + 1.5 * SLOT, Ending.FAILED, 1, "killed"),
     ]
-    outcome = bench.do(Edge(reports=reports))
-    assert outcome.answers == [Passed(caught_up=True)]
+    outcome = bench.do(AdvanceSlots(reports=reports))
+    assert outcome.answers == [SlotAdvanceResult(caught_up=True)]
     assert outcome.views["done"].state is State.FINISHED
     assert outcome.views["done"].completion == began + 2 + 3
     assert "retrying" in bench.kinds("fails")
@@ -439,12 +446,12 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
         for name in ("posts", "files"):
             bench.report(name, done)
         bench.clock.advance(1)
-        bench.do(Edge())
+        bench.do(AdvanceSlots())
     bench.read()  # the service was away for five slots
     bench.clock.advance(5 * SLOT)
     since = bench.truth.clock.now()
     bench.report("files", 60.0)
-    bench.do(Edge(since=since, heard={"files": since}))
+    bench.do(AdvanceSlots(since=since, heard={"files": since}))
     views = bench.truth.views
     assert views["files"].progress == 60.0
     assert views["posts"].progress == 20.0 + 5 * 10.0
@@ -470,12 +477,12 @@ def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: 
             bench.clock.advance(SLOT - 1)
             bench.report("again", done)
             bench.clock.advance(1)
-            bench.do(Edge())
+            bench.do(AdvanceSlots())
 
     slots([10.0 * slot for slot in range(1, 7)])  # 10 a slot, as was stated
     at = bench.clock.wall() / SECOND
     end = Ended(0, "again", order.generation, at, Ending.FAILED, 1, "killed")
-    bench.do(TakeReports([end]))
+    bench.do(RecordReports([end]))
     bench.slot()
     assert bench.truth.orders["again"].generation > order.generation
     # Six slots in which nothing more is counted, and then it goes on as fast as it always was.
@@ -515,7 +522,7 @@ def test_a_job_that_keeps_its_speed_is_left_alone(bench: Bench) -> None:
         bench.clock.advance(SLOT - 1)
         bench.report("right", 10.0 * slot)
         bench.clock.advance(1)
-        bench.do(Edge())
+        bench.do(AdvanceSlots())
     assert "remeasured" not in bench.kinds("right")
     assert "moved" not in bench.kinds("right")
 
@@ -529,7 +536,7 @@ def change(bench: Bench, name: str, minibatches: float, **seconds: float) -> Non
     at = bench.truth.calendar.ends(order.slot) / SECOND
     metrics = {**CHANGE, **seconds}
     told = Progressed(name, order.generation, int(minibatches * MICRO), metrics, at)
-    bench.do(TakeProgress({name: told}, []))
+    bench.do(RecordProgress({name: told}, []))
 
 
 def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: Bench) -> None:
@@ -578,7 +585,7 @@ def test_the_cost_of_a_change_is_the_median_of_the_newest_and_at_most_a_slot(
     bench: Bench,
 ) -> None:
     bench.submit("a")
-    job, restarts = bench.truth.engine.jobs["a"].job, Restarts()
+    job, restarts = bench.truth.engine.jobs["a"].job, RestartCostEstimator()
     assert restarts.revised(job, 60.0) is None
 
     def note(name: str, generation: int, first_step: float, *, resized: bool) -> None:
@@ -618,9 +625,9 @@ def test_only_exit_0_finishes_a_job(bench: Bench) -> None:
     order = bench.truth.orders["counted"]
     at = bench.clock.wall() / SECOND
     end = Ended(0, "counted", order.generation, at, Ending.DONE, 0, "")
-    done = bench.do(TakeReports([end]))
+    done = bench.do(RecordReports([end]))
     assert done.views["counted"].state == "finished"
-    assert bench.do(TakeReports([end])).views == {}  # word that comes again
+    assert bench.do(RecordReports([end])).views == {}  # word that comes again
 
 
 def test_failures_are_retried_and_losses_cost_nothing(bench: Bench) -> None:
@@ -631,7 +638,7 @@ def test_failures_are_retried_and_losses_cost_nothing(bench: Bench) -> None:
         order = bench.truth.orders["failing"]
         at = bench.clock.wall() / SECOND
         end = Ended(0, "failing", order.generation, at, ending, 1, "why", ("last line",))
-        outcome = bench.do(TakeReports([end]))
+        outcome = bench.do(RecordReports([end]))
     view = outcome.views["failing"]
     assert view.state == "failed"
     assert view.reason is not None
@@ -653,7 +660,7 @@ def test_an_operation_that_fails_costs_its_neighbours_nothing(bench: Bench) -> N
     [one] = read_submissions(
         [{**dict(bench.truth.specs["first"]), "name": "second"}], CLUSTER, tenant=None, runs=True
     )
-    outcome = bench.truth.commit([Wrong(), Broken(), Submit([one], at_once=True)])
+    outcome = bench.truth.commit([Wrong(), Broken(), SubmitJobs([one], at_once=True)])
     assert [type(answer) for answer in outcome.answers[:2]] == [ShadowpriceError, ZeroDivisionError]
     assert outcome.answers[2] == [("second", None)]
     assert bench.truth.views["second"].state == "admitted"
@@ -707,7 +714,7 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
             bench.slot()
         if at == 6:
             bench.truth.write_snapshot()
-    bench.do(Cancel(next(reversed(bench.truth.views))))
+    bench.do(CancelJob(next(reversed(bench.truth.views))))
     digest, views = bench.truth.engine.state_digest(), dict(bench.truth.views)
     orders = dict(bench.truth.orders)
     bench.read()
@@ -776,7 +783,7 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
 def test_a_snapshot_lets_the_journal_go_that_nobody_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.service.truth.truth.JOURNAL_STEP", 4)
+    monkeypatch.setattr("shadowprice.service.truth.truth.JOURNAL_DELETE_BATCH", 4)
     bench = Bench(tmp_path / "data", virtual=True)
     ends = []
     for _ in range(3):
@@ -941,12 +948,12 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
         bench.clock.advance(SLOT - 1)
         bench.report("new", 10.0 * slot)
         bench.clock.advance(1)
-        bench.do(Edge())
+        bench.do(AdvanceSlots())
     assert bench.truth.views["new"].to_resource().speed.measured == (1,)
     assert "remeasured" not in bench.kinds("new")
     bench.read()  # a service that begins again knows it, too
     assert bench.truth.views["new"].measured == (1,)
-    bench.do(Revise("new", {"throughput": {1: 0.2}}))
+    bench.do(ReviseJob("new", {"throughput": {1: 0.2}}))
     assert bench.truth.views["new"].to_resource().speed.source == "stated"
     with pytest.raises(ShadowpriceError, match="the curve of `family` is missing"):
         bench.submit("none", family="resnet50", minibatch_time=None)
@@ -962,5 +969,5 @@ def test_prices_are_published_once_a_slot_and_for_changed_servers(bench: Bench) 
     assert begun is not first
     assert begun == prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "oasis", 1))
     assert max(begun.values()) > 0.0
-    bench.do(LoseServer(CLUSTER.names[0]))
+    bench.do(SetServerAvailability(CLUSTER.names[0]))
     assert bench.truth.outcome().prices is not begun

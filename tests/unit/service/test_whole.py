@@ -17,21 +17,21 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import Ended, Ending, Progressed, Refused, Started
 from shadowprice.service.budgets.budgeting import PutTenant
-from shadowprice.service.clock import SECOND, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.operations import (
-    Cancel,
-    ChangeServers,
+    CancelJob,
     DecideBacklog,
-    LoseServer,
-    Revise,
-    Submit,
+    ReviseJob,
+    SetServerAvailability,
+    SubmitJobs,
+    UpdateServers,
 )
-from shadowprice.service.truth.reports import Acknowledge, TakeProgress, TakeReports
-from shadowprice.service.truth.slots import Edge, MoveOrigin
+from shadowprice.service.truth.reports import AcknowledgeCommands, RecordProgress, RecordReports
+from shadowprice.service.truth.slots import AdvanceSlots, ShiftSlotOrigin
 from shadowprice.service.truth.submission import read_submissions
 from shadowprice.service.truth.timespan import ChangeTimespan
 from shadowprice.service.truth.views import State
@@ -129,7 +129,7 @@ def picture(bench: Bench) -> dict[str, Any]:
     return kept
 
 
-def _submission(*names: str, at_once: bool = True, **changes: Any) -> Submit:
+def _submission(*names: str, at_once: bool = True, **changes: Any) -> SubmitJobs:
     records = [
         {
             "name": name,
@@ -143,7 +143,7 @@ def _submission(*names: str, at_once: bool = True, **changes: Any) -> Submit:
         }
         for name in names
     ]
-    return Submit(read_submissions(records, CLUSTER, tenant=None, runs=True), at_once=at_once)
+    return SubmitJobs(read_submissions(records, CLUSTER, tenant=None, runs=True), at_once=at_once)
 
 
 def _ended(bench: Bench, name: str, ending: Ending) -> Ended:
@@ -152,10 +152,10 @@ def _ended(bench: Bench, name: str, ending: Ending) -> Ended:
     return Ended(0, name, order.generation, at, ending, code, "why", ("last line",))
 
 
-def _progress(bench: Bench) -> TakeProgress:
+def _progress(bench: Bench) -> RecordProgress:
     generation, at = bench.truth.orders["one"].generation, bench.clock.wall() / SECOND
     told = Progressed("one", generation, 3 * MICRO, CHANGE, at)
-    return TakeProgress({"one": told}, [told])
+    return RecordProgress({"one": told}, [told])
 
 
 def _state(drained: bool) -> ServerState:
@@ -172,24 +172,24 @@ OPERATIONS: dict[str, Callable[[Bench], Any]] = {
     "submit several": lambda _: _submission("new", "newer"),
     "accept": lambda _: _submission("new", at_once=False),
     "decide": lambda _: DecideBacklog(8),
-    "cancel": lambda _: Cancel("one"),
-    "cancel what was not decided on": lambda _: Cancel("accepted"),
-    "revise": lambda _: Revise("one", {"minibatches": 90}),
-    "drain": lambda bench: ChangeServers({_server_of(bench, "one"): _state(True)}, "drain"),
-    "lose a server": lambda bench: LoseServer(_server_of(bench, "one")),
+    "cancel": lambda _: CancelJob("one"),
+    "cancel what was not decided on": lambda _: CancelJob("accepted"),
+    "revise": lambda _: ReviseJob("one", {"minibatches": 90}),
+    "drain": lambda bench: UpdateServers({_server_of(bench, "one"): _state(True)}, "drain"),
+    "lose a server": lambda bench: SetServerAvailability(_server_of(bench, "one")),
     "a tenant": lambda _: PutTenant("vision", {"gpu": 1}, Budget(POINT, 86_400), budgeted=True),
-    "done": lambda bench: TakeReports([_ended(bench, "one", Ending.DONE)]),
-    "failed": lambda bench: TakeReports([_ended(bench, "one", Ending.FAILED)]),
-    "lost": lambda bench: TakeReports([_ended(bench, "one", Ending.LOST)]),
-    "refused": lambda bench: TakeReports(
+    "done": lambda bench: RecordReports([_ended(bench, "one", Ending.DONE)]),
+    "failed": lambda bench: RecordReports([_ended(bench, "one", Ending.FAILED)]),
+    "lost": lambda bench: RecordReports([_ended(bench, "one", Ending.LOST)]),
+    "refused": lambda bench: RecordReports(
         [Refused(1, "one", bench.truth.orders["one"].generation, 0.0, "no such image")]
     ),
-    "started": lambda bench: TakeReports(
+    "started": lambda bench: RecordReports(
         [Started(2, "two", bench.truth.orders["two"].generation, bench.clock.wall() / SECOND)]
     ),
-    "acknowledge": lambda bench: Acknowledge(list(bench.truth.engine.unacknowledged)),
+    "acknowledge": lambda bench: AcknowledgeCommands(list(bench.truth.engine.unacknowledged)),
     "progress": _progress,
-    "move the origin": lambda _: MoveOrigin(5 * SECOND, "the clock was set"),
+    "move the origin": lambda _: ShiftSlotOrigin(5 * SECOND, "the clock was set"),
     "set an end": lambda bench: ChangeTimespan(bench.clock.wall() + 2 * SLOT * SECOND),
 }
 
@@ -324,7 +324,7 @@ def test_a_report_that_cannot_be_taken_in_costs_those_after_it_nothing(
     ends = [_ended(bench, name, Ending.DONE) for name in ("one", "two")]
     later = Started(9, "one", ends[0].generation, ends[0].at)
     stumble = Stumble(bench.truth.engine.policy, patch, at=1)
-    reports = TakeReports([ends[0], ends[1], later])
+    reports = RecordReports([ends[0], ends[1], later])
     outcome = bench.truth.commit([Armed(reports, stumble)])
     assert outcome.answers == [(ends[0], later)]  # what is told of a job stays in order
     assert bench.truth.engine.open_jobs.keys() == {"one"}
@@ -340,7 +340,7 @@ def test_a_report_that_cannot_be_taken_in_costs_those_after_it_nothing(
 def test_an_end_that_is_told_twice_in_one_batch_is_one(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
     lost = _ended(bench, "one", Ending.LOST)
-    bench.truth.commit([TakeReports([lost, lost]), TakeReports([lost])])
+    bench.truth.commit([RecordReports([lost, lost]), RecordReports([lost])])
     assert bench.truth.views["one"].lost == 1
     assert bench.kinds("one").count("lost") == 1
     with bench.store.reading() as connection:
@@ -357,7 +357,7 @@ def test_slots_that_ended_before_one_that_cannot_begin_have_ended(
     running = bench.truth.engine.slot_running
     stumble = Stumble(bench.truth.engine.policy, patch, at=1, times=10**9)
     bench.clock.advance(SLOT)
-    [answer] = bench.truth.commit([Armed(Edge(), stumble)]).answers
+    [answer] = bench.truth.commit([Armed(AdvanceSlots(), stumble)]).answers
     assert isinstance(answer, PolicyError)
     assert bench.truth.engine.slot_running is None
     assert bench.truth.engine.slot == running + 1
@@ -365,7 +365,7 @@ def test_slots_that_ended_before_one_that_cannot_begin_have_ended(
     bench.read()
     assert picture(bench) == live
     stumble.at = 10**9
-    bench.do(Edge())
+    bench.do(AdvanceSlots())
     assert bench.truth.engine.slot_running == running + 1
     bench.store.close()
 
@@ -375,10 +375,12 @@ def test_a_job_that_is_done_and_cannot_be_closed_holds_up_no_slot(
 ) -> None:
     bench = _bench(tmp_path, "rolling")
     end = _ended(bench, "one", Ending.DONE)
-    bench.do(LoseServer(_server_of(bench, "one")))  # it is stopped, and exits 0 meanwhile
-    bench.do(TakeReports([end]))
+    bench.do(
+        SetServerAvailability(_server_of(bench, "one"))
+    )  # it is stopped, and exits 0 meanwhile
+    bench.do(RecordReports([end]))
     assert bench.truth.views["one"].done
-    bench.do(LoseServer(CLUSTER.names[0], back=True))
+    bench.do(SetServerAvailability(CLUSTER.names[0], back=True))
     policy: Any = bench.truth.engine.policy
     decide = type(policy).decide
 
@@ -411,18 +413,18 @@ def test_who_waits_is_given_up_only_for_what_happens(
     till.submit("waits", chunks=4, minibatches=60, tenant="vision", utility=late)
     assert till.view("waits").state == State.STANDBY
     for at in range(12):
-        till.do(Cancel(f"filler-{at}"))
+        till.do(CancelJob(f"filler-{at}"))
     before = picture(till)
     # Asked to begin the slot it prices the job, which is withdrawn; then it fails, however often.
     stumble = Stumble(till.truth.engine.policy, patch, at=3, times=10**9)
     till.clock.advance(SLOT)
-    [answer] = till.truth.commit([Armed(Edge(), stumble)]).answers
+    [answer] = till.truth.commit([Armed(AdvanceSlots(), stumble)]).answers
     assert isinstance(answer, PolicyError)
     assert stumble.asked >= 3
     assert picture(till) == before
     assert till.view("waits").state == State.STANDBY
     stumble.at = 10**9
-    till.do(Edge())
+    till.do(AdvanceSlots())
     assert till.view("waits").state == State.REFUSED
     till.check()
     till.store.close()
@@ -437,7 +439,7 @@ def test_what_was_whole_by_itself_is_taken_back_with_what_it_is_part_of(tmp_path
 
         def perform(self, batch: Batch) -> None:
             with batch.whole():
-                Cancel("one").perform(batch)
+                CancelJob("one").perform(batch)
                 batch.put("key", "value")
             raise ShadowpriceError("no")
 
@@ -463,19 +465,19 @@ def test_what_was_paid_is_given_back_with_what_fails(
         def perform(self, batch: Batch) -> None:
             batch.billing.set_budget("speech", Budget(POINT, 86_400))
             batch.billing.set_budget("vision", None)
-            Cancel(paid.name).perform(batch)
+            CancelJob(paid.name).perform(batch)
 
     [answer] = till.truth.commit([Armed(Both(), stumble)]).answers
     assert isinstance(answer, PolicyError)
     assert picture(till) == before
-    till.do(Cancel(paid.name))
+    till.do(CancelJob(paid.name))
     till.check()
     till.store.close()
 
 
 def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
-    clock = SteadyClock(bench.clock)
+    clock = MonotonicWallClock(bench.clock)
     driver = Driver(bench.truth, clock, virtual=False, keep=10**18, metrics=Metrics())
     stated = driver.specification("one")
     assert stated is not None
@@ -488,13 +490,13 @@ def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
             meanwhile.append((driver.specification("one"), driver.specification("new")))
 
     outcome = bench.truth.commit(
-        [Revise("one", {"minibatches": 90}), _submission("new"), Looking()]
+        [ReviseJob("one", {"minibatches": 90}), _submission("new"), Looking()]
     )
     assert meanwhile == [(stated, None)]
     driver._publish(outcome)
     assert driver.specification("one") == {**stated, "minibatches": 90}
     assert driver.specification("new") == bench.truth.specs["new"]
-    driver._publish(bench.do(Cancel("new")))
+    driver._publish(bench.do(CancelJob("new")))
     assert driver.specification("new") is None
     driver._thread.shutdown()
     bench.store.close()

@@ -10,8 +10,8 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.extensions import FileExtension, split_path
 
 if TYPE_CHECKING:
-    from shadowprice.results.advice import Counsel
-    from shadowprice.results.story import Story
+    from shadowprice.results.advice import JobAdvice
+    from shadowprice.results.story import JobHistory
     from shadowprice.simulator.scenario import Scenario
 
 PATIENCE: Final = 10.0
@@ -25,11 +25,11 @@ _RUNS: Final = 60
 """Estimated number of runs if the policy can't quote and every change is simulated."""
 
 
-def wanted(story: Story) -> bool:
+def wanted(story: JobHistory) -> bool:
     """Return whether advice applies: the job was refused, or dropped where that is equivalent."""
-    from shadowprice.results.advice import advised_outcomes
+    from shadowprice.results.advice import outcomes_with_advice
 
-    return story.job["outcome"] in advised_outcomes(story.info)
+    return story.job["outcome"] in outcomes_with_advice(story.info)
 
 
 def executes_files(info: Mapping[str, Any]) -> bool:
@@ -38,7 +38,7 @@ def executes_files(info: Mapping[str, Any]) -> bool:
     return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
 
 
-def expected_seconds(story: Story) -> float:
+def expected_seconds(story: JobHistory) -> float:
     """Estimate the time that advice takes, in seconds.
 
     It repeats the run up to the job's arrival, at the pace of the original run.
@@ -55,7 +55,7 @@ def expected_seconds(story: Story) -> float:
     return _RUNS * max(seconds, float(info["timing"]["wall_seconds"]))
 
 
-def compute_advice(folder: Path, story: Story) -> Counsel:
+def compute_advice(folder: Path, story: JobHistory) -> JobAdvice:
     """Find the changes that would have had a run's refused job admitted.
 
     Raises

@@ -13,7 +13,7 @@ from shadowprice.cli.options import OutputOption
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.results.moment import Moment
+    from shadowprice.results.moment import SlotSnapshot
 
 MOST_JOBS = 40
 """Limit of jobs shown of each state without ``--all``."""
@@ -43,17 +43,17 @@ def at(
     """
     from shadowprice.results.files import read_info
     from shadowprice.results.listing import parse_slot
-    from shadowprice.results.moment import read_moment
+    from shadowprice.results.moment import read_slot_snapshot
 
     seconds = read_info(run)["cluster"]["slot_seconds"]
-    moment = read_moment(run, parse_slot(slot, seconds, "SLOT"))
+    moment = read_slot_snapshot(run, parse_slot(slot, seconds, "SLOT"))
     if output is Output.JSON:
         print_json(moment.record())
     else:
         _print(moment, servers=servers, most=None if all_ else MOST_JOBS)
 
 
-def _print(moment: Moment, *, servers: bool, most: int | None) -> None:
+def _print(moment: SlotSnapshot, *, servers: bool, most: int | None) -> None:
     from shadowprice.core.amounts import format_seconds
 
     console = stdout()
@@ -74,11 +74,11 @@ def _print(moment: Moment, *, servers: bool, most: int | None) -> None:
         console.print(_jobs(moment, most))
 
 
-def _servers(moment: Moment, *, every: bool) -> Table:
+def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.results.places import folded
+    from shadowprice.results.places import compress_names
 
     resources = [name for name, (_, total) in moment.usage.items() if total]
     table = Table(header_style="bold", box=None, pad_edge=False)
@@ -90,7 +90,7 @@ def _servers(moment: Moment, *, every: bool) -> Table:
     for _, members in moment.servers.group_by(keys, maintain_order=True):
         state = members["state"][0]
         cells = [
-            folded(members["server"].to_list()),
+            compress_names(members["server"].to_list()),
             state,
             f"{len(members):,}",
             *(f"{members[name].sum():,}" for name in ("jobs", "workers", "ps")),
@@ -103,7 +103,7 @@ def _servers(moment: Moment, *, every: bool) -> Table:
 _STYLES = {"lost": "red", "idle": "dim", "mixed": "", "full": "bold"}
 
 
-def _used(moment: Moment, part: object, resource: str) -> str:
+def _used(moment: SlotSnapshot, part: object, resource: str) -> str:
     import polars as pl
 
     from shadowprice.core.amounts import Dimension, format_amount
@@ -117,7 +117,7 @@ def _used(moment: Moment, part: object, resource: str) -> str:
     return f"{used / total:.0%} of {format_amount(total, Dimension(kind))}" if total else "-"
 
 
-def _jobs(moment: Moment, most: int | None) -> Table:
+def _jobs(moment: SlotSnapshot, most: int | None) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText

@@ -25,7 +25,7 @@ from shadowprice.core import bounds
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.policies.choice import PolicyChoice
-    from shadowprice.results.files import Run
+    from shadowprice.results.files import RunData
     from shadowprice.simulator.driver import RunProgress
     from shadowprice.simulator.interrupt import StopSign
     from shadowprice.simulator.scenario import Scenario
@@ -123,10 +123,10 @@ def compare(
     from shadowprice.results.comparison import (
         PAGE,
         is_comparison,
-        keep_comparison,
-        keep_run,
+        write_compared_run,
+        write_comparison,
     )
-    from shadowprice.results.directory import PendingDirectory
+    from shadowprice.results.directory import AtomicDirectory
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import seeds_from, trials_of
 
@@ -142,11 +142,11 @@ def compare(
         choice.parameters()
     mention_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
-    directory = PendingDirectory(out, is_comparison) if out is not None else nullcontext()
+    directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_sign() as stop, directory as pending, ExitStack() as resources:
         certificate = _certificate(scenario, proving, stop, quiet) if bound else None
 
-        def keep(run: Run) -> None:
+        def keep(run: RunData) -> None:
             if certificate is not None:
                 run.info["bound"] = {
                     name: value
@@ -156,7 +156,7 @@ def compare(
             if advice and not run.info["partial"]:
                 run = _advised(run, scenario, chosen, advising, stop, quiet)
             if pending is not None:
-                keep_run(run, pending.path)
+                write_compared_run(run, pending.path)
 
         stopped = trials = None
         if on:
@@ -171,7 +171,7 @@ def compare(
         runs = _beside_log(runs, scenario, source)
         if pending is not None:
             with told_anyway(lambda: _print(runs, trials, output)):
-                keep_comparison(runs, pending.path, record)
+                write_comparison(runs, pending.path, record)
                 pending.commit()
     _print(runs, trials, output)
     if output is not Output.JSON:
@@ -182,7 +182,7 @@ def compare(
     leave_if_partial([] if stopped is None else [stopped], out, stop.status)
 
 
-def _beside_log(runs: list[Run], scenario: Scenario, source: Source) -> list[Run]:
+def _beside_log(runs: list[RunData], scenario: Scenario, source: Source) -> list[RunData]:
     """Return the runs, and after them what happened in the log if it says so."""
     from shadowprice.simulator.as_it_was import as_it_was
 
@@ -192,13 +192,13 @@ def _beside_log(runs: list[Run], scenario: Scenario, source: Source) -> list[Run
 
 
 def _advised(
-    run: Run,
+    run: RunData,
     scenario: Scenario,
     choices: Sequence[PolicyChoice],
     seconds: float,
     stop: StopSign,
     quiet: bool,
-) -> Run:
+) -> RunData:
     """Return the run with advice on its refused jobs."""
     from shadowprice.simulator.advice import with_advice
 
@@ -238,9 +238,9 @@ def _here(
     choices: Sequence[PolicyChoice],
     seeds: Sequence[int],
     stop: StopSign,
-    keep: Callable[[Run], None],
+    keep: Callable[[RunData], None],
     quiet: bool,
-) -> tuple[list[Run], list[Measured], Run | None]:
+) -> tuple[list[RunData], list[Measured], RunData | None]:
     """Run everything in this process; the third result is the interrupted run, or None."""
     from shadowprice.simulator.trials import further_seeds, run_all
 
@@ -262,7 +262,7 @@ def _on_ray(
     out: Path | None,
     resources: ExitStack,
     quiet: bool,
-) -> tuple[list[Run], list[Measured]]:
+) -> tuple[list[RunData], list[Measured]]:
     """Spread all runs over a Ray cluster.
 
     With ``out``, completed runs are kept beside it until all are done.
@@ -296,13 +296,13 @@ def _on_ray(
     return results
 
 
-def _print(runs: list[Run], trials: Trials | None, output: Output) -> None:
+def _print(runs: list[RunData], trials: Trials | None, output: Output) -> None:
     from shadowprice.cli.seeds import comparison_table, seeds_table
     from shadowprice.cli.tables import summary_table
-    from shadowprice.results.comparison import record_of
+    from shadowprice.results.comparison import comparison_to_record
 
     if output is Output.JSON:
-        print_json(record_of(runs, None if trials is None else trials.record()))
+        print_json(comparison_to_record(runs, None if trials is None else trials.record()))
         return
     if trials is None:
         stdout().print(summary_table(runs))

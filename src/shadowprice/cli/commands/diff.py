@@ -12,7 +12,7 @@ from shadowprice.cli.console import Listing, print_json, stderr, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.results.difference import Difference
+    from shadowprice.results.difference import RunDiff
 
 MOST = 20
 """Default limit of jobs shown."""
@@ -36,10 +36,10 @@ def diff(
 
     shadowprice diff compared/oasis compared/fifo
     """
-    from shadowprice.results.difference import difference
+    from shadowprice.results.difference import diff_runs
     from shadowprice.results.files import read_run
 
-    result = difference(read_run(first), read_run(second))
+    result = diff_runs(read_run(first), read_run(second))
     if output is Listing.JSON:
         print_json(result.record())
         return
@@ -51,8 +51,8 @@ def diff(
     _print(result, limit)
 
 
-def _print(found: Difference, limit: int) -> None:
-    from shadowprice.results.telling import counted
+def _print(found: RunDiff, limit: int) -> None:
+    from shadowprice.results.telling import pluralize
 
     console = stdout()
     names = [found.first["policy"], found.second["policy"]]
@@ -63,7 +63,7 @@ def _print(found: Difference, limit: int) -> None:
     worse = len(found.jobs.filter(found.jobs["gain"] < 0))
     console.print(
         f"{names[1]} earned {totals[1]:,.4g}, {names[0]} {totals[0]:,.4g}: "
-        f"{totals[1] - totals[0]:+,.4g}; {counted(better, 'job')} earned more, {worse:,} less, "
+        f"{totals[1] - totals[0]:+,.4g}; {pluralize(better, 'job')} earned more, {worse:,} less, "
         f"{len(found.jobs) - better - worse:,} the same at another time",
         soft_wrap=True,
         markup=False,
@@ -81,7 +81,7 @@ def _print(found: Difference, limit: int) -> None:
         )
 
 
-def _outcomes(found: Difference, names: list[str]) -> Table:
+def _outcomes(found: RunDiff, names: list[str]) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText
@@ -97,7 +97,7 @@ def _outcomes(found: Difference, names: list[str]) -> Table:
     return table
 
 
-def _jobs(found: Difference, names: list[str], limit: int) -> Table:
+def _jobs(found: RunDiff, names: list[str], limit: int) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText

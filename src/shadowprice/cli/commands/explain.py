@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shadowprice.rest.jobs import StoredEvent
-    from shadowprice.results.advice import Counsel
-    from shadowprice.results.story import Story
+    from shadowprice.results.advice import JobAdvice
+    from shadowprice.results.story import JobHistory
 
 MAX_PLACEMENT_SPANS = 12
 """Limit of placements shown of a plan or a run."""
@@ -63,9 +63,9 @@ def explain(
     if job is None:
         _explain_live(str(run), server, output, full=full)
         return
-    from shadowprice.results.story import read_story
+    from shadowprice.results.story import read_job_history
 
-    story = read_story(run, job)
+    story = read_job_history(run, job)
     counsel, remark = _advice(run, story, advice)
     if output is Output.JSON:
         record = story.record()
@@ -123,7 +123,7 @@ def _with_log(told: str, why: str) -> list[str]:
     return [told.removesuffix(escaped(joined)) + escaped(first_line(why)), *below]
 
 
-def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None, str]:
+def _advice(run: Path, story: JobHistory, asked: bool | None) -> tuple[JobAdvice | None, str]:
     """Return advice on a refused job, else a note that says why there is none.
 
     The note is empty if the job needs no advice or the user declined it.
@@ -158,18 +158,18 @@ def _advice(run: Path, story: Story, asked: bool | None) -> tuple[Counsel | None
         return None, f"cannot be told: {error}"
 
 
-def _print(story: Story, most: int | None, counsel: Counsel | None, remark: str) -> None:
+def _print(story: JobHistory, most: int | None, counsel: JobAdvice | None, remark: str) -> None:
     from rich.panel import Panel
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.results.telling import counsel_lines, guarantee_text, story_lines
+    from shadowprice.results.telling import advice_lines, guarantee_text, history_lines
 
     console = stdout()
     colour, verdict = _verdict(story.job)
     title = SafeText.assemble((story.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
-    lines = [*story_lines(story, most)]
+    lines = [*history_lines(story, most)]
     if counsel is not None:
-        lines += [("", ""), *counsel_lines(counsel)]
+        lines += [("", ""), *advice_lines(counsel)]
     elif remark:
         lines += [("", ""), ("would do", remark)]
     if guarantee := guarantee_text(story.info):

@@ -111,15 +111,21 @@ def jobs(
     shadowprice jobs run --tenant vision --arrived 10..50 -o csv
     """
     from shadowprice.results.files import read_info, read_table
-    from shadowprice.results.listing import SHOWN, Range, Selection, columns_of, ordered
+    from shadowprice.results.listing import (
+        DEFAULT_COLUMNS,
+        JobFilter,
+        SlotRange,
+        columns_of,
+        sort_jobs,
+    )
 
     seconds = read_info(run)["cluster"]["slot_seconds"]
     table = read_table(run, "jobs")
 
-    def span(flag: str, text: str | None) -> Range | None:
-        return None if text is None else Range.parse(text, seconds, flag)
+    def span(flag: str, text: str | None) -> SlotRange | None:
+        return None if text is None else SlotRange.parse(text, seconds, flag)
 
-    chosen = Selection(
+    chosen = JobFilter(
         job=_listed(job),
         tenant=_listed(tenant),
         class_=_listed(class_),
@@ -131,8 +137,8 @@ def jobs(
         late=late,
     ).apply(table)
     requested = [*dict.fromkeys(_listed(columns))]  # remove duplicates
-    names = columns_of(table, requested or [c for c in SHOWN if c in table.columns])
-    rows = ordered(chosen, _listed(sort))
+    names = columns_of(table, requested or [c for c in DEFAULT_COLUMNS if c in table.columns])
+    rows = sort_jobs(chosen, _listed(sort))
     if limit is None and output is Listing.TABLE:
         limit = MOST
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)

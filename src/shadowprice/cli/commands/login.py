@@ -49,9 +49,15 @@ def login(
 
     shadowprice login https://scheduler.lab --name lab
     """
-    from shadowprice.client.servers import Address, Servers, checked_token, checked_url, home
+    from shadowprice.client.servers import (
+        Endpoint,
+        SavedEndpoints,
+        config_file,
+        normalize_token,
+        normalize_url,
+    )
 
-    saved = Servers.load()
+    saved = SavedEndpoints.load()
     if server is None:
         _list(saved, output)
         return
@@ -67,16 +73,16 @@ def login(
         saved.chosen = server
     else:
         existing = saved.known.get(server)
-        url = existing.url if existing is not None else checked_url(server, "URL")
+        url = existing.url if existing is not None else normalize_url(server, "URL")
         label = name or (server if existing is not None else _label(url))
         if any(mark in label for mark in ":./ ") and name is not None:
             raise InputError(Fault("--name", f"{label!r} looks like an address", "write lab"))
-        token = checked_token(_token(token_file), str(token_file or "the token"))
+        token = normalize_token(_token(token_file), str(token_file or "the token"))
         from shadowprice.client import Client
 
-        with Client(Address(url, token)) as client:
+        with Client(Endpoint(url, token)) as client:
             info = client.service()  # raises an error if the token or address is wrong
-        saved.known[label] = Address(url, token)
+        saved.known[label] = Endpoint(url, token)
         saved.chosen = label
         line = f"{label}: {url}, policy {info.policy}, as {info.caller.tenant or info.caller.role}"
     saved.save()
@@ -86,7 +92,7 @@ def login(
     if line is not None:
         stdout().print(line)
     if server in saved.known:
-        stdout().print(f"{server} is the default now ({home()})", soft_wrap=True)
+        stdout().print(f"{server} is the default now ({config_file()})", soft_wrap=True)
 
 
 def _label(url: str) -> str:

@@ -130,13 +130,13 @@ def profile(
     from shadowprice.executors.local.machine import real_devices
     from shadowprice.profiling.findings import HEAD, Findings, families_file, job_file
     from shadowprice.profiling.running import Command, Limits, measure_all
-    from shadowprice.results.target import check_file
+    from shadowprice.results.target import check_output_file
 
     if not sys.platform.startswith("linux"):
         raise InputError("profile needs Linux, as the local executor does")
     counts = [(n, k) for k in _numbers("--ps", ps, 0) for n in _numbers("--workers", workers, 1)]
     if out is not None:
-        check_file(out, lambda head: head.startswith(HEAD))
+        check_output_file(out, lambda head: head.startswith(HEAD))
     library = None if family is None else _library(family, families)
     limits = Limits(float(parse_span(time, "--time", "1min")), precision, steps=steps)
     measured = Command(
@@ -192,9 +192,9 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
 def _library(family: str, path: Path) -> Families:
     """Return the families of a library file, after checking that it can be written."""
     from shadowprice.inputs.families import parse_families, read_families
-    from shadowprice.results.target import check_file
+    from shadowprice.results.target import check_output_file
 
-    check_file(path, lambda _: True)  # the content is validated below
+    check_output_file(path, lambda _: True)  # the content is validated below
     try:
         parse_families({"families": {family: {"throughput": {1: 1.0}}}}, "--family")
     except InputError as error:
@@ -261,9 +261,9 @@ def _today() -> str:
 
 
 def _write(path: Path, content: str) -> None:
-    from shadowprice.results.target import whole_file
+    from shadowprice.results.target import atomic_write
 
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
 
 

@@ -25,16 +25,16 @@ def report(
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.files import REPORT, read_run
     from shadowprice.results.report.page import write_report
-    from shadowprice.results.target import check_file, is_page, own_page
+    from shadowprice.results.target import always_replaceable, check_output_file, is_page
 
     path = to or run / REPORT
     # The run's own page may be replaced, whatever version wrote it.
     own = path.parent.resolve() == run.resolve() and path.name == REPORT
     if own:
         loaded = read_run(run)  # first: report a directory without a run as such
-        check_file(path, own_page)
+        check_output_file(path, always_replaceable)
     else:
-        check_file(path, is_page)
+        check_output_file(path, is_page)
         loaded = read_run(run)
     try:
         write_report(loaded, path)

@@ -201,14 +201,14 @@ def serve(
     from shadowprice.core.amounts import parse_span
     from shadowprice.kernels.jit import compiling_notice, say_on_stderr
     from shadowprice.service.server import serve as run
-    from shadowprice.service.settings import Settings, parse_lease, parse_listen, parse_users
+    from shadowprice.service.settings import ServiceSettings, parse_lease, parse_listen, parse_users
     from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
     host, port = parse_listen(listen)
     retention = parse_span(keep, "--keep", "365d")
     named = o.policy_choice(policy, params, settings)
     choice = replace(named, settings={**named.info.live_settings, **named.settings})
-    chosen = Settings(
+    chosen = ServiceSettings(
         cluster=cluster,
         data=data,
         host=host,
@@ -312,8 +312,14 @@ def backup(
     shadowprice backup /var/lib/shadowprice backup.db
     """
     check_extra()
-    from shadowprice.results.target import check_file
-    from shadowprice.service.store.files import FILE, RESTORE, backup_file, check_copy, is_store
+    from shadowprice.results.target import check_output_file
+    from shadowprice.service.store.files import (
+        FILE,
+        RESTORE_HINT,
+        backup_file,
+        check_backup_target,
+        is_store,
+    )
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
@@ -323,9 +329,11 @@ def backup(
         raise InputError(Fault(data, "not a data directory of a service", f"it lacks {FILE}"))
     if not is_store(source):
         message = "not a database of a service, or damaged"
-        raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE}"))
-    check_copy(target)  # first: a file at the target may be replaced, a database's log must not
-    check_file(target, lambda _: is_store(target))
+        raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE_HINT}"))
+    check_backup_target(
+        target
+    )  # first: a file at the target may be replaced, a database's log must not
+    check_output_file(target, lambda _: is_store(target))
     backup_file(source, target)
     record: dict[str, Any] = {"file": str(target), "bytes": target.stat().st_size}
     if output is Output.JSON:

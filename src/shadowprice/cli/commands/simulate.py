@@ -22,8 +22,8 @@ from shadowprice.cli.workload import Workload, takes_workload
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shadowprice.results.directory import PendingDirectory
-    from shadowprice.results.files import Run
+    from shadowprice.results.directory import AtomicDirectory
+    from shadowprice.results.files import RunData
 
 
 @takes_workload()
@@ -76,7 +76,7 @@ def simulate(
     """
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.results.directory import PendingDirectory, check_directory
+    from shadowprice.results.directory import AtomicDirectory, check_directory
     from shadowprice.results.files import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.journaling import JournalObserver
@@ -93,7 +93,7 @@ def simulate(
     choice.parameters()  # report invalid parameters before compiling
     mention_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
-    directory = PendingDirectory(out, is_run) if out is not None else nullcontext()
+    directory = AtomicDirectory(out, is_run) if out is not None else nullcontext()
     with stop_sign() as stop, directory as pending:
         built = choice.build(scenario.context())
         journal_path = pending.path / JOURNAL if journal and pending else None
@@ -141,7 +141,7 @@ def told_anyway(tell: Callable[[], None]) -> Iterator[None]:
         raise
 
 
-def _print(run: Run, output: Output) -> None:
+def _print(run: RunData, output: Output) -> None:
     from shadowprice.cli.tables import summary_table
 
     if output is Output.JSON:
@@ -150,13 +150,13 @@ def _print(run: Run, output: Output) -> None:
         stdout().print(summary_table([run]))
 
 
-def _leave_without_advice(run: Run, status: int) -> None:
+def _leave_without_advice(run: RunData, status: int) -> None:
     """Exit like an interrupted run if only the advice was interrupted."""
     from shadowprice.cli.stopping import current
-    from shadowprice.results.advice import advised_outcomes
+    from shadowprice.results.advice import outcomes_with_advice
 
     advice = run.info["advice"]
-    outcomes = " or ".join(advised_outcomes(run.info))
+    outcomes = " or ".join(outcomes_with_advice(run.info))
     stderr().print(
         f"interrupted: the run is whole, with advice on {advice['told']} of "
         f"{advice['refused']} {outcomes} jobs",
@@ -167,7 +167,7 @@ def _leave_without_advice(run: Run, status: int) -> None:
     raise typer.Exit(status)
 
 
-def _keep(run: Run, pending: PendingDirectory) -> None:
+def _keep(run: RunData, pending: AtomicDirectory) -> None:
     from shadowprice.results.files import REPORT, write_run
     from shadowprice.results.report.page import write_report
 
@@ -176,7 +176,7 @@ def _keep(run: Run, pending: PendingDirectory) -> None:
     pending.commit()
 
 
-def leave_if_partial(runs: list[Run], out: Path | None, status: int) -> None:
+def leave_if_partial(runs: list[RunData], out: Path | None, status: int) -> None:
     """Exit with ``status`` if a run was interrupted; print where its results are."""
     from shadowprice.cli.stopping import current
 

@@ -15,8 +15,8 @@ from shadowprice.cli.live import ServerOption
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.results.accounts import Account, Books
-    from shadowprice.results.files import Run
+    from shadowprice.results.accounts import TenantAccount, TenantAccounts
+    from shadowprice.results.files import RunData
 
 
 def statement(
@@ -94,11 +94,11 @@ def _is_run(text: str) -> bool:
 
 def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.results.accounts import books_of
+    from shadowprice.results.accounts import compute_tenant_accounts
     from shadowprice.results.files import read_run
 
     loaded = read_run(run)
-    books = books_of(loaded)
+    books = compute_tenant_accounts(loaded)
     if tenant is not None and tenant not in books.accounts:
         tenants = ", ".join(books.accounts)
         raise InputError(
@@ -114,7 +114,7 @@ def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
         _print_one(loaded, books, tenant)
 
 
-def _record(run: Run, books: Books, tenant: str | None) -> Mapping[str, object]:
+def _record(run: RunData, books: TenantAccounts, tenant: str | None) -> Mapping[str, object]:
     if tenant is None:
         return {
             "policy": run.policy,
@@ -131,7 +131,7 @@ def _record(run: Run, books: Books, tenant: str | None) -> Mapping[str, object]:
     }
 
 
-def _print_csv(run: Run, books: Books, tenant: str | None) -> None:
+def _print_csv(run: RunData, books: TenantAccounts, tenant: str | None) -> None:
     """Print a row for each tenant, or for each job of one tenant."""
     import csv
     import sys
@@ -153,7 +153,7 @@ def _print_csv(run: Run, books: Books, tenant: str | None) -> None:
         writer.writerows(row.values() for row in rows)
 
 
-def _partners(books: Books, tenant: str) -> list[dict[str, object]]:
+def _partners(books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
     from shadowprice.results.accounts import MICRO
@@ -176,7 +176,7 @@ def _partners(books: Books, tenant: str) -> list[dict[str, object]]:
     return rows
 
 
-def _jobs(run: Run, books: Books, tenant: str) -> list[dict[str, object]]:
+def _jobs(run: RunData, books: TenantAccounts, tenant: str) -> list[dict[str, object]]:
     import polars as pl
 
     from shadowprice.results.accounts import MICRO
@@ -191,7 +191,7 @@ def _jobs(run: Run, books: Books, tenant: str) -> list[dict[str, object]]:
     return table.select(columns).to_dicts()
 
 
-def _print_all(run: Run, books: Books) -> None:
+def _print_all(run: RunData, books: TenantAccounts) -> None:
     table = _table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
     table.add_column("tenant")
     headings = [
@@ -221,7 +221,7 @@ def _print_all(run: Run, books: Books) -> None:
         stdout().print(f"{run.policy} charges nobody: no payments, no loans", soft_wrap=True)
 
 
-def _cells(account: Account) -> list[str]:
+def _cells(account: TenantAccount) -> list[str]:
     from shadowprice.results.accounts import MICRO
 
     share = " ".join(f"{count} {kind}" for kind, count in account.share.items()) or "-"
@@ -239,7 +239,7 @@ def _cells(account: Account) -> list[str]:
     ]
 
 
-def _print_one(run: Run, books: Books, tenant: str) -> None:
+def _print_one(run: RunData, books: TenantAccounts, tenant: str) -> None:
     from shadowprice.results.accounts import MICRO
 
     account = books.accounts[tenant]

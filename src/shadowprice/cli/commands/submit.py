@@ -103,14 +103,14 @@ def submit(
 
     shadowprice submit jobs.yaml --only resnet50-a --wait
     """
-    from shadowprice.client.calls import BATCH
+    from shadowprice.client.calls import MAX_BATCH_JOBS
 
     entries = _entries(files, only)
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     with connected(server) as client:
-        for first in range(0, len(entries), BATCH):
-            batch = entries[first : first + BATCH]
+        for first in range(0, len(entries), MAX_BATCH_JOBS):
+            batch = entries[first : first + MAX_BATCH_JOBS]
             with _placed(batch, single=len(entries) == 1):
                 if len(entries) == 1:
                     submitted.append(client.submit(batch[0].record))

@@ -97,8 +97,8 @@ def convert(
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.results.target import check_file, is_marked_yaml
-    from shadowprice.results.telling import counted
+    from shadowprice.results.target import check_output_file, is_marked_yaml
+    from shadowprice.results.telling import pluralize
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace, with_columns
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
@@ -108,7 +108,7 @@ def convert(
     if cluster is not None:
         if cluster.absolute() == out.absolute():
             raise InputError(Fault("--cluster", f"{cluster} is the job file", "give another name"))
-        check_file(cluster, is_marked_yaml)
+        check_output_file(cluster, is_marked_yaml)
     parsed = parse_spec(with_columns(spec, columns), OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
     trace = read_trace(parsed, skip_invalid=skip_invalid)
@@ -120,7 +120,7 @@ def convert(
     for note in (*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes):
         stderr().print(f"note: {note}", markup=False)
     written = f" and {cluster}" if cluster else ""
-    typer.echo(f"{counted(len(workload), 'job')} in {out}{written}")
+    typer.echo(f"{pluralize(len(workload), 'job')} in {out}{written}")
 
 
 @app.command()
@@ -200,8 +200,8 @@ def generate(
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import InputError
-    from shadowprice.results.target import check_file, is_marked_yaml, made_folder
-    from shadowprice.results.telling import counted
+    from shadowprice.results.target import check_output_file, created_directory, is_marked_yaml
+    from shadowprice.results.telling import pluralize
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
@@ -215,10 +215,10 @@ def generate(
         slot_seconds=seconds,
         arrivals=arrivals,  # type: ignore[arg-type]  # checked by arrival_times
     )
-    with made_folder(out):
+    with created_directory(out):
         if not out.is_dir():
             raise InputError(f"{out}: is a file; give --out a directory")
-        check_file(out / "cluster.yaml", is_marked_yaml)
+        check_output_file(out / "cluster.yaml", is_marked_yaml)
         check_job_file(out / "jobs.jsonl")
         workload = generate(options, seed=seed)
         if preset == "pdors":
@@ -240,16 +240,16 @@ def generate(
         workload.write(out / "jobs.jsonl")
         _write_yaml(out / "cluster.yaml", document)
     servers = sum(server.get("count", 1) for server in document["servers"])
-    typer.echo(f"{counted(jobs, 'job')} and {counted(servers, 'server')} in {out}")
+    typer.echo(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
 
 
 def _write_yaml(path: Path, document: dict[str, Any]) -> None:
     import yaml
 
-    from shadowprice.results.target import YAML_MARK, whole_file
+    from shadowprice.results.target import YAML_MARK, atomic_write
 
     text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(YAML_MARK + text, encoding="utf-8")
 
 

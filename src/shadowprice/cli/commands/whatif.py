@@ -199,14 +199,14 @@ def _table(found: WhatIf, policy: str) -> Table:
 
     from shadowprice.cli.console import SafeText
     from shadowprice.cli.seeds import with_reach
-    from shadowprice.results.measures import OVER_SEEDS, Measure
+    from shadowprice.results.measures import OVER_SEEDS, MetricDefinition
 
     measures = {candidate.key: candidate for candidate in OVER_SEEDS}
     shown = [measures[key] for key in ("total_utility", "finished", "in_time")]
     shown += [
-        Measure("gain", "gain", _unread, 1),
-        Measure("gain_per_server", "gain a server", _unread, 1),
-        Measure("gain_per_cost", "gain a cost", _unread, 1),
+        MetricDefinition("gain", "gain", _unread, 1),
+        MetricDefinition("gain_per_server", "gain a server", _unread, 1),
+        MetricDefinition("gain_per_cost", "gain a cost", _unread, 1),
     ]
     shown = [
         candidate

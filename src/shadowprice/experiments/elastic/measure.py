@@ -28,7 +28,7 @@ from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, rounded
 from shadowprice.profiling.running import Command, Limits, measure_all
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 
@@ -321,7 +321,7 @@ def _simulated(
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     lived: Mapping[str, Lived],
-) -> Run:
+) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
     documents = []
     for _, job in jobs:

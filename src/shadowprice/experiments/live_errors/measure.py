@@ -11,7 +11,7 @@ from shadowprice.experiments.live_errors.workload import AHEAD, CLUSTER, SLOT, W
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.experiments.virtual import run_live
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.significance import against, interval
+from shadowprice.results.significance import compare_to_reference, interval
 from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import Source
 
@@ -137,7 +137,7 @@ def _summary(runs: pl.DataFrame) -> pl.DataFrame:
             for policy in same["policy"].unique(maintain_order=True)
         }
         others = [policy for policy in values if policy != REFERENCE]
-        apart = against(values[REFERENCE], [values[policy] for policy in others])
+        apart = compare_to_reference(values[REFERENCE], [values[policy] for policy in others])
         paired = dict(zip(others, apart, strict=True))
         for policy, earned in values.items():
             rows_of_policy = same.filter(pl.col("policy") == policy)

@@ -17,7 +17,7 @@ from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import Sigmoid
 from shadowprice.experiments.oasis.setting import POLICY_VARIANTS, Outcome, run
 from shadowprice.experiments.variants import PolicyVariant
-from shadowprice.results.significance import against
+from shadowprice.results.significance import compare_to_reference
 from shadowprice.traces.generator import GeneratorOptions, generate
 from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
 
@@ -161,7 +161,7 @@ def _differences(trials: pl.DataFrame) -> pl.DataFrame:
         for (policy,), rows in trials.group_by("policy", maintain_order=True)
     }
     first, *others = by_policy
-    pairs = against(by_policy[first], [by_policy[other] for other in others])
+    pairs = compare_to_reference(by_policy[first], [by_policy[other] for other in others])
     return pl.DataFrame(
         [
             {

@@ -23,7 +23,7 @@ from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.live import Lived, Where, live_once
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 
@@ -174,7 +174,7 @@ def _ran(
 # ------------------------------------------------------------------ comparison with the simulator
 
 
-def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None = None) -> Run:
+def simulated(files: Files, who: PolicyChoice, lived: Mapping[str, Lived] | None = None) -> RunData:
     """Simulate the files, or the jobs as they were really submitted.
 
     With ``lived``, jobs have their real names and submission times. `fifo` draws numbers of workers

@@ -24,7 +24,7 @@ from shadowprice.experiments.testbed.files import Files, scaled
 from shadowprice.experiments.testbed.measure import POLICIES
 from shadowprice.experiments.virtual import run_live
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.significance import against, interval
+from shadowprice.results.significance import compare_to_reference, interval
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
 
@@ -234,7 +234,7 @@ def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
             for policy in same["policy"].unique(maintain_order=True)
         }
         first, *others = values
-        paired = against(values[first], [values[other] for other in others])
+        paired = compare_to_reference(values[first], [values[other] for other in others])
         differences = dict(zip(others, paired, strict=True))
         for policy, earned in values.items():
             mean, difference = interval(earned), differences.get(policy)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.results.report.embed import data_script, rounded, text
-from shadowprice.results.report.scales import number
+from shadowprice.results.report.scales import format_number
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class GanttBar:
     """One bar of a Gantt chart.
 
     Attributes
@@ -96,7 +96,7 @@ def chart(description: Mapping[str, Any], *blocks: object) -> str:
     return f'<div class="chart" data-chart="{text(description["kind"])}">{inside}</div>'
 
 
-def thin(values: Floats, most: int = POINTS, *, last: bool = False) -> tuple[Floats, Floats]:
+def downsample(values: Floats, most: int = POINTS, *, last: bool = False) -> tuple[Floats, Floats]:
     """Reduce a series to at most ``most`` points: means over neighbours, or last values.
 
     Parameters
@@ -188,7 +188,7 @@ def line_chart(
     flags = {"fill": fill, "percent": percent, "legend": legend, "steps": steps, "prices": prices}
     description |= {name: True for name, given in flags.items() if given}
     if len(xs) > 1 and slots and xs[1] - xs[0] > 1:
-        description["remark"] = f"A row stands for {number(float(xs[1] - xs[0]))} slots."
+        description["remark"] = f"A row stands for {format_number(float(xs[1] - xs[0]))} slots."
     return chart(description)
 
 
@@ -306,7 +306,7 @@ def share_bars(
 
 def gantt(
     rows: Sequence[str],
-    bars_drawn: Sequence[Bar],
+    bars_drawn: Sequence[GanttBar],
     legend: Sequence[tuple[str, str, int]],
     *,
     label: str,

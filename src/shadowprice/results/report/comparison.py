@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Run, folder_name
+from shadowprice.results.files import RunData, folder_name
 from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report.charts import (
     POINTS,
@@ -22,15 +22,15 @@ from shadowprice.results.report.charts import (
     line_chart,
     share_bars,
 )
-from shadowprice.results.report.embed import shown, text
-from shadowprice.results.report.page import Tile, begins, page, partial_warning, workload_name
-from shadowprice.results.report.scales import number, span
+from shadowprice.results.report.embed import escape_invisible, text
+from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
+from shadowprice.results.report.scales import format_duration, format_number
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure
 from shadowprice.results.report.seeds import seeds_section
-from shadowprice.results.report.tables import Cell, Column, data_table
-from shadowprice.results.telling import counted
+from shadowprice.results.report.tables import Cell, TableColumn, data_table
+from shadowprice.results.telling import pluralize
 
 MOST_DIFFERENT = 20
 """Maximum number of listed jobs with different results."""
@@ -42,7 +42,7 @@ Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
 
 def render_comparison(
-    runs: Sequence[Run], metrics: Table, trials: Mapping[str, Any] | None = None
+    runs: Sequence[RunData], metrics: Table, trials: Mapping[str, Any] | None = None
 ) -> str:
     """Return the page of a comparison.
 
@@ -50,7 +50,7 @@ def render_comparison(
     holds measures of several seeds; see `seeds_section`.
     """
     first = runs[0]
-    drawn: list[tuple[str, Callable[[Sequence[Run]], str | None]]] = [
+    drawn: list[tuple[str, Callable[[Sequence[RunData]], str | None]]] = [
         ("Utility over time", _utility),
         ("Utility by class", _by_class),
         ("Outcomes", _outcomes),
@@ -74,23 +74,24 @@ def render_comparison(
     policies = "1 policy" if count == 1 else f"{count} policies"
     return page(
         title=f"{policies} on {workload_name(first)}",
-        lead=f"{counted(first.summary['arrived'], 'job')} on "
-        f"{counted(len(first.server_names), 'server')}, slots of {span(cluster['slot_seconds'])}, "
+        lead=f"{pluralize(first.summary['arrived'], 'job')} on "
+        f"{pluralize(len(first.server_names), 'server')}, "
+        f"slots of {format_duration(cluster['slot_seconds'])}, "
         f"seed {first.info['seed']}",
         warning=partial_warning(runs),
         tiles=_tiles(runs),
         bodies=bodies,
         slot_seconds=cluster["slot_seconds"],
-        begins=begins(first),
+        begins=start_time(first),
     )
 
 
-def _tiles(runs: Sequence[Run]) -> list[Tile]:
+def _tiles(runs: Sequence[RunData]) -> list[Tile]:
     best = max(run.summary["total_utility"] for run in runs)
     return [
         (
             run.policy,
-            number(run.summary["total_utility"]),
+            format_number(run.summary["total_utility"]),
             f"{run.summary['total_utility'] / best:.0%} of the best; "
             f"{run.summary['finished']:,} finished"
             if best
@@ -100,7 +101,7 @@ def _tiles(runs: Sequence[Run]) -> list[Tile]:
     ]
 
 
-def _table(runs: Sequence[Run], metrics: Table) -> str:
+def _table(runs: Sequence[RunData], metrics: Table) -> str:
     heads = "".join(
         f'<th class=num><a href="{text(folder_name(run.policy))}/report.html">'
         f"{text(run.policy)}</a></th>"
@@ -125,7 +126,7 @@ def _table(runs: Sequence[Run], metrics: Table) -> str:
     )
 
 
-def _slots(runs: Sequence[Run], most: int = POINTS) -> Floats:
+def _slots(runs: Sequence[RunData], most: int = POINTS) -> Floats:
     """Return slots common to all runs, so that their lines share an axis."""
     firsts = [int(run.slots.item(0, "slot")) for run in runs if len(run.slots)]
     lasts = [int(run.slots.item(-1, "slot")) for run in runs if len(run.slots)]
@@ -136,7 +137,7 @@ def _slots(runs: Sequence[Run], most: int = POINTS) -> Floats:
     return np.arange(min(firsts), max(lasts) + 1, step, dtype=np.float64)
 
 
-def _sampled(run: Run, values: Floats, at: Floats, *, mean: bool) -> Floats:
+def _sampled(run: RunData, values: Floats, at: Floats, *, mean: bool) -> Floats:
     """Return a column of a run at common slots: means over each step, or last values."""
     if not len(run.slots):
         return np.full(len(at), np.nan)
@@ -155,7 +156,7 @@ def _sampled(run: Run, values: Floats, at: Floats, *, mean: bool) -> Floats:
     return np.asarray(means, dtype=np.float64)
 
 
-def _utility(runs: Sequence[Run]) -> str | None:
+def _utility(runs: Sequence[RunData]) -> str | None:
     slots = _slots(runs)
     if not len(slots):
         return None
@@ -173,20 +174,20 @@ def _utility(runs: Sequence[Run]) -> str | None:
     return figure("Utility earned up to each slot", chart)
 
 
-def _by_class(runs: Sequence[Run]) -> str | None:
+def _by_class(runs: Sequence[RunData]) -> str | None:
     names = sorted(runs[0].jobs["class"].unique().to_list())
     figures = []
     for name in names:
         rows = []
         for order, run in enumerate(runs):
             earned = float(run.jobs.filter(pl.col("class") == name)["utility"].sum())
-            rows.append((run.policy, earned, number(earned), order % 8))
+            rows.append((run.policy, earned, format_number(earned), order % 8))
         count = int((runs[0].jobs["class"] == name).sum())
-        figures.append(figure(f"{name}: {counted(count, 'job')}", bars(rows, "utility")))
+        figures.append(figure(f"{name}: {pluralize(count, 'job')}", bars(rows, "utility")))
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
 
 
-def _outcomes(runs: Sequence[Run]) -> str | None:
+def _outcomes(runs: Sequence[RunData]) -> str | None:
     counts = [dict(run.jobs["outcome"].value_counts().iter_rows()) for run in runs]
     parts = []
     for key, label, colour in OUTCOMES:
@@ -196,7 +197,7 @@ def _outcomes(runs: Sequence[Run]) -> str | None:
     return figure("Jobs by outcome", drawn) if drawn else None
 
 
-def _completion(runs: Sequence[Run]) -> str | None:
+def _completion(runs: Sequence[RunData]) -> str | None:
     """Return the cumulative share of jobs that completed within a number of slots."""
     durations = [np.sort(run.jobs["jct"].drop_nulls().to_numpy()) for run in runs]
     longest = math.ceil(max((spans[-1] for spans in durations if len(spans)), default=0.0))
@@ -224,12 +225,12 @@ def _completion(runs: Sequence[Run]) -> str | None:
     remark = "Of all jobs: a line that levels off below 100 % refused some, or left some undone."
     if shown_to < longest:
         beyond = max(int((spans > shown_to).sum()) for spans in durations)
-        remark += f" Up to {counted(beyond, 'job')} of a policy took longer than is shown: the "
+        remark += f" Up to {pluralize(beyond, 'job')} of a policy took longer than is shown: the "
         remark += f"longest {longest:,} slots."
     return figure("Jobs completed within so many slots", chart, remark)
 
 
-def _pairs(runs: Sequence[Run]) -> str | None:
+def _pairs(runs: Sequence[RunData]) -> str | None:
     """Return mean completion times of the jobs that two policies both finished."""
     rows: list[list[Cell]] = []
     for index, run in enumerate(runs):
@@ -239,17 +240,17 @@ def _pairs(runs: Sequence[Run]) -> str | None:
     if not rows:
         return None
     columns = [
-        Column("policy"),
-        Column("other"),
-        Column("jobs both finished", numeric=True),
-        Column("mean of the policy", numeric=True),
-        Column("mean of the other", numeric=True),
+        TableColumn("policy"),
+        TableColumn("other"),
+        TableColumn("jobs both finished", numeric=True),
+        TableColumn("mean of the policy", numeric=True),
+        TableColumn("mean of the other", numeric=True),
     ]
     remark = "Slots from the submission to the end of the completion slot, on the same jobs."
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
 
-def _lateness(runs: Sequence[Run]) -> str | None:
+def _lateness(runs: Sequence[RunData]) -> str | None:
     late = [run.jobs.filter(pl.col("late").is_not_null()) for run in runs]
     names = sorted({name for frame in late for name in frame["class"].unique().to_list()})
     figures = []
@@ -263,7 +264,7 @@ def _lateness(runs: Sequence[Run]) -> str | None:
     return "".join(figures) or None
 
 
-def _utilisation(runs: Sequence[Run]) -> str | None:
+def _utilisation(runs: Sequence[RunData]) -> str | None:
     slots = _slots(runs, 300)
     figures = []
     for resource in resources(runs[0].slots) if len(slots) else []:
@@ -290,7 +291,7 @@ def _utilisation(runs: Sequence[Run]) -> str | None:
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
 
 
-def _queue(runs: Sequence[Run]) -> str | None:
+def _queue(runs: Sequence[RunData]) -> str | None:
     slots = _slots(runs)
     if not len(slots):
         return None
@@ -314,7 +315,7 @@ def _queue(runs: Sequence[Run]) -> str | None:
     return figure("Jobs that wait", chart)
 
 
-def _different(runs: Sequence[Run]) -> str | None:
+def _different(runs: Sequence[RunData]) -> str | None:
     """Return the jobs whose utility differs most between policies, linked to their histories."""
     if (
         len(runs) < 2
@@ -331,7 +332,7 @@ def _different(runs: Sequence[Run]) -> str | None:
     lines = []
     for row in chosen:
         name = runs[0].jobs["job"][row]
-        fragment = quote(shown(name), safe="")
+        fragment = quote(escape_invisible(name), safe="")
         cells = "".join(
             f'<td class="num"><a href="{text(folder_name(run.policy))}/report.html#job={fragment}">'
             f"{text(_fared(run.jobs, row))}</a></td>"
@@ -353,4 +354,4 @@ def _different(runs: Sequence[Run]) -> str | None:
 def _fared(jobs: pl.DataFrame, row: int) -> str:
     """Return a finished job's utility, else its outcome."""
     outcome, utility = jobs["outcome"][row], float(jobs["utility"][row])
-    return number(utility) if outcome == "finished" else str(outcome)
+    return format_number(utility) if outcome == "finished" else str(outcome)

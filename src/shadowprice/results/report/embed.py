@@ -38,7 +38,7 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that are invisible or change the order of their neighbours."""
 
 
-def shown(text: str) -> str:
+def escape_invisible(text: str) -> str:
     r"""Escape invisible characters of a text, as ``\x1b`` or ``\u202e``.
 
     Names come from files. A control character, a lone surrogate or a mark that reverses the reading
@@ -56,23 +56,25 @@ def shown(text: str) -> str:
 
 def text(value: str) -> str:
     """Escape a text for HTML."""
-    return escape(shown(value))
+    return escape(escape_invisible(value))
 
 
-def cleaned(value: object) -> object:
-    """Apply `shown` to every text in a value."""
+def escape_invisible_deep(value: object) -> object:
+    """Apply `escape_invisible` to every text in a value."""
     if isinstance(value, str):
-        return shown(value)
+        return escape_invisible(value)
     if isinstance(value, dict):
-        return {key: cleaned(inner) for key, inner in value.items()}
+        return {key: escape_invisible_deep(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [cleaned(inner) for inner in value]
+        return [escape_invisible_deep(inner) for inner in value]
     return value
 
 
 def to_json(value: object) -> str:
     """Return JSON that is safe in a ``<script>`` element, without invisible characters."""
-    plain = json.dumps(cleaned(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    plain = json.dumps(
+        escape_invisible_deep(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
     return plain.replace("<", "\\u003c").replace("-->", "--\\u003e")
 
 
@@ -120,7 +122,7 @@ def scripts() -> str:
 
 
 @cache
-def policy() -> str:
+def content_security_policy() -> str:
     """Return the page's content security policy: its own two scripts and data, no network.
 
     ECharts sets styles on its elements, so inline styles are allowed. Nothing can be loaded, sent

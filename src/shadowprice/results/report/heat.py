@@ -16,7 +16,7 @@ MOST_CELLS: Final = 150_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grid:
+class HeatGrid:
     """Values over groups of servers and bins of slots.
 
     Attributes
@@ -38,14 +38,14 @@ class Grid:
     names: Sequence[str]
     per_row: int
 
-    def fitted(self, most: int = MOST_CELLS) -> Grid:
+    def fitted(self, most: int = MOST_CELLS) -> HeatGrid:
         """Return the grid with at most ``most`` cells, by averaging neighbouring bins."""
         grid = self
         while grid.values.size > most and grid.values.shape[1] > 1:
             grid = grid._halved()
         return grid
 
-    def _halved(self) -> Grid:
+    def _halved(self) -> HeatGrid:
         odd = self.values.shape[1] % 2
         padded = np.pad(self.values, ((0, 0), (0, odd)), constant_values=np.nan)
         pairs = padded.reshape(len(padded), -1, 2)
@@ -53,7 +53,7 @@ class Grid:
         counts = finite.sum(axis=2)
         sums = np.where(finite, pairs, 0.0).sum(axis=2)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-        return Grid(
+        return HeatGrid(
             np.asarray(means, dtype=np.float64),
             self.first,
             self.per_bin * 2,
@@ -64,13 +64,13 @@ class Grid:
 
 
 def heat_map(
-    grid: Grid, *, ramp: str, low: float, high: float, log: bool, what: str, title: str
+    grid: HeatGrid, *, ramp: str, low: float, high: float, log: bool, what: str, title: str
 ) -> str:
     """Return a heat map.
 
     Parameters
     ----------
-    grid : Grid
+    grid : HeatGrid
         The values. NaN, and values at or below ``low`` (or 0 if ``log``), are left blank.
     ramp : str
         Colours: ``load`` or ``price``.

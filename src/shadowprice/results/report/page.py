@@ -8,24 +8,30 @@ from pathlib import Path
 
 import polars as pl
 
-from shadowprice.results.files import Run
-from shadowprice.results.report.embed import asset, data_script, policy, scripts, text
-from shadowprice.results.report.scales import number, span
+from shadowprice.results.files import RunData
+from shadowprice.results.report.embed import (
+    asset,
+    content_security_policy,
+    data_script,
+    scripts,
+    text,
+)
+from shadowprice.results.report.scales import format_duration, format_number
 from shadowprice.results.report.sections import sections
-from shadowprice.results.target import marked_page, whole_file
-from shadowprice.results.telling import counted
+from shadowprice.results.target import add_generator_tag, atomic_write
+from shadowprice.results.telling import pluralize
 
 Tile = tuple[str, str, str]
 
 
-def write_report(run: Run, path: Path) -> None:
+def write_report(run: RunData, path: Path) -> None:
     """Write the page of a run to a file atomically."""
-    content = marked_page(render_report(run))
-    with whole_file(path) as temporary:
+    content = add_generator_tag(render_report(run))
+    with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
 
 
-def render_report(run: Run) -> str:
+def render_report(run: RunData) -> str:
     """Return the page of a run."""
     bodies = []
     for item in sections():
@@ -34,8 +40,9 @@ def render_report(run: Run) -> str:
             bodies.append((item.title, item.anchor, body))
     summary = run.summary
     lead = (
-        f"{counted(summary['jobs'], 'job')} on {counted(len(run.server_names), 'server')}, "
-        f"{counted(run.slot_count, 'slot')} of {span(run.info['cluster']['slot_seconds'])}"
+        f"{pluralize(summary['jobs'], 'job')} on {pluralize(len(run.server_names), 'server')}, "
+        f"{pluralize(run.slot_count, 'slot')} of "
+        f"{format_duration(run.info['cluster']['slot_seconds'])}"
     )
     return page(
         title=f"{run.policy}: {workload_name(run)}",
@@ -44,7 +51,7 @@ def render_report(run: Run) -> str:
         tiles=run_tiles(run),
         bodies=bodies,
         slot_seconds=run.info["cluster"]["slot_seconds"],
-        begins=begins(run),
+        begins=start_time(run),
     )
 
 
@@ -66,7 +73,7 @@ def page(
         Heading, and the line below it.
     warning : str
         Banner above everything; empty for none.
-    tiles : sequence of (label, number, remark)
+    tiles : sequence of (label, format_number, remark)
         Key numbers.
     bodies : sequence of (title, anchor, HTML)
         The sections.
@@ -88,7 +95,7 @@ def page(
     banner = f'<p class="warning">{text(warning)}</p>' if warning else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_security_policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{text(title)} · Shadowprice</title><style>{asset('page.css')}</style></head>"
@@ -103,7 +110,7 @@ def page(
     )
 
 
-def begins(run: Run) -> float | None:
+def start_time(run: RunData) -> float | None:
     """Return the Unix time of the start of slot 0, if the run's trace defines it.
 
     The trace's local times are interpreted as UTC.
@@ -114,7 +121,7 @@ def begins(run: Run) -> float | None:
     return None
 
 
-def run_tiles(run: Run) -> list[Tile]:
+def run_tiles(run: RunData) -> list[Tile]:
     """Return the key numbers of a run."""
     summary = run.summary
     seconds = run.info["cluster"]["slot_seconds"]
@@ -123,9 +130,9 @@ def run_tiles(run: Run) -> list[Tile]:
     met = summary["met_target"]
     jct = summary["jct"]
     latency = run.info["timing"]["decision_latency"]
-    arrived = counted(summary["arrived"], "job")
+    arrived = pluralize(summary["arrived"], "job")
     tiles = [
-        ("total utility", number(summary["total_utility"]), share),
+        ("total utility", format_number(summary["total_utility"]), share),
         ("finished", f"{summary['finished']:,}", f"of {arrived} that arrived"),
         ("refused", f"{summary['refused']:,}", _refusal_remark(run)),
     ]
@@ -135,28 +142,28 @@ def run_tiles(run: Run) -> list[Tile]:
         )
     if jct["mean"] is not None:
         remark = (
-            f"{span(jct['mean'] * seconds)}, of finished jobs; of all, up to the end of the run: "
-            f"{number(jct['restricted_mean'])} slots"
+            f"{format_duration(jct['mean'] * seconds)}, of finished jobs; "
+            f"of all, up to the end of the run: {format_number(jct['restricted_mean'])} slots"
         )
-        tiles.append(("mean completion", f"{number(jct['mean'])} slots", remark))
+        tiles.append(("mean completion", f"{format_number(jct['mean'])} slots", remark))
     money = summary.get("money")
     if money is not None:
         per = money["utility_per_used"]
-        remark = "" if per is None else f"{number(per)} utility per cost; "
-        remark += f"the whole cluster: {number(money['whole'])}"
-        tiles.append(("cost of what jobs used", number(money["used"]), remark))
+        remark = "" if per is None else f"{format_number(per)} utility per cost; "
+        remark += f"the whole cluster: {format_number(money['whole'])}"
+        tiles.append(("cost of what jobs used", format_number(money["used"]), remark))
     if latency.get("decisions"):
         tiles.append(
             (
                 "median decision",
-                span(latency["p50"]),
-                f"99 %: {span(latency['p99'])}",
+                format_duration(latency["p50"]),
+                f"99 %: {format_duration(latency['p99'])}",
             )
         )
     return tiles
 
 
-def partial_warning(runs: Sequence[Run]) -> str:
+def partial_warning(runs: Sequence[RunData]) -> str:
     """Return a warning about interrupted runs; empty if every run is complete."""
     interruptions = [
         f"{run.policy} in slot {run.info['interrupted_in_slot']:,}"
@@ -171,7 +178,7 @@ def partial_warning(runs: Sequence[Run]) -> str:
     )
 
 
-def _refusal_remark(run: Run) -> str:
+def _refusal_remark(run: RunData) -> str:
     refused = run.jobs.filter(pl.col("outcome") == "refused")["reason"].value_counts()
     if not len(refused):
         return ""
@@ -179,9 +186,9 @@ def _refusal_remark(run: Run) -> str:
     return f"{count:,} for {reason}"
 
 
-def workload_name(run: Run) -> str:
+def workload_name(run: RunData) -> str:
     """Return the name of the file or trace that a run's jobs came from."""
     for item in run.info["inputs"]:
         if item["kind"] in {"jobs", "trace"}:
             return Path(item["name"].partition("?")[0]).name
-    return counted(run.summary["jobs"], "job")
+    return pluralize(run.summary["jobs"], "job")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number with thousands separators and about two significant decimals."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else ("∞" if value > 0 else "-∞")
@@ -19,10 +19,10 @@ def number(value: float) -> str:
     return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration with three digits in the largest unit that fits."""
     if seconds < 0:
-        return f"-{span(-seconds)}"
+        return f"-{format_duration(-seconds)}"
     units = (
         ("d", 86_400.0),
         ("h", 3600.0),

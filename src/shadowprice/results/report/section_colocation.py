@@ -7,21 +7,28 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Run
-from shadowprice.results.report.charts import Bar, Series, gantt, line_chart, share_bars, thin
-from shadowprice.results.report.scales import number
+from shadowprice.results.files import RunData
+from shadowprice.results.report.charts import (
+    GanttBar,
+    Series,
+    downsample,
+    gantt,
+    line_chart,
+    share_bars,
+)
+from shadowprice.results.report.scales import format_number
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure, section
-from shadowprice.results.report.tables import MOST_ROWS, Cell, Column, data_table
+from shadowprice.results.report.tables import MOST_ROWS, Cell, TableColumn, data_table
 
 MOST_DRAWN: Final = 40
 """Maximum number of drawn jobs; the table has more."""
 
-TOGETHER, APART = 2, 0
+COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0
 """Colours of co-located and spread slots."""
 
 
-def slots_of_jobs(run: Run) -> pl.DataFrame:
+def slots_of_jobs(run: RunData) -> pl.DataFrame:
     """Return one row for each job and slot: number of machines, and whether it was co-located.
 
     ``beside`` is true if a machine ran both workers and parameter servers of the job.
@@ -47,7 +54,7 @@ def shares(slots: pl.DataFrame) -> pl.DataFrame:
 
 
 @section("Co-location", 45)
-def colocation(run: Run) -> str | None:
+def colocation(run: RunData) -> str | None:
     """Return co-located slots over time, by job, and as a share.
 
     The section is omitted if no job ever had a choice: none was ever co-located, or none ever
@@ -64,8 +71,8 @@ def colocation(run: Run) -> str | None:
     overview = share_bars(
         ["running slots"],
         [
-            ("on one machine", TOGETHER, [together], [f"{together:,} job-slots"]),
-            ("on several", APART, [apart], [f"{apart:,} job-slots"]),
+            ("on one machine", COLOUR_COLOCATED, [together], [f"{together:,} job-slots"]),
+            ("on several", COLOUR_SPREAD, [apart], [f"{apart:,} job-slots"]),
         ],
     )
     remark = (
@@ -91,7 +98,7 @@ def _chosen(allocations: pl.DataFrame) -> bool:
     return bool((machines > 1).any())
 
 
-def _over_time(run: Run, slots: pl.DataFrame) -> str:
+def _over_time(run: RunData, slots: pl.DataFrame) -> str:
     """Return the numbers of co-located and spread jobs in each slot."""
     counted = slots.group_by("slot").agg(
         pl.col("together").sum().cast(pl.Float64).alias("one"),
@@ -100,8 +107,11 @@ def _over_time(run: Run, slots: pl.DataFrame) -> str:
     table = run.slots.select("slot").join(counted, on="slot", how="left", maintain_order="left")
     every = table["slot"].to_numpy().astype(np.float64)
     series, positions = [], np.zeros(0)
-    for column, name, colour in (("one", "one machine", TOGETHER), ("several", "several", APART)):
-        positions, values = thin(table[column].fill_null(0.0).to_numpy())
+    for column, name, colour in (
+        ("one", "one machine", COLOUR_COLOCATED),
+        ("several", "several", COLOUR_SPREAD),
+    ):
+        positions, values = downsample(table[column].fill_null(0.0).to_numpy())
         series.append(Series(f"jobs on {name}", values, colour))
     return line_chart(
         every[positions.astype(np.int64)],
@@ -113,7 +123,7 @@ def _over_time(run: Run, slots: pl.DataFrame) -> str:
     )
 
 
-def _strips(run: Run, slots: pl.DataFrame) -> str:
+def _strips(run: RunData, slots: pl.DataFrame) -> str:
     """Return a strip of coloured slots for each of the jobs that ran longest."""
     longest = shares(slots).sort("slots", descending=True, maintain_order=True).head(MOST_DRAWN)
     names = [name for name in run.jobs["job"] if name in set(longest["job"])]
@@ -125,13 +135,15 @@ def _strips(run: Run, slots: pl.DataFrame) -> str:
         share = float(own["together"].mean())  # type: ignore[arg-type]  # it ran
         rows.append(f"{name} {share:.0%}")
         bars += [
-            Bar(index, begin, end + 1, "one" if colocated else "several", f"slots {begin} to {end}")
+            GanttBar(
+                index, begin, end + 1, "one" if colocated else "several", f"slots {begin} to {end}"
+            )
             for begin, end, colocated in _stretches(own)
         ]
     drawing = gantt(
         rows,
         bars,
-        [("one", "one machine", TOGETHER), ("several", "several machines", APART)],
+        [("one", "one machine", COLOUR_COLOCATED), ("several", "several machines", COLOUR_SPREAD)],
         label="Slots on one machine and on several, job by job",
         first=first,
         last=last + 1,
@@ -159,13 +171,13 @@ def _table(slots: pl.DataFrame) -> str:
         for name, ran, together, share, widest in by_job.head(MOST_ROWS).iter_rows()
     ]
     columns = [
-        Column("job", link=True),
-        Column("slots it ran in", numeric=True),
-        Column("on one machine", numeric=True),
-        Column("share"),
-        Column("most machines at once", numeric=True),
+        TableColumn("job", link=True),
+        TableColumn("slots it ran in", numeric=True),
+        TableColumn("on one machine", numeric=True),
+        TableColumn("share"),
+        TableColumn("most machines at once", numeric=True),
     ]
-    mean = number(float(by_job["share"].mean()))  # type: ignore[arg-type]  # some job ran
+    mean = format_number(float(by_job["share"].mean()))  # type: ignore[arg-type]  # some job ran
     remark = f"The mean of the jobs' shares is {mean}."
     table = data_table(columns, rows, total=len(by_job), remark="those that ran first.")
     return f"{table}<p class=remark>{remark}</p>"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Fields, Run
+from shadowprice.results.files import Fields, RunData
 from shadowprice.results.metrics import NOT_ARRIVED, met_target, restricted_mean
 from shadowprice.results.report.charts import Box, bars, box_plot, share_bars
-from shadowprice.results.report.scales import number
+from shadowprice.results.report.scales import format_number
 from shadowprice.results.report.sections import figure, section
-from shadowprice.results.report.tables import MOST_ROWS, Cell, Column, data_table
+from shadowprice.results.report.tables import MOST_ROWS, Cell, TableColumn, data_table
 
 OUTCOMES = (
     ("finished", "finished", 2),
@@ -24,7 +24,7 @@ OUTCOMES = (
 
 
 @section("Outcomes", 10)
-def outcomes(run: Run) -> str | None:
+def outcomes(run: RunData) -> str | None:
     """Return the jobs by outcome, by number and by value."""
     if not len(run.jobs):
         return None
@@ -41,7 +41,7 @@ def outcomes(run: Run) -> str | None:
 
 
 @section("Lateness", 60)
-def lateness(run: Run) -> str | None:
+def lateness(run: RunData) -> str | None:
     """Return completion less target, by utility class."""
     late = run.jobs.filter(pl.col("late").is_not_null())
     if not len(late):
@@ -64,7 +64,7 @@ def _by_class(jobs: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 
 @section("Refusals", 70)
-def refusals(run: Run) -> str | None:
+def refusals(run: RunData) -> str | None:
     """Return refused and dropped jobs with their reasons, the most valuable first."""
     refused = [item for item in run.decisions(False) if item["outcome"] in {"rejected", "dropped"}]
     if not refused:
@@ -77,12 +77,12 @@ def refusals(run: Run) -> str | None:
     worth: dict[str, float] = dict(zip(run.jobs["job"], run.jobs["value"], strict=True))
     refused.sort(key=lambda record: -worth.get(record["job"], 0.0))
     columns = [
-        Column("job", link=True),
-        Column("slot", numeric=True, slot=True, minor=True),
-        Column("value", numeric=True),
-        Column("price", numeric=True),
-        Column("reason", long=True),
-        Column("first bottleneck", long=True, minor=True),
+        TableColumn("job", link=True),
+        TableColumn("slot", numeric=True, slot=True, minor=True),
+        TableColumn("value", numeric=True),
+        TableColumn("price", numeric=True),
+        TableColumn("reason", long=True),
+        TableColumn("first bottleneck", long=True, minor=True),
     ]
     rows: list[list[Cell]] = []
     for record in refused[:MOST_ROWS]:
@@ -107,7 +107,7 @@ def refusals(run: Run) -> str | None:
 
 
 @section("Completion times", 65)
-def completion_times(run: Run) -> str | None:
+def completion_times(run: RunData) -> str | None:
     """Return statistics of completion times by class."""
     arrived = run.jobs.filter(pl.col("outcome") != NOT_ARRIVED)
     jct = run.summary["jct"]
@@ -124,22 +124,22 @@ def completion_times(run: Run) -> str | None:
         earned = float(frame["utility"].sum())
         rows.append([name, len(frame), len(values), mean, *spread, whole, met, earned])
     columns = [
-        Column("class"),
-        Column("arrived", numeric=True, minor=True),
-        Column("finished", numeric=True),
-        Column("mean", numeric=True, minor=True),
-        Column("median", numeric=True),
-        Column("90 %", numeric=True, minor=True),
-        Column("99 %", numeric=True, minor=True),
-        Column("restricted mean", numeric=True),
-        Column("in time", minor=True),
-        Column("utility", numeric=True),
+        TableColumn("class"),
+        TableColumn("arrived", numeric=True, minor=True),
+        TableColumn("finished", numeric=True),
+        TableColumn("mean", numeric=True, minor=True),
+        TableColumn("median", numeric=True),
+        TableColumn("90 %", numeric=True, minor=True),
+        TableColumn("99 %", numeric=True, minor=True),
+        TableColumn("restricted mean", numeric=True),
+        TableColumn("in time", minor=True),
+        TableColumn("utility", numeric=True),
     ]
     remark = (
         "Slots from the submission to the end of the completion slot, of finished jobs "
-        f"({number(jct['mean'])} on average). The restricted mean counts every job that arrived, "
-        "those that did not finish up to the end of the run: no choice of jobs improves it "
-        f"({number(jct['restricted_mean'])} on average). In time: of all that arrived with a "
-        "target."
+        f"({format_number(jct['mean'])} on average). The restricted mean counts every job that "
+        "arrived, those that did not finish up to the end of the run: no choice of jobs improves "
+        f"it ({format_number(jct['restricted_mean'])} on average). In time: of all that arrived "
+        "with a target."
     )
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.results.report.embed import text
-from shadowprice.results.report.scales import span
+from shadowprice.results.report.scales import format_duration
 from shadowprice.results.report.sections import section
 from shadowprice.results.telling import guarantee_text
 
@@ -15,7 +15,7 @@ MOST_KINDS = 6
 
 
 @section("What was run", 90)
-def what_was_run(run: Run) -> str | None:
+def what_was_run(run: RunData) -> str | None:
     """Return everything that the result depends on."""
     info = run.info
     cluster = info["cluster"]
@@ -32,14 +32,14 @@ def what_was_run(run: Run) -> str | None:
         "policy": info["policy"],
         "seed": info["seed"],
         "timespan": "until the last job" if info["until"] is None else f"{info['until']:,} slots",
-        "slot": span(cluster["slot_seconds"]),
+        "slot": format_duration(cluster["slot_seconds"]),
         "planning horizon": f"{cluster['horizon']:,} slots",
         "servers": kinds,
         "tenants": ", ".join(cluster["tenants"]),
         **{f"input: {item['kind']}": _input(item) for item in info["inputs"]},
         "decisions took": _latency(info["timing"]["decision_latency"]),
         "guarantee": guarantee_text(info),
-        "simulated in": span(info["timing"]["wall_seconds"]),
+        "simulated in": format_duration(info["timing"]["wall_seconds"]),
         "versions": ", ".join(f"{name} {version}" for name, version in info["versions"].items()),
         "state at the end": (info["state_digest"] or "")[:16],
     }
@@ -76,7 +76,7 @@ def _input(part: Mapping[str, str]) -> str:
 def _latency(record: Mapping[str, float]) -> str:
     if not record.get("decisions"):
         return ""
-    spans = {name: span(record[name]) for name in ("p50", "p90", "p99", "max")}
+    spans = {name: format_duration(record[name]) for name in ("p50", "p90", "p99", "max")}
     return (
         f"median {spans['p50']}, 90 % {spans['p90']}, 99 % {spans['p99']}, longest {spans['max']} "
         f"({record['decisions']:,} decisions)"

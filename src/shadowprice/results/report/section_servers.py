@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from shadowprice.results.files import Run
-from shadowprice.results.report.heat import Grid, heat_map
+from shadowprice.results.files import RunData
+from shadowprice.results.report.heat import HeatGrid, heat_map
 from shadowprice.results.report.sections import figure, section
 
 
 @section("Servers", 40)
-def servers(run: Run) -> str | None:
+def servers(run: RunData) -> str | None:
     """Return a heat map of load, and one of prices if the policy posts them."""
     if not len(run.heat) or not len(run.slots):
         return None
@@ -55,7 +55,7 @@ _PRESS = "Press a server for its timeline."
 
 
 @section("One server", 42)
-def one_server(run: Run) -> str | None:
+def one_server(run: RunData) -> str | None:
     """Return the element of a server's timeline, which the page's script draws."""
     if not len(run.allocations):
         return None
@@ -66,14 +66,14 @@ def _plural(count: int, noun: str) -> str:
     return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _grid(run: Run, column: str) -> Grid:
+def _grid(run: RunData, column: str) -> HeatGrid:
     """Return a column of the heat table as a grid of servers and slots."""
     bins = run.heat["slot"].unique(maintain_order=True).to_numpy()
     groups = run.heat["server"].unique(maintain_order=True).to_numpy()
     values = run.heat[column].to_numpy().astype(np.float64).reshape(len(bins), len(groups)).T
     names = run.server_names
     per_row = int(groups[1] - groups[0]) if len(groups) > 1 else len(names)
-    return Grid(
+    return HeatGrid(
         values,
         first=int(run.slots.item(0, "slot")),
         per_bin=int(bins[1] - bins[0]) if len(bins) > 1 else max(run.slot_count, 1),

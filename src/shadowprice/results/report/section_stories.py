@@ -10,21 +10,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.results.advice import advised_outcomes
-from shadowprice.results.files import Fields, Run
+from shadowprice.results.advice import outcomes_with_advice
+from shadowprice.results.files import Fields, RunData
 from shadowprice.results.report.embed import data_script, rounded
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.sections import section
-from shadowprice.results.story import Stay, Story
-from shadowprice.results.telling import counsel_lines, story_lines
+from shadowprice.results.story import JobHistory, PlacementSpan
+from shadowprice.results.telling import advice_lines, history_lines
 
-BUDGET: Final = 700_000
+MAX_CHARS: Final = 700_000
 """Maximum characters of all job histories in a page; the most valuable jobs are kept."""
 
 MOST_STORIES: Final = 6000
 """Maximum number of job histories in a page, whatever their size."""
 
-PLACES: Final = ("job", "server", "workers", "ps", "slot", "slots")
+PLACEMENT_COLUMNS: Final = ("job", "server", "workers", "ps", "slot", "slots")
 """Columns of placements: position of the job, server, counts, first slot, duration."""
 
 _KEYS: Final = ("at", "server", "workers", "ps")
@@ -33,7 +33,7 @@ _KEYS: Final = ("at", "server", "workers", "ps")
 _PIECE: Final = 200_000
 """Rows of allocations that are merged in one step."""
 
-Places = dict[str, NDArray[np.int64]]
+PlacementColumns = dict[str, NDArray[np.int64]]
 
 COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
     ("job", "job", {"link": True}),
@@ -54,7 +54,7 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
 
 
 @section("Jobs", 20)
-def jobs(run: Run) -> str | None:
+def jobs(run: RunData) -> str | None:
     """Return the element of the job list, and the data of all job histories."""
     if not len(run.jobs):
         return None
@@ -76,11 +76,11 @@ def jobs(run: Run) -> str | None:
     return f'{remark}<div id="job-list"></div>{block}'
 
 
-def _advisable(run: Run) -> str:
-    return " or ".join(advised_outcomes(run.info))
+def _advisable(run: RunData) -> str:
+    return " or ".join(outcomes_with_advice(run.info))
 
 
-def stories_block(run: Run, budget: int = BUDGET) -> tuple[str, int]:
+def stories_block(run: RunData, budget: int = MAX_CHARS) -> tuple[str, int]:
     """Return the data of as many job histories as fit into the budget, and their number."""
     chosen = run.jobs.with_row_index("row").sort("value", descending=True, maintain_order=True)
     count = min(len(run.jobs), MOST_STORIES)
@@ -94,7 +94,7 @@ def stories_block(run: Run, budget: int = BUDGET) -> tuple[str, int]:
 
 
 def stories(
-    run: Run, chosen: pl.DataFrame, decisions: Mapping[str, Sequence[Fields]]
+    run: RunData, chosen: pl.DataFrame, decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, Any]:
     """Return the data about some jobs for the page's script (``assets/stories.mjs``).
 
@@ -120,7 +120,7 @@ def stories(
         columns[key] = rounded(frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6)
     columns["planned"] = planned.tolist()
     columns["advised"] = [int(name in run.advice) for name in names]
-    outcomes = advised_outcomes(run.info)
+    outcomes = outcomes_with_advice(run.info)
     columns["advisable"] = [int(outcome in outcomes) for outcome in columns["outcome"]]
     end = run.slots.item(-1, "slot") + 1 if len(run.slots) else 1
     begin = run.slots.item(0, "slot") if len(run.slots) else 0
@@ -139,7 +139,7 @@ def stories(
     }
 
 
-def _decisions(run: Run, names: set[str]) -> dict[str, list[Fields]]:
+def _decisions(run: RunData, names: set[str]) -> dict[str, list[Fields]]:
     by_job: dict[str, list[Fields]] = {}
     for record in run.decisions(True):
         if record["job"] in names:
@@ -147,18 +147,18 @@ def _decisions(run: Run, names: set[str]) -> dict[str, list[Fields]]:
     return by_job
 
 
-def _facts(run: Run, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
+def _facts(run: RunData, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
     """Return the history as in ``explain``, without placements, which are drawn."""
     job = row | {key: json.loads(row[key]) for key in ("worth", "shape")}
-    ran = [] if job["start"] is None else [Stay(job["start"], job["start"], ())]
-    lines = [*story_lines(Story(run.info, job, list(decided), ran), 0)]
+    ran = [] if job["start"] is None else [PlacementSpan(job["start"], job["start"], ())]
+    lines = [*history_lines(JobHistory(run.info, job, list(decided), ran), 0)]
     counsel = run.advice.get(job["job"])
     if counsel is not None:
-        lines += [("", ""), *counsel_lines(counsel)]
+        lines += [("", ""), *advice_lines(counsel)]
     return [list(line) for line in lines]
 
 
-def _ran(run: Run, names: Sequence[str]) -> Places:
+def _ran(run: RunData, names: Sequence[str]) -> PlacementColumns:
     order = pl.DataFrame({"job": names, "at": np.arange(len(names))})
     parts = []
     # Merge in pieces: most rows of a long run only differ in the slot.
@@ -168,13 +168,15 @@ def _ran(run: Run, names: Sequence[str]) -> Places:
         parts.append(_joined(keys, rows["slot"].to_numpy().astype(np.int64)))
     if not parts:
         return _joined([np.zeros(0, dtype=np.int64)] * len(_KEYS), np.zeros(0, dtype=np.int64))
-    *columns, slot, lasts = (np.concatenate([part[name] for part in parts]) for name in PLACES)
+    *columns, slot, lasts = (
+        np.concatenate([part[name] for part in parts]) for name in PLACEMENT_COLUMNS
+    )
     return _joined(columns, slot, lasts)
 
 
 def _planned(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]], servers: Sequence[str]
-) -> Places:
+) -> PlacementColumns:
     """Return each job's last plan, including that of a job that was dropped later."""
     position = {name: index for index, name in enumerate(servers)}
     rows = []
@@ -215,7 +217,7 @@ def _joined(
     keys: Sequence[NDArray[np.int64]],
     slot: NDArray[np.int64],
     lasts: NDArray[np.int64] | None = None,
-) -> Places:
+) -> PlacementColumns:
     """Merge rows into placements over consecutive slots.
 
     ``keys`` are the job, the server, the workers and the parameter servers of each row. Each row
@@ -236,17 +238,21 @@ def _joined(
     joined = [*(column[starts] for column in columns), slots[starts], lengths]
     # In order of job and time, neighbouring values differ little and compress well.
     by_time = np.lexsort((joined[1], joined[4], joined[0]))
-    return dict(zip(PLACES, (column[by_time] for column in joined), strict=True))
+    return dict(zip(PLACEMENT_COLUMNS, (column[by_time] for column in joined), strict=True))
 
 
-def _compare(ran: Places, plan: Places, count: int) -> tuple[NDArray[np.int64], Places]:
+def _compare(
+    ran: PlacementColumns, plan: PlacementColumns, count: int
+) -> tuple[NDArray[np.int64], PlacementColumns]:
     """Return how each job ran, and the plans that weren't kept.
 
     The code is 0 without a plan, 1 as planned (the plan is then not stored again), 2 otherwise.
     """
     planned = np.zeros(count, dtype=np.int64)
     planned[plan["job"]] = 1
-    stacked = [np.stack([places[name] for name in PLACES], axis=1) for places in (ran, plan)]
+    stacked = [
+        np.stack([places[name] for name in PLACEMENT_COLUMNS], axis=1) for places in (ran, plan)
+    ]
     offsets = [np.searchsorted(places["job"], np.arange(count + 1)) for places in (ran, plan)]
     for index in np.flatnonzero(planned).tolist():
         own = [
@@ -259,7 +265,7 @@ def _compare(ran: Places, plan: Places, count: int) -> tuple[NDArray[np.int64], 
     return planned, {name: column[differ] for name, column in plan.items()}
 
 
-def _payments(run: Run, names: Sequence[str]) -> dict[str, list[Any]] | None:
+def _payments(run: RunData, names: Sequence[str]) -> dict[str, list[Any]] | None:
     """Return each job's payments by payee, summed over its slots."""
     if run.payments is None:
         return None

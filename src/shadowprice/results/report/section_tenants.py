@@ -6,12 +6,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.results.accounts import MICRO, Books, books_of, timeline
-from shadowprice.results.files import Run
-from shadowprice.results.report.charts import Floats, Series, line_chart, thin
+from shadowprice.results.accounts import MICRO, TenantAccounts, compute_tenant_accounts, timeline
+from shadowprice.results.files import RunData
+from shadowprice.results.report.charts import Floats, Series, downsample, line_chart
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure, section
-from shadowprice.results.report.tables import Column, data_table
+from shadowprice.results.report.tables import TableColumn, data_table
 
 _MINOR = {"jobs", "received", "paid to itself", "lent, place-slots", "borrowed, place-slots"}
 """Columns that narrow screens omit."""
@@ -21,21 +21,21 @@ MOST_LINES = 7
 
 
 @section("Tenants", 60)
-def tenants(run: Run) -> str | None:
+def tenants(run: RunData) -> str | None:
     """Return the tenants' accounts; if the policy charges, also balances and loans over time."""
     if not run.info["cluster"]["tenants"]:
         return None
-    books = books_of(run)
+    books = compute_tenant_accounts(run)
     parts = [_table(books)]
     if books.charged and len(run.slots):
         parts.append(_over_time(run, books))
     return "".join(parts)
 
 
-def _table(books: Books) -> str:
-    columns = [Column("tenant"), Column("share", minor=True)]
+def _table(books: TenantAccounts) -> str:
+    columns = [TableColumn("tenant"), TableColumn("share", minor=True)]
     columns += [
-        Column(name, numeric=True, minor=name in _MINOR)
+        TableColumn(name, numeric=True, minor=name in _MINOR)
         for name in (
             *("jobs", "finished", "earned", "paid", "received", "paid to itself"),
             *("lent, place-slots", "borrowed, place-slots", "revenue", "fairness ratio"),
@@ -68,7 +68,7 @@ def _table(books: Books) -> str:
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
 
-def _over_time(run: Run, books: Books) -> str:
+def _over_time(run: RunData, books: TenantAccounts) -> str:
     moves = timeline(run, books)
     slots = run.slots["slot"].to_numpy()
     busiest = sorted(
@@ -87,9 +87,9 @@ def _over_time(run: Run, books: Books) -> str:
         own = moves.filter(pl.col("tenant") == name)
         money = _spread(own, "received", slots) - _spread(own, "paid", slots)
         places = _spread(own, "lent", slots) - _spread(own, "borrowed", slots)
-        positions, thinned = thin(np.cumsum(money), last=True)
+        positions, thinned = downsample(np.cumsum(money), last=True)
         balance.append(Series(name, thinned, colour))
-        lending.append(Series(name, thin(places)[1], colour))
+        lending.append(Series(name, downsample(places)[1], colour))
     xs = slots[positions.astype(np.int64)].astype(np.float64)
     label = slot_label(run)
     charts = [

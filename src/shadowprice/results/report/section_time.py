@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.results.metrics import resources
-from shadowprice.results.report.charts import Floats, Series, line_chart, thin
-from shadowprice.results.report.scales import span
+from shadowprice.results.report.charts import Floats, Series, downsample, line_chart
+from shadowprice.results.report.scales import format_duration
 from shadowprice.results.report.sections import figure, section
 
 
-def slot_label(run: Run) -> str:
+def slot_label(run: RunData) -> str:
     """Return the label of the slot axis, with the length of a slot."""
-    return f"slot (of {span(run.info['cluster']['slot_seconds'])})"
+    return f"slot (of {format_duration(run.info['cluster']['slot_seconds'])})"
 
 
-def earned_over_time(run: Run) -> tuple[Floats, Floats]:
+def earned_over_time(run: RunData) -> tuple[Floats, Floats]:
     """Return the slots, and the utility earned up to the end of each."""
     return (
         run.slots["slot"].to_numpy().astype(np.float64),
@@ -26,7 +26,7 @@ def earned_over_time(run: Run) -> tuple[Floats, Floats]:
 
 
 @section("Utility over time", 20)
-def utility(run: Run) -> str | None:
+def utility(run: RunData) -> str | None:
     """Return earned utility beside the value of the jobs that arrived."""
     if not len(run.slots):
         return None
@@ -34,8 +34,8 @@ def utility(run: Run) -> str | None:
     arrivals = run.jobs.group_by("arrival").agg(pl.col("value").sum()).sort("arrival")
     index = np.searchsorted(arrivals["arrival"].to_numpy(), slots, side="right")
     offered = np.r_[0.0, np.cumsum(arrivals["value"].to_numpy())][index]
-    positions, thinned = thin(earned, last=True)
-    _, thinned_offer = thin(offered, last=True)
+    positions, thinned = downsample(earned, last=True)
+    _, thinned_offer = downsample(offered, last=True)
     xs = slots[positions.astype(np.int64)]
     series = [
         Series("value of the jobs that arrived", thinned_offer, 7),
@@ -50,7 +50,7 @@ def utility(run: Run) -> str | None:
 
 
 @section("Utilisation", 30)
-def utilisation(run: Run) -> str | None:
+def utilisation(run: RunData) -> str | None:
     """Return the used share of each resource."""
     if not len(run.slots):
         return None
@@ -66,7 +66,7 @@ def utilisation(run: Run) -> str | None:
         used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
         total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
         share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-        positions, values = thin(share)
+        positions, values = downsample(share)
         mean = run.summary["utilisation"][resource]
         series.append(Series(f"{resource}, {mean:.0%} on average", values, index % 7))
     chart = line_chart(
@@ -84,13 +84,13 @@ def utilisation(run: Run) -> str | None:
 
 
 @section("Queue", 35)
-def queue(run: Run) -> str | None:
+def queue(run: RunData) -> str | None:
     """Return the number of running and waiting jobs."""
     if not len(run.slots):
         return None
     slots = run.slots["slot"].to_numpy().astype(np.float64)
-    positions, running = thin(run.slots["running"].to_numpy().astype(np.float64))
-    _, waiting = thin(run.slots["queue"].to_numpy().astype(np.float64))
+    positions, running = downsample(run.slots["running"].to_numpy().astype(np.float64))
+    _, waiting = downsample(run.slots["queue"].to_numpy().astype(np.float64))
     chart = line_chart(
         slots[positions.astype(np.int64)],
         [Series("running", running, 2), Series("waiting", waiting, 1)],
@@ -104,7 +104,7 @@ def queue(run: Run) -> str | None:
 
 
 @section("Prices", 50)
-def prices(run: Run) -> str | None:
+def prices(run: RunData) -> str | None:
     """Return the mean price of each resource."""
     series = []
     positions = np.zeros(0)
@@ -112,7 +112,7 @@ def prices(run: Run) -> str | None:
         column = run.slots[f"price_{resource}"]
         values = column.to_numpy()
         if column.null_count() < len(column) and np.nanmax(values) > 0:
-            positions, thinned = thin(values)
+            positions, thinned = downsample(values)
             series.append(Series(resource, thinned, index % 7))
     if not series:
         return None

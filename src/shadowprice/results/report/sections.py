@@ -1,7 +1,7 @@
 """Registry of the sections of a run's page.
 
-A section is a function of a `Run` that returns HTML, or None to be omitted. To add a section, add a
-decorated function to a ``section_*.py`` module in this package.
+A section is a function of a `RunData` that returns HTML, or None to be omitted. To add a section,
+add a decorated function to a ``section_*.py`` module in this package.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from shadowprice.results.files import Run
+from shadowprice.results.files import RunData
 from shadowprice.results.report.embed import text
 
-Render = Callable[[Run], str | None]
+Render = Callable[[RunData], str | None]
 
 
 @dataclass(frozen=True, slots=True)

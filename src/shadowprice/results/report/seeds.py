@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.results.measures import OVER_SEEDS, Measure
+from shadowprice.results.measures import OVER_SEEDS, MetricDefinition
 from shadowprice.results.report.charts import interval_plot
 from shadowprice.results.report.embed import text
 from shadowprice.results.report.sections import figure
@@ -68,7 +68,7 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
-def _chart(measure: Measure, policies: Mapping[str, Mapping[str, Entry]]) -> str:
+def _chart(measure: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]) -> str:
     """Return a measure's intervals and values as a chart; empty if all values are equal."""
     rows = []
     for index, (name, entries) in enumerate(policies.items()):
@@ -90,20 +90,20 @@ def _chart(measure: Measure, policies: Mapping[str, Mapping[str, Entry]]) -> str
     return figure(measure.name, interval_plot(rows, x_label=label), remark)
 
 
-def _mean(measure: Measure, entry: Entry | None) -> tuple[str, str]:
+def _mean(measure: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
     if entry is None or "mean" not in entry:
         return "-", ""
     return _with_reach(measure, entry), ""
 
 
-def _with_reach(measure: Measure, entry: Entry) -> str:
+def _with_reach(measure: MetricDefinition, entry: Entry) -> str:
     formatted = measure.written(entry["mean"])
     if entry["low"] is None:
         return formatted
     return f"{formatted} ± {measure.written((entry['high'] - entry['low']) / 2)}"
 
 
-def _against(measure: Measure, entry: Entry | None) -> tuple[str, str]:
+def _against(measure: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
     test = (entry or {}).get("against_first")
     if test is None:
         return "-", ""

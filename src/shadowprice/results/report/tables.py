@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.results.report.embed import data_script, text
-from shadowprice.results.report.scales import number
+from shadowprice.results.report.scales import format_number
 
 MOST_ROWS: Final = 1000
 """Maximum number of rows of a table in a page."""
@@ -20,7 +20,7 @@ Cell = str | float | int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes
@@ -60,7 +60,7 @@ class Column:
 
 
 def data_table(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     rows: Sequence[Sequence[Cell]],
     *,
     total: int | None = None,
@@ -104,11 +104,11 @@ def _kept(cell: Cell) -> Cell:
     return cell
 
 
-def _row(columns: Sequence[Column], row: Sequence[Cell]) -> str:
+def _row(columns: Sequence[TableColumn], row: Sequence[Cell]) -> str:
     cells = []
     for column, cell in zip(columns, row, strict=True):
         if column.numeric:
-            content = "" if cell is None else number(float(cell))
+            content = "" if cell is None else format_number(float(cell))
         else:
             content = text("" if cell is None else str(cell))
         cells.append(f"<td{column.classes}>{content}</td>")

@@ -28,7 +28,7 @@ from shadowprice.service.api import (
     tokens,
 )
 from shadowprice.service.api.requests import problem_response, split_path
-from shadowprice.service.auth import generation_of
+from shadowprice.service.auth import verify_progress_token
 from shadowprice.service.dashboard import router as dashboard
 from shadowprice.service.problems import ProblemError, problem_of
 from shadowprice.service.service import Service
@@ -218,7 +218,7 @@ def _refusal(scope: Scope) -> ProblemError | None:
     try:
         driver = service.writing
         if progress is not None and scope["method"] == "POST":
-            generation_of(service.key, unquote(progress[1]), header)
+            verify_progress_token(service.key, unquote(progress[1]), header)
         else:
             service.tokens.caller(header, driver.clock.now())
     except ProblemError as error:

@@ -51,7 +51,7 @@ async def comparison(
     if cached is None or time.monotonic() >= cached[0]:
         published, now = driver.published, driver.clock.now()
         last = published.servers.coming + 1
-        plans = await driver.ask(lambda truth: timelines.planned(truth, last))
+        plans = await driver.ask(lambda truth: timelines.planned_bars(truth, last))
         result = await service.read(
             lambda connection: comparisons.comparison(
                 connection, published, plans, now=now, days=days, scope=caller.scope
@@ -71,7 +71,7 @@ async def compared_jobs(
     require_observe_mode(service)
     published = service.writing.published
     page = await service.read(
-        lambda connection: comparisons.pairs(
+        lambda connection: comparisons.compare_jobs(
             connection, published, before=cursor, tenant=caller.scope, limit=limit
         )
     )

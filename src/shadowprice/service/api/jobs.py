@@ -43,17 +43,23 @@ from shadowprice.service.api.requests import (
     read_json_body,
     service_of,
 )
-from shadowprice.service.auth import Caller, generation_of
+from shadowprice.service.auth import Caller, verify_progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
-from shadowprice.service.queries.stories import told_line
-from shadowprice.service.running.modes import user_fault
+from shadowprice.service.queries.stories import format_event
+from shadowprice.service.running.modes import user_diagnostic
 from shadowprice.service.service import Service
-from shadowprice.service.settings import BATCH_JOBS
+from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
 from shadowprice.service.truth import reading
-from shadowprice.service.truth.operations import AskQuote, Cancel, Quoted, Revise, Submit
+from shadowprice.service.truth.operations import (
+    CancelJob,
+    QuoteJob,
+    QuoteResult,
+    ReviseJob,
+    SubmitJobs,
+)
 from shadowprice.service.truth.submission import REVISABLE, Submission, read_submissions
 from shadowprice.service.truth.views import JobView, State
 from shadowprice.service.usage import added_memory, memory_of
@@ -70,7 +76,7 @@ class JobBatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    jobs: Annotated[list[JobSpec], Field(min_length=1, max_length=BATCH_JOBS)]
+    jobs: Annotated[list[JobSpec], Field(min_length=1, max_length=MAX_JOBS_PER_REQUEST)]
 
 
 _OPTIONAL_FIELDS: Any = {
@@ -119,8 +125,8 @@ async def submit(
         unknown = next(key for key in body if key != "jobs")
         raise InputError(Fault(f"body.{shown(unknown)}", "unknown key", "known: jobs"))
     records = body["jobs"] if several else [body]
-    if not isinstance(records, list) or not 1 <= len(records) <= BATCH_JOBS:
-        raise InputError(Fault("body.jobs", f"expected a list of 1 to {BATCH_JOBS} jobs"))
+    if not isinstance(records, list) or not 1 <= len(records) <= MAX_JOBS_PER_REQUEST:
+        raise InputError(Fault("body.jobs", f"expected a list of 1 to {MAX_JOBS_PER_REQUEST} jobs"))
     driver = service.writing
     cluster = driver.published.servers.cluster
 
@@ -141,7 +147,7 @@ async def submit(
     new = _new_submissions(driver, submissions)
     memory = sum(memory_of(submission.record) for submission in new)
     with service.reserve(caller.scope, len(new), memory):
-        results = await driver.do(Submit(submissions, at_once=not several))
+        results = await driver.do(SubmitJobs(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
             driver,
@@ -181,7 +187,7 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
         With every fault.
     """
     faults = [
-        user_fault(service.settings, submission.spec, "job" if single else f"jobs[{index}]")
+        user_diagnostic(service.settings, submission.spec, "job" if single else f"jobs[{index}]")
         for index, submission in enumerate(submissions)
     ]
     if any(faults):
@@ -299,7 +305,7 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
     await get_visible_job(service, caller, name)
-    view: JobView = await service.writing.do(Cancel(name))
+    view: JobView = await service.writing.do(CancelJob(name))
     return view.to_resource()
 
 
@@ -317,7 +323,7 @@ async def revise(
     driver = service.writing
     memory = added_memory(driver.specification(name) or {}, changes)
     with service.reserve(caller.scope, 0, memory):
-        view: JobView = await driver.do(Revise(name, changes))
+        view: JobView = await driver.do(ReviseJob(name, changes))
     return view.to_resource()
 
 
@@ -329,7 +335,7 @@ async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHisto
     `/events` lists all.
     """
     view = await get_visible_job(service, caller, name)
-    events, gap = await service.read(lambda connection: reading.story(connection, name))
+    events, gap = await service.read(lambda connection: reading.job_history(connection, name))
     runs = await service.read(lambda connection: reading.generations(connection, name, 100))
     return JobHistory(
         job=view.to_resource(),
@@ -349,7 +355,7 @@ async def _broken_promise(service: Service, view: JobView) -> BrokenPromise | No
 
 
 def _line(event: StoredEvent) -> str:
-    return f"{event.at:%Y-%m-%d %H:%M:%S}  {told_line({'kind': event.kind, 'data': event.data})}"
+    return f"{event.at:%Y-%m-%d %H:%M:%S}  {format_event({'kind': event.kind, 'data': event.data})}"
 
 
 @router.get("/jobs/{name:name}/events", responses=problems(404))
@@ -390,7 +396,7 @@ async def progress_points(
 ) -> ProgressCurve:
     """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
     await get_visible_job(service, caller, name)
-    points = await service.read(lambda connection: reading.curve(connection, name, limit))
+    points = await service.read(lambda connection: reading.progress_points(connection, name, limit))
     return ProgressCurve(points=points)
 
 
@@ -421,7 +427,7 @@ async def report_progress(
     """
     service = service_of(request)
     driver = service.writing
-    generation = generation_of(service.key, name, request.headers.get("authorization"))
+    generation = verify_progress_token(service.key, name, request.headers.get("authorization"))
     try:
         body = await read_json_body(request, MAX_REPORT_BYTES)
         if isinstance(body, dict):
@@ -488,6 +494,6 @@ async def quote(
         single=True,
         families=service.families,
     )
-    quoted: Quoted = await driver.do(AskQuote(submission))
+    quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
     return quoted.to_resource(submission.name, servers.calendar, names=caller.operates)

@@ -34,14 +34,14 @@ from shadowprice.service.api.requests import (
     require_observe_mode,
 )
 from shadowprice.service.clock import SECOND
-from shadowprice.service.events import VIEWERS
+from shadowprice.service.events import MAX_SUBSCRIBERS
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries import timeline as timelines
-from shadowprice.service.queries.comparison import seen
-from shadowprice.service.queries.whatif import WhatIfParameters, read_question, workload
+from shadowprice.service.queries.comparison import observed_bars
+from shadowprice.service.queries.whatif import WhatIfParameters, parse_request, workload
 from shadowprice.service.truth import reading
 from shadowprice.service.truth.price_history import history
-from shadowprice.service.truth.prices import MOST
+from shadowprice.service.truth.prices import MAX_SLOTS
 from shadowprice.service.truth.prices import prices as prices_of
 
 router = api_router("/v1", "monitoring")
@@ -54,7 +54,7 @@ async def prices(
     request: Request,
     service: ServiceDep,
     caller: CallerDep,
-    slots: Annotated[int, Query(ge=1, le=MOST, description="number of slots")] = 24,
+    slots: Annotated[int, Query(ge=1, le=MAX_SLOTS, description="number of slots")] = 24,
 ) -> Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
     del caller
@@ -121,8 +121,8 @@ async def timeline(
     request: Request,
     service: ServiceDep,
     caller: CallerDep,
-    past_slots: Annotated[int, Query(ge=0, le=timelines.MOST)] = 24,
-    future_slots: Annotated[int, Query(ge=1, le=timelines.MOST)] = 24,
+    past_slots: Annotated[int, Query(ge=0, le=timelines.MAX_SLOTS)] = 24,
+    future_slots: Annotated[int, Query(ge=1, le=timelines.MAX_SLOTS)] = 24,
     server: Annotated[str | None, Query(description="one server only")] = None,
     job: Annotated[str | None, Query(description="one job only")] = None,
     observed: Annotated[bool, Query(description="what ran, if the service only observes")] = False,
@@ -147,7 +147,7 @@ async def timeline(
         sequence, now = published.sequence, driver.clock.now()
         servers = published.servers
         last = max(servers.calendar.slot_at(now) + 1, servers.coming) + future_slots
-        plans = await driver.ask(lambda truth: timelines.planned(truth, last))
+        plans = await driver.ask(lambda truth: timelines.planned_bars(truth, last))
         result = await service.read(
             lambda connection: timelines.timeline(
                 connection,
@@ -159,7 +159,7 @@ async def timeline(
                 server=server,
                 job=job,
                 scope=caller.scope,
-                past=seen if observed else timelines.ran,
+                past=observed_bars if observed else timelines.past_bars,
                 real=observed,
             )
         )
@@ -228,8 +228,10 @@ async def events(
             raise InputError(Fault("Last-Event-ID", message))
         after = int(last_event_id)
     hub = service.writing.hub
-    if hub.viewers >= VIEWERS:
-        raise ProblemError("overloaded", f"the stream has {VIEWERS} subscribers, its maximum")
+    if hub.viewers >= MAX_SUBSCRIBERS:
+        raise ProblemError(
+            "overloaded", f"the stream has {MAX_SUBSCRIBERS} subscribers, its maximum"
+        )
     service.metrics.viewers.set(hub.viewers + 1)
 
     def is_allowed() -> bool:
@@ -263,7 +265,7 @@ async def ask_whatif(
     del caller
     driver = service.writing
     cluster, now = driver.published.servers.cluster, driver.clock.now()
-    question = read_question(parameters, cluster, service.choice)
+    question = parse_request(parameters, cluster, service.choice)
     since = now - int(question.days * 86_400 * SECOND)
     jobs = await service.read(lambda connection: workload(connection, since))
     return service.whatifs.ask(question, cluster, jobs, service.choice, now).to_resource()

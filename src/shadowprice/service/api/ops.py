@@ -28,8 +28,8 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.service import Service
-from shadowprice.service.settings import NOTHING
-from shadowprice.service.truth.prices import kinds_of
+from shadowprice.service.settings import NO_EXECUTOR
+from shadowprice.service.truth.prices import server_classes_of
 from shadowprice.service.truth.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.truth.timespan import ChangeTimespan
 
@@ -163,7 +163,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         version=shadowprice.__version__,
         policy=driver.policy,
         policies=sorted({*policy_names(), driver.policy}),
-        executor=None if service.settings.executor == NOTHING else service.settings.executor,
+        executor=None if service.settings.executor == NO_EXECUTOR else service.settings.executor,
         observes=service.settings.observe,
         now=to_datetime(driver.clock.now()),
         slot_seconds=float(servers.cluster.slot_seconds),
@@ -181,7 +181,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         pending=servers.backlog,
         jobs=states,
         families=sorted(service.families),
-        kinds=list(kinds_of(servers.cluster).names),
+        kinds=list(server_classes_of(servers.cluster).names),
         sequence=driver.published.sequence,
         last_event=driver.hub.last,
         caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),

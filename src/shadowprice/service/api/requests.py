@@ -25,7 +25,7 @@ from shadowprice.core.wording import closest, no_text, shown
 from shadowprice.service.auth import Caller
 from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.settings import BODY
+from shadowprice.service.settings import MAX_BODY_BYTES
 from shadowprice.service.usage import BodyMeter
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ def _path(place: str) -> str:
 
 
 async def read_json_body(
-    request: Request, limit: int = BODY, meter: BodyMeter | None = None
+    request: Request, limit: int = MAX_BODY_BYTES, meter: BodyMeter | None = None
 ) -> Any:
     """Return the JSON of a request's body.
 

@@ -28,7 +28,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.truth.operations import ChangeServers
+from shadowprice.service.truth.operations import UpdateServers
 
 router = api_router("/v1", "servers")
 
@@ -114,7 +114,7 @@ async def add_servers(
         raise ProblemError("conflict", f"the server {shown(taken[0])} already exists")
     amounts = checked_amounts(spec.capacity, cluster, "body.capacity")
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
-    await service.writing.do(ChangeServers(dict.fromkeys(spec.names(), state), "added"))
+    await service.writing.do(UpdateServers(dict.fromkeys(spec.names(), state), "added"))
     names = set(spec.names())
     return ServerList(servers=[server for server in _servers(service) if server.name in names])
 
@@ -174,7 +174,7 @@ async def change_server(
         amounts = checked_amounts(change.capacity, cluster, "body.capacity")
     what = "changed" if changed - {"drain"} else "drained" if drain else "takes work"
     state = ServerState(role, amounts, drained=drain, cost=change.cost)
-    await service.writing.do(ChangeServers({name: state}, what))
+    await service.writing.do(UpdateServers({name: state}, what))
     [server] = [candidate for candidate in _servers(service) if candidate.name == name]
     return server
 
@@ -184,4 +184,4 @@ async def remove_server(name: str, service: ServiceDep, caller: OperatorDep) -> 
     """Remove a server; jobs there are stopped and replanned."""
     del caller
     _row(service.writing.published.servers.cluster, name)
-    await service.writing.do(ChangeServers({name: None}, "removed"))
+    await service.writing.do(UpdateServers({name: None}, "removed"))

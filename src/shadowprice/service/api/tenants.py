@@ -29,7 +29,7 @@ from shadowprice.service.api.requests import (
 )
 from shadowprice.service.api.servers import checked_amounts
 from shadowprice.service.budgets import statements
-from shadowprice.service.budgets.accounts import NEVER, Kind
+from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, EntryKind
 from shadowprice.service.budgets.budgeting import Grant, PutTenant, RemoveTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
@@ -160,11 +160,11 @@ async def statement(
     account = published.accounts.get(name)
     exists = account is not None or caller.scope is not None
     if not exists and name not in published.servers.cluster.tenant_index:
-        exists = await service.read(lambda connection: statements.known(connection, name))
+        exists = await service.read(lambda connection: statements.tenant_exists(connection, name))
         if not exists:
             raise _unknown(name)
     first, last = _span(service, name, since, until, back)
-    query = statements.Asked(name, first, last, _kinds(kind), cursor, limit)
+    query = statements.EntryFilter(name, first, last, _kinds(kind), cursor, limit)
     page, totals = await service.read(
         lambda connection: (
             statements.entries(connection, query),
@@ -188,8 +188,8 @@ async def statement(
 def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(kind for kind in text.split(",") if kind)
     for kind in kinds:
-        if kind not in list(Kind):
-            choices = ", ".join(Kind)
+        if kind not in list(EntryKind):
+            choices = ", ".join(EntryKind)
             raise InputError(Fault("?kind", f"unknown kind {shown(kind)}", f"one of: {choices}"))
     return kinds
 
@@ -212,7 +212,7 @@ def _span(
 
 def _storable(seconds: int) -> int:
     """Return a time in nanoseconds, within what the store can hold."""
-    return max(0, min(NEVER, seconds * SECOND))
+    return max(0, min(FAR_FUTURE_NS, seconds * SECOND))
 
 
 def _moment(text: str | None, key: str) -> int | None:

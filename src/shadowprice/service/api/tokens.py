@@ -15,9 +15,9 @@ from shadowprice.rest.tokens import NewToken, Token, TokenList, TokenRole
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router
 from shadowprice.service.auth import (
+    AccessRole,
     CreateToken,
     RevokeToken,
-    Role,
     new_token,
     tokens_query,
 )
@@ -95,7 +95,7 @@ async def create_token(
     if spec.expires is not None:
         expires = service.writing.clock.now() + int(spec.expires.seconds * SECOND)
     token = new_token()
-    operation = CreateToken(token, Role(spec.role), spec.tenant, spec.note, expires)
+    operation = CreateToken(token, AccessRole(spec.role), spec.tenant, spec.note, expires)
     number = await service.writing.do(operation)
     service.tokens.made(number, operation)
     return NewToken(

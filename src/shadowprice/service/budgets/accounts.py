@@ -16,7 +16,7 @@ from shadowprice.core.budget import POINT, Budget
 from shadowprice.service.clock import SECOND
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """Kind of an entry."""
 
     GRANT = "grant"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AccountEntry:
     """One change of an account.
 
     ``points`` is the change in millionths of a point, and ``balance`` the balance after it.
@@ -40,7 +40,7 @@ class Entry:
     """
 
     tenant: str
-    kind: Kind
+    kind: EntryKind
     points: int
     balance: int
     job: str | None = None
@@ -64,7 +64,7 @@ class Account:
         Number of the current period, the last one that was granted.
     room : int
         Remaining points of earlier periods that this period can still carry over.
-    sums : mapping of Kind to int
+    sums : mapping of EntryKind to int
         Sums of this period's entries by kind, all positive.
     """
 
@@ -73,7 +73,7 @@ class Account:
     balance: int = 0
     period: int = 0
     room: int = 0
-    sums: Mapping[Kind, int] = field(default_factory=dict)
+    sums: Mapping[EntryKind, int] = field(default_factory=dict)
 
     @property
     def begins(self) -> int:
@@ -88,7 +88,7 @@ class Account:
     @property
     def spent(self) -> int:
         """Debits less refunds of this period."""
-        return max(0, self.sums.get(Kind.DEBIT, 0) - self.sums.get(Kind.REFUND, 0))
+        return max(0, self.sums.get(EntryKind.DEBIT, 0) - self.sums.get(EntryKind.REFUND, 0))
 
 
 MAX_AHEAD_NS: Final = 86_400 * SECOND
@@ -120,8 +120,8 @@ class Accounts:
     def refresh_next_renewal(self) -> None:
         """Recompute when `due` next returns an account."""
         accounts = self._known.values()
-        self._earliest_end = min((account.ends for account in accounts), default=NEVER)
-        self._latest_start = max((account.begins for account in accounts), default=-NEVER)
+        self._earliest_end = min((account.ends for account in accounts), default=FAR_FUTURE_NS)
+        self._latest_start = max((account.begins for account in accounts), default=-FAR_FUTURE_NS)
 
     def any_due(self, now: int) -> bool:
         """Return whether `due` may return an account."""
@@ -155,7 +155,7 @@ class Accounts:
             self.remove(tenant)
 
     def due(self, now: int) -> list[Account]:
-        """Return the accounts that `renewed` changes, sorted by tenant."""
+        """Return the accounts that `start_period` changes, sorted by tenant."""
         due = [
             account
             for account in self._known.values()
@@ -170,36 +170,36 @@ class Accounts:
         return self._shown
 
 
-NEVER: Final = 2**63 - 1
+FAR_FUTURE_NS: Final = 2**63 - 1
 """A moment after all others, in nanoseconds since 1970."""
 
-MOST: Final = 10**12 * POINT
+MAX_BALANCE: Final = 10**12 * POINT
 """Maximum balance of an account; credits above it are dropped."""
 
-Changed = tuple[Account, Sequence[Entry]]
+AccountUpdate = tuple[Account, Sequence[AccountEntry]]
 """A changed account, and the entries of the change."""
 
 
-def _with(account: Account, kind: Kind, points: int, **about: str | None) -> Changed:
+def _with(account: Account, kind: EntryKind, points: int, **about: str | None) -> AccountUpdate:
     """Return an account after one entry; 0 points make no entry."""
-    points = min(points, MOST - account.balance)
+    points = min(points, MAX_BALANCE - account.balance)
     if not points:
         return account, ()
     balance = account.balance + points
     if balance < 0:
         raise ValueError(f"{account.tenant} holds {account.balance}: {kind} of {points}")
     sums = {**account.sums, kind: account.sums.get(kind, 0) + abs(points)}
-    entry = Entry(account.tenant, kind, points, balance, **about)  # type: ignore[arg-type]  # texts
+    entry = AccountEntry(account.tenant, kind, points, balance, **about)  # type: ignore[arg-type]  # texts
     return replace(account, balance=balance, sums=sums), (entry,)
 
 
-def opened(tenant: str, budget: Budget, now: int) -> Changed:
+def open_account(tenant: str, budget: Budget, now: int) -> AccountUpdate:
     """Open an account with the grant of the current period, at nanoseconds since 1970."""
     account = Account(tenant, budget, period=budget.index(now // SECOND))
-    return _with(account, Kind.GRANT, budget.points, note="budget")
+    return _with(account, EntryKind.GRANT, budget.points, note="budget")
 
 
-def change_budget(account: Account, budget: Budget, now: int) -> Changed:
+def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
     """Change the budget of an account, and its balance by the difference of the grants.
 
     A lower budget takes at most the present balance.
@@ -210,16 +210,18 @@ def change_budget(account: Account, budget: Budget, now: int) -> Changed:
     room = min(account.room, budget.carry_limit)
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
-        return _with(changed, Kind.GRANT, difference, note="budget changed")
-    return _with(changed, Kind.EXPIRY, -min(-difference, account.balance), note="budget changed")
+        return _with(changed, EntryKind.GRANT, difference, note="budget changed")
+    return _with(
+        changed, EntryKind.EXPIRY, -min(-difference, account.balance), note="budget changed"
+    )
 
 
-def closed(account: Account) -> Changed:
+def close_account(account: Account) -> AccountUpdate:
     """Close an account, because its tenant has no budget any more: its balance expires."""
-    return _with(account, Kind.EXPIRY, -account.balance, note="budget removed")
+    return _with(account, EntryKind.EXPIRY, -account.balance, note="budget removed")
 
 
-def renewed(account: Account, now: int) -> Changed:
+def start_period(account: Account, now: int) -> AccountUpdate:
     """Advance an account to the current period; return it unchanged if that has already begun.
 
     Missed periods are granted as if each had started in time. A clock that went back doesn't
@@ -235,21 +237,25 @@ def renewed(account: Account, now: int) -> Changed:
     period = account.period + missed
     fresh = replace(account, period=period, sums={})
     carried = budget.kept(account.balance)
-    after, entries = _with(fresh, Kind.EXPIRY, carried - account.balance, note="end of the period")
+    after, entries = _with(
+        fresh, EntryKind.EXPIRY, carried - account.balance, note="end of the period"
+    )
     # Grants of missed periods, as far as they could be carried over.
     between = budget.kept(carried + (missed - 1) * budget.points) - carried
-    after, missed_grant = _with(after, Kind.GRANT, between, note=f"of {missed - 1} periods missed")
+    after, missed_grant = _with(
+        after, EntryKind.GRANT, between, note=f"of {missed - 1} periods missed"
+    )
     after = replace(after, room=budget.carry_limit - after.balance)
-    after, grant = _with(after, Kind.GRANT, budget.points, note="period")
-    return after, (*entries, *missed_grant, *grant)
+    after, period_grant = _with(after, EntryKind.GRANT, budget.points, note="period")
+    return after, (*entries, *missed_grant, *period_grant)
 
 
-def granted(account: Account, points: int, note: str) -> Changed:
+def grant(account: Account, points: int, note: str) -> AccountUpdate:
     """Credit points that an operator grants."""
-    return _with(account, Kind.GRANT, points, note=note)
+    return _with(account, EntryKind.GRANT, points, note=note)
 
 
-def debited(account: Account, points: int, job: str, note: str = "") -> Changed:
+def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpdate:
     """Debit the price of a job.
 
     Raises
@@ -257,25 +263,25 @@ def debited(account: Account, points: int, job: str, note: str = "") -> Changed:
     ValueError
         If it exceeds the balance.
     """
-    return _with(account, Kind.DEBIT, -points, job=job, note=note)
+    return _with(account, EntryKind.DEBIT, -points, job=job, note=note)
 
 
-def refunded(account: Account, points: int, job: str, paid: int) -> Changed:
+def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
     """Refund the unused points of a job that was debited at ``paid``, nanoseconds since 1970.
 
     Points from an earlier period count as unspent in it: those that could have been carried over
     are kept, and the rest expires at once.
     """
-    after, entries = _with(account, Kind.REFUND, points, job=job)
+    after, entries = _with(account, EntryKind.REFUND, points, job=job)
     if paid >= account.begins:
         return after, entries
     kept = min(points, account.room)
     after = replace(after, room=account.room - kept)
     late = "paid in an earlier period"
-    after, expiry = _with(after, Kind.EXPIRY, kept - points, job=job, note=late)
+    after, expiry = _with(after, EntryKind.EXPIRY, kept - points, job=job, note=late)
     return after, (*entries, *expiry)
 
 
-def received(account: Account, points: int, job: str, payer: str) -> Changed:
+def credit(account: Account, points: int, job: str, payer: str) -> AccountUpdate:
     """Credit a payment for a job's use of the tenant's share."""
-    return _with(account, Kind.PAYMENT, points, job=job, other=payer)
+    return _with(account, EntryKind.PAYMENT, points, job=job, other=payer)

@@ -29,58 +29,69 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.service.budgets import accounts
-from shadowprice.service.budgets.accounts import MOST, Account, Accounts, Changed, Entry, Kind
+from shadowprice.service.budgets.accounts import (
+    MAX_BALANCE,
+    Account,
+    AccountEntry,
+    Accounts,
+    AccountUpdate,
+    EntryKind,
+)
 from shadowprice.service.budgets.paid import (
-    Standing,
+    SlotUsage,
     add_unassigned,
     consume_slot,
-    least_places,
+    min_process_slots,
     price_of_unused,
     split_price_by_slot,
 )
-from shadowprice.service.clock import stamp
+from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
-from shadowprice.service.store.prepared import Prepared
+from shadowprice.service.store.prepared import PreparedStatement
 from shadowprice.service.truth.views import JobView
 
 if TYPE_CHECKING:
     from shadowprice.service.truth.transaction import Transaction
 
-CODE: Final = "budget"
+REFUSAL_CODE: Final = "budget"
 """Code of refusals because the tenant can't pay."""
 
 
-class CannotPayError(ShadowpriceError):
+class InsufficientPointsError(ShadowpriceError):
     """Decisions cost more than the tenants' balances. The event has no effect.
 
     ``reasons`` holds the reason for each job's view, by job.
     """
 
-    code = CODE
+    code = REFUSAL_CODE
 
     def __init__(self, reasons: Mapping[str, Mapping[str, Any]]) -> None:
         super().__init__(next(iter(reasons.values()))["message"])
         self.reasons = reasons
 
 
-def price_of(cost: float) -> int:
+def to_price_units(cost: float) -> int:
     """Convert a policy's cost to millionths of a point.
 
-    A cost above `MOST`, also infinity and NaN, becomes ``MOST + 1``, which no account can pay.
+    A cost above `MAX_BALANCE`, also infinity and NaN, becomes ``MAX_BALANCE + 1``, which no account
+    can pay.
     """
-    if not cost * POINT <= MOST:
-        return MOST + 1
+    if not cost * POINT <= MAX_BALANCE:
+        return MAX_BALANCE + 1
     return max(0, round(cost * POINT))
 
 
-def reason_of(account: Account, price: int) -> dict[str, Any]:
+def insufficient_points_reason(account: Account, price: int) -> dict[str, Any]:
     """Return the reason why an account can't pay a price."""
-    cost = f"its price is {points_text(price)} points" if price <= MOST else "it has no price"
+    cost = (
+        f"its price is {points_text(price)} points" if price <= MAX_BALANCE else "it has no price"
+    )
     return {
-        "code": CODE,
+        "code": REFUSAL_CODE,
         "message": f"{cost}, and {account.tenant} holds {points_text(account.balance)} until "
-        f"{stamp(account.ends)[:16]}Z; ask for less, wait for the next period, or ask the operator",
+        f"{format_rfc3339(account.ends)[:16]}Z; "
+        "ask for less, wait for the next period, or ask the operator",
         "price": in_points(price),
         "held": in_points(account.balance),
     }
@@ -91,7 +102,7 @@ class Billing:
 
     def __init__(self, batch: Transaction) -> None:
         self._batch = batch
-        self.entries: list[Entry] = []
+        self.entries: list[AccountEntry] = []
         self._touched: dict[str, None] = {}
 
     @property
@@ -101,7 +112,7 @@ class Billing:
 
     # ---------------------------------------------------------------- accounts
 
-    def put(self, changed: Changed) -> Account:
+    def put(self, changed: AccountUpdate) -> Account:
         """Replace an account by its changed version, and record the entries of the change."""
         account, entries = changed
         self._to_be_given_back(account.tenant)
@@ -121,7 +132,7 @@ class Billing:
         if not all_accounts.any_due(now):
             return
         for account in all_accounts.due(now):
-            after = self.put(accounts.renewed(account, now))
+            after = self.put(accounts.start_period(account, now))
             self.tell(after, "renewed")
         all_accounts.refresh_next_renewal()
 
@@ -130,12 +141,12 @@ class Billing:
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
-                closed = self.put(accounts.closed(account))
+                closed = self.put(accounts.close_account(account))
                 self._to_be_given_back(tenant)
                 self.accounts.remove(tenant)
                 self.tell(closed, "removed")
         elif account is None:
-            self.tell(self.put(accounts.opened(tenant, budget, now)), "set")
+            self.tell(self.put(accounts.open_account(tenant, budget, now)), "set")
         elif account.budget != budget:
             self.tell(self.put(accounts.change_budget(account, budget, now)), "changed")
 
@@ -150,7 +161,7 @@ class Billing:
         account = self.accounts.get(tenant)
         if account is None:
             raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
-        self.tell(self.put(accounts.granted(account, points, note)), "granted")
+        self.tell(self.put(accounts.grant(account, points, note)), "granted")
 
     def tell(self, account: Account, what: str) -> None:
         """Emit an event for a change of an account."""
@@ -164,7 +175,7 @@ class Billing:
 
         Raises
         ------
-        CannotPayError
+        InsufficientPointsError
             With each job whose price exceeds the balance that earlier jobs leave.
         """
         if not self.accounts:
@@ -182,14 +193,14 @@ class Billing:
             account = self.accounts.get(view.tenant)
             if account is None:
                 continue
-            price = price_of(cost)
+            price = to_price_units(cost)
             balance = remaining.get(account.tenant, account.balance)
             if price > balance:
-                reasons[view.name] = reason_of(account, price)
+                reasons[view.name] = insufficient_points_reason(account, price)
             else:
                 remaining[account.tenant] = balance - price
         if reasons:
-            raise CannotPayError(reasons)
+            raise InsufficientPointsError(reasons)
 
     # ---------------------------------------------------------------- payments
 
@@ -205,7 +216,7 @@ class Billing:
         cost = _cost(decision)
         if cost is None:
             return
-        price, engine = price_of(cost), self._batch.engine
+        price, engine = to_price_units(cost), self._batch.engine
         planned, unused = 0, None
         if not engine.capabilities.charges:
             if isinstance(decision, Commit):
@@ -213,7 +224,7 @@ class Billing:
                 planned = int(plan.workers.sum() + plan.ps.sum())
                 unused = split_price_by_slot(price, plan, decision.slot_costs)
             else:
-                planned = least_places(engine.jobs[view.name].job)
+                planned = min_process_slots(engine.jobs[view.name].job)
         paid = {"price": price, "planned": planned, "unused": unused}
         self._batch.change(view.name, paid_at=self._batch.now, **paid)
         self._debit(account, price, view.name)
@@ -229,10 +240,13 @@ class Billing:
         account = self.accounts.get(view.tenant)
         if not view.price or account is None:
             return 0
-        stated, now = least_places(before), least_places(after)
+        stated, now = min_process_slots(before), min_process_slots(after)
         extra = max(0, -(-view.price * (now - stated) // max(1, stated)))
         if extra > account.balance:
-            raise ProblemError(CODE, f"job {view.name!r}: {reason_of(account, extra)['message']}")
+            raise ProblemError(
+                REFUSAL_CODE,
+                f"job {view.name!r}: {insufficient_points_reason(account, extra)['message']}",
+            )
         return extra
 
     def debit_extra_work(self, name: str, extra: int) -> None:
@@ -253,7 +267,7 @@ class Billing:
 
     def _debit(self, account: Account, points: int, job: str, note: str = "") -> None:
         if points:
-            after = self.put(accounts.debited(account, points, job, note))
+            after = self.put(accounts.debit(account, points, job, note))
             held = in_points(after.balance)
             self._batch.tell("debited", job, points=in_points(points), held=held)
 
@@ -266,11 +280,11 @@ class Billing:
             self._batch.change(view.name, used=view.used + amount)
         account = self.accounts.get(charge.payee)
         if account is not None:
-            self.put(accounts.received(account, amount, charge.job, charge.payer))
+            self.put(accounts.credit(account, amount, charge.job, charge.payer))
 
     # ---------------------------------------------------------------- use
 
-    def standing(self, event: DriverEvent, *, lost: bool) -> Standing:
+    def standing(self, event: DriverEvent, *, lost: bool) -> SlotUsage:
         """Return the jobs that an event bills for the running slot, with their processes.
 
         Call it before the event. The end of a slot bills all running jobs, and the end of a job
@@ -278,7 +292,7 @@ class Billing:
         """
         engine, views = self._batch.engine, self._batch.truth.views
         if engine.slot_running is None or not self.accounts or lost:
-            return Standing(0, {})
+            return SlotUsage(0, {})
         names: Iterable[str] = ()
         if isinstance(event, SlotEnded):
             names = engine.running
@@ -290,9 +304,9 @@ class Billing:
             if view is not None and view.planned:
                 placement = engine.running[name]
                 processes[name] = placement.total_workers + placement.total_ps
-        return Standing(engine.slot_running, processes)
+        return SlotUsage(engine.slot_running, processes)
 
-    def stood(self, standing: Standing) -> None:
+    def stood(self, standing: SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
         for name, count in standing.places.items():
             view = self._batch.truth.views[name]
@@ -314,7 +328,7 @@ class Billing:
         unused = view.price - view.used if account is not None else 0
         self._batch.change(name, refund=unused)
         if account is not None and unused:
-            after = self.put(accounts.refunded(account, unused, name, view.paid_at))
+            after = self.put(accounts.refund(account, unused, name, view.paid_at))
             held = in_points(after.balance)
             self._batch.tell("refunded", name, points=in_points(unused), held=held)
 
@@ -350,8 +364,8 @@ class Billing:
         store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])
 
 
-_INSERT_ENTRIES: Final = Prepared(tables.entries.insert())
-_INSERT_BUDGETS: Final = Prepared(tables.budgets.insert())
+_INSERT_ENTRIES: Final = PreparedStatement(tables.entries.insert())
+_INSERT_BUDGETS: Final = PreparedStatement(tables.budgets.insert())
 
 
 def _cost(decision: Decision) -> float | None:
@@ -388,7 +402,7 @@ def read_accounts(connection: Connection) -> Accounts:
             row.balance,
             row.period,
             row.room,
-            {Kind(kind): points for kind, points in json.loads(row.sums).items()},
+            {EntryKind(kind): points for kind, points in json.loads(row.sums).items()},
         )
         for row in connection.execute(select(tables.budgets))
     }

@@ -13,13 +13,13 @@ from shadowprice.core.budget import Budget
 from shadowprice.core.cluster import Tenant
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.operations import ChangeTenants
+from shadowprice.service.truth.operations import UpdateTenants
 
 _KEY: Final = "budgets"
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class StartDuePeriods:
     """Start the budget periods that are due, even if there is no other operation."""
 
     def perform(self, batch: Batch) -> None:
@@ -46,7 +46,7 @@ class PutTenant:
         share = self.share if self.share is not None or existing is not None else {}
         if share is not None and (existing is None or dict(existing.share) != dict(share)):
             others = [tenant for tenant in tenants if tenant.name != self.name]
-            ChangeTenants((*others, Tenant(self.name, share))).perform(batch)
+            UpdateTenants((*others, Tenant(self.name, share))).perform(batch)
         if self.budgeted:
             batch.billing.set_budget(self.name, self.budget)
 
@@ -62,7 +62,7 @@ class RemoveTenant:
         tenants = batch.engine.cluster.tenants
         others = tuple(tenant for tenant in tenants if tenant.name != self.name)
         if len(others) < len(tenants):
-            ChangeTenants(others).perform(batch)
+            UpdateTenants(others).perform(batch)
         batch.billing.set_budget(self.name, None)
 
 
@@ -80,7 +80,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowBudgets:
+class SyncBudgets:
     """Apply the budgets of the cluster file, by tenant, that changed since it was last read.
 
     Budgets set by operators persist unless the file changes them.

@@ -14,21 +14,21 @@ from typing import Final, NamedTuple
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 
-Unused = tuple[tuple[int, int, int], ...]
+UnusedSlots = tuple[tuple[int, int, int], ...]
 """Slot, process count and price in millionths of a point; ascending, `ANY_SLOT` first."""
 
 ANY_SLOT: Final = -1
 """Slot of processes that a revision paid for, which belong to no slot of the plan."""
 
 
-class Standing(NamedTuple):
+class SlotUsage(NamedTuple):
     """Workers and PS that jobs hold in a slot, by job."""
 
     slot: int
     places: Mapping[str, int]
 
 
-def least_places(job: Job) -> int:
+def min_process_slots(job: Job) -> int:
     """Return the minimum number of process-slots that can do a job's work."""
     choices = zip(
         job.worker_counts.tolist(),
@@ -47,7 +47,9 @@ def least_places(job: Job) -> int:
     )
 
 
-def split_price_by_slot(price: int, schedule: Schedule, costs: Sequence[float]) -> Unused | None:
+def split_price_by_slot(
+    price: int, schedule: Schedule, costs: Sequence[float]
+) -> UnusedSlots | None:
     """Divide a price among the active slots of a plan in proportion to their costs.
 
     The parts add up to the price exactly. Return None if there is no valid cost for each slot.
@@ -66,7 +68,7 @@ def split_price_by_slot(price: int, schedule: Schedule, costs: Sequence[float]) 
     return tuple(parts)
 
 
-def consume_slot(unused: Unused, slot: int, places: int) -> Unused:
+def consume_slot(unused: UnusedSlots, slot: int, places: int) -> UnusedSlots:
     """Return the unused processes after a job held ``places`` processes in a slot.
 
     Part of a slot's processes costs the same part of their price, rounded up.
@@ -83,11 +85,11 @@ def consume_slot(unused: Unused, slot: int, places: int) -> Unused:
     return tuple(sorted(remaining))
 
 
-def add_unassigned(unused: Unused, places: int, price: int) -> Unused:
+def add_unassigned(unused: UnusedSlots, places: int, price: int) -> UnusedSlots:
     """Add processes that a revision paid for, which belong to no slot."""
     return ((ANY_SLOT, places, price), *unused)
 
 
-def price_of_unused(unused: Unused) -> int:
+def price_of_unused(unused: UnusedSlots) -> int:
     """Return the total price of unused processes."""
     return sum(price for _, _, price in unused)

@@ -11,7 +11,7 @@ from shadowprice.core.budget import Budget, in_points
 from shadowprice.rest.tenants import Account as AccountResource
 from shadowprice.rest.tenants import AccountEntry
 from shadowprice.rest.tenants import Budget as BudgetResource
-from shadowprice.service.budgets.accounts import Account, Kind
+from shadowprice.service.budgets.accounts import Account, EntryKind
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.store import tables
 
@@ -40,12 +40,12 @@ def account_resource(account: Account, reserved: int) -> AccountResource:
         spent=in_points(account.spent),
         begins=to_datetime(account.begins),
         ends=to_datetime(account.ends),
-        sums={kind.value: in_points(account.sums.get(kind, 0)) for kind in Kind},
+        sums={kind.value: in_points(account.sums.get(kind, 0)) for kind in EntryKind},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EntryFilter:
     """Query of a tenant's entries.
 
     ``since`` is inclusive and ``until`` exclusive, in nanoseconds since 1970. Empty ``kinds`` mean
@@ -69,7 +69,7 @@ class Totals:
     sums: dict[str, float]
 
 
-def entries(connection: Connection, asked: Asked) -> list[AccountEntry]:
+def entries(connection: Connection, asked: EntryFilter) -> list[AccountEntry]:
     """Return entries of an account, newest first."""
     table = tables.entries
     query = _within(select(table), asked).order_by(table.c.id.desc()).limit(asked.limit)
@@ -80,7 +80,7 @@ def entries(connection: Connection, asked: Asked) -> list[AccountEntry]:
     return [_entry(row) for row in connection.execute(query)]
 
 
-def totals(connection: Connection, asked: Asked) -> Totals:
+def totals(connection: Connection, asked: EntryFilter) -> Totals:
     """Return the balances and sums of a time span."""
     table = tables.entries
     kind, points = table.c.kind, func.sum(table.c.points)
@@ -97,10 +97,10 @@ def totals(connection: Connection, asked: Asked) -> Totals:
 
 
 def _sums(sums: dict[str, int]) -> dict[str, float]:
-    return {kind.value: in_points(abs(sums.get(kind.value, 0))) for kind in Kind}
+    return {kind.value: in_points(abs(sums.get(kind.value, 0))) for kind in EntryKind}
 
 
-def _held_before(connection: Connection, asked: Asked) -> float:
+def _held_before(connection: Connection, asked: EntryFilter) -> float:
     """Return the balance of a time span without entries."""
     table = tables.entries
     query = select(table.c.balance).where(table.c.tenant == asked.tenant)
@@ -110,7 +110,7 @@ def _held_before(connection: Connection, asked: Asked) -> float:
     return in_points(connection.execute(query.order_by(table.c.id.desc()).limit(1)).scalar() or 0)
 
 
-def known(connection: Connection, tenant: str) -> bool:
+def tenant_exists(connection: Connection, tenant: str) -> bool:
     """Return whether a tenant ever had an account or a job."""
     return any(
         connection.execute(select(table.c.id).where(table.c.tenant == tenant).limit(1)).first()
@@ -118,7 +118,7 @@ def known(connection: Connection, tenant: str) -> bool:
     )
 
 
-def _within(query: Select[Any], asked: Asked) -> Select[Any]:
+def _within(query: Select[Any], asked: EntryFilter) -> Select[Any]:
     table = tables.entries
     query = query.where(table.c.tenant == asked.tenant)
     if asked.since is not None:

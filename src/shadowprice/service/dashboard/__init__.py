@@ -23,7 +23,7 @@ from shadowprice.service.problems import ProblemError
 
 router = APIRouter(include_in_schema=False)
 
-POLICY: Final = (
+CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -57,7 +57,7 @@ _SMALL: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StaticFile:
     """A served file: media type, content plain and gzipped, and entity tag.
 
     ``packed`` is empty for small files.
@@ -70,7 +70,7 @@ class File:
 
 
 @cache
-def files() -> Mapping[str, File]:
+def files() -> Mapping[str, StaticFile]:
     """Return all served files, by path."""
     contents: dict[str, bytes] = {}
     folder = resources.files("shadowprice.service.dashboard").joinpath("static")
@@ -84,10 +84,10 @@ def files() -> Mapping[str, File]:
     return {path: _file(path or "index.html", body) for path, body in contents.items()}
 
 
-def _file(path: str, body: bytes) -> File:
+def _file(path: str, body: bytes) -> StaticFile:
     kind = _TYPES[path.rpartition(".")[2]]
     packed = gzip.compress(body, 9, mtime=0) if len(body) > _SMALL else b""
-    return File(kind, body, packed, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
+    return StaticFile(kind, body, packed, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
 
 
 def themes() -> str:
@@ -119,11 +119,11 @@ async def assets(path: str, request: Request) -> Response:
     return _sent(request, file)
 
 
-def _sent(request: Request, file: File) -> Response:
+def _sent(request: Request, file: StaticFile) -> Response:
     """Return a file, or 304 if the browser has the current version."""
     headers = {
         "Cache-Control": "no-cache",  # cached but revalidated, so that an upgrade shows at once
-        "Content-Security-Policy": POLICY,
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
         "Cross-Origin-Opener-Policy": "same-origin",
         "ETag": file.tag,
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",

@@ -21,11 +21,11 @@ from shadowprice.core.job import MICRO, Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
 from shadowprice.rest.jobs import BrokenPromise, PromiseCause
-from shadowprice.service.clock import SECOND, Calendar, to_datetime
+from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.store import tables
 from shadowprice.service.truth.ending import CODE as TIMESPAN
 from shadowprice.service.truth.start_ups import stated_seconds
-from shadowprice.service.truth.submission import resolved
+from shadowprice.service.truth.submission import resolve_job
 from shadowprice.service.truth.views import JobView, State
 
 LEAST: Final = 0.001
@@ -113,7 +113,7 @@ class Cause:
 
 
 def broken_promise(
-    connection: Connection, view: JobView, cluster: Cluster, calendar: Calendar, now: int
+    connection: Connection, view: JobView, cluster: Cluster, calendar: SlotCalendar, now: int
 ) -> BrokenPromise | None:
     """Return the causes of a job's broken first promise; None if it was or may be kept.
 
@@ -350,7 +350,7 @@ def _ended_by(
 
 
 def _runs(
-    connection: Connection, view: JobView, calendar: Calendar, now: int
+    connection: Connection, view: JobView, calendar: SlotCalendar, now: int
 ) -> tuple[list[Run], bool]:
     """Return the generations that ran, oldest first, and whether the last still runs."""
     generations, points = tables.generations, tables.progress
@@ -411,11 +411,15 @@ def _events(connection: Connection, name: str) -> list[dict[str, Any]]:
     return [{"at": row.at / SECOND, "kind": row.kind, "data": json.loads(row.data)} for row in rows]
 
 
-def _job(connection: Connection, view: JobView, cluster: Cluster, calendar: Calendar) -> Job | None:
+def _job(
+    connection: Connection, view: JobView, cluster: Cluster, calendar: SlotCalendar
+) -> Job | None:
     """Return the job with its stated speed; None if the cluster lacks its resources."""
     table = tables.jobs
     spec = connection.execute(select(table.c.spec).where(table.c.name == view.name)).scalar_one()
     try:
-        return resolved(JobSpec.model_validate(json.loads(spec)), cluster, calendar, view.submitted)
+        return resolve_job(
+            JobSpec.model_validate(json.loads(spec)), cluster, calendar, view.submitted
+        )
     except InputError:
         return None

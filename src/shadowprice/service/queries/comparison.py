@@ -32,17 +32,26 @@ from shadowprice.rest.comparison import (
     UnmanagedJobs,
 )
 from shadowprice.rest.jobs import JobReason
-from shadowprice.service.clock import Calendar, to_datetime, to_datetime_or_none
-from shadowprice.service.published import Published
-from shadowprice.service.queries.timeline import RAN, ROWS, Bar, Known, Planned, know, levels, ran
-from shadowprice.service.running.observing import last_look
+from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
+from shadowprice.service.published import ReadModel
+from shadowprice.service.queries.timeline import (
+    BAR_PAST,
+    MAX_GENERATION_ROWS,
+    JobInfo,
+    PlannedBars,
+    TimelineBar,
+    load_job_info,
+    past_bars,
+    utilization_levels,
+)
+from shadowprice.service.running.observing import last_observation_time
 from shadowprice.service.store import tables
 from shadowprice.service.truth.views import JobView, State
 
-MOST: Final = 5_000
+MAX_JOBS: Final = 5_000
 """Maximum number of jobs of one comparison, newest first."""
 
-SLOTS: Final = 1_000
+MAX_UTILIZATION_SLOTS: Final = 1_000
 """Maximum number of slots with utilization, newest first."""
 
 MAX_UNSUBMITTED_JOBS: Final = 100
@@ -50,7 +59,7 @@ MAX_UNSUBMITTED_JOBS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class JobComparison:
     """A job as simulated and as observed.
 
     Parameters
@@ -124,15 +133,15 @@ class Pair:
         )
 
 
-def pairs(
+def compare_jobs(
     connection: Connection,
-    published: Published,
+    published: ReadModel,
     *,
     since: int = 0,
     before: int | None = None,
     tenant: str | None = None,
-    limit: int = MOST,
-) -> list[Pair]:
+    limit: int = MAX_JOBS,
+) -> list[JobComparison]:
     """Return the jobs submitted since a moment, newest first, with both of their sides.
 
     ``since`` is in nanoseconds since 1970. ``before`` is the cursor of a page: only jobs with lower
@@ -165,18 +174,18 @@ def pairs(
     return result
 
 
-def _pair(view: JobView, row: Any) -> Pair:
+def _pair(view: JobView, row: Any) -> JobComparison:
     # An execution that ended before the submission is that of another job with the same name.
     if row.started is None or (row.ended is not None and row.ended < view.submitted):
-        return Pair(view)
+        return JobComparison(view)
     done = None if row.done is None else bool(row.done)
-    return Pair(view, row.started, row.ended, row.runs, done, row.utility)
+    return JobComparison(view, row.started, row.ended, row.runs, done, row.utility)
 
 
 # ------------------------------------------------------------------ totals
 
 
-def totals(found: Sequence[Pair]) -> ComparisonTotals:
+def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
     """Return the totals of both sides, without withdrawn jobs.
 
     Both sides are of the same moment: a job that hasn't ended has no utility yet.
@@ -233,7 +242,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present else None
 
 
-def strangers(connection: Connection, since: int, tenant: str | None = None) -> UnmanagedJobs:
+def unsubmitted_jobs(
+    connection: Connection, since: int, tenant: str | None = None
+) -> UnmanagedJobs:
     """Return unmanaged jobs that ran since a moment; their utility is unknown."""
     jobs, outcomes = tables.jobs, tables.outcomes
     condition = and_(
@@ -264,9 +275,9 @@ def strangers(connection: Connection, since: int, tenant: str | None = None) -> 
 # ------------------------------------------------------------------ utilization
 
 
-def seen(
-    connection: Connection, calendar: Calendar, first: int, now: int, job: str | None = None
-) -> tuple[list[Bar], bool]:
+def observed_bars(
+    connection: Connection, calendar: SlotCalendar, first: int, now: int, job: str | None = None
+) -> tuple[list[TimelineBar], bool]:
     """Return the observed bars from slot ``first`` on, and whether some were omitted.
 
     Bars of running jobs end at ``now``, in nanoseconds since 1970, or at the last poll if that was
@@ -274,27 +285,29 @@ def seen(
     """
     table = tables.observed
     since = calendar.begins(first)
-    polled = last_look(connection)
+    polled = last_observation_time(connection)
     until = now if polled is None else min(now, polled)
     query = select(table).where(or_(table.c.ended.is_(None), table.c.ended > since))
     if job is not None:
         query = query.where(table.c.job == job)
-    rows = connection.execute(query.order_by(table.c.id.desc()).limit(ROWS + 1)).all()
+    rows = connection.execute(
+        query.order_by(table.c.id.desc()).limit(MAX_GENERATION_ROWS + 1)
+    ).all()
     bars = []
-    for row in rows[:ROWS]:
+    for row in rows[:MAX_GENERATION_ROWS]:
         ended = until if row.ended is None else min(row.ended, until)
         start = max(float(calendar.in_slots(row.since)), float(first))
         end = float(calendar.in_slots(ended))
         if end > start:
             bars += [
-                Bar(row.job, server, start, end, workers, ps, RAN)
+                TimelineBar(row.job, server, start, end, workers, ps, BAR_PAST)
                 for server, workers, ps in json.loads(row.placement)
             ]
-    return bars, len(rows) > ROWS
+    return bars, len(rows) > MAX_GENERATION_ROWS
 
 
-def use(
-    connection: Connection, published: Published, plans: Planned, first: int, now: int
+def utilization(
+    connection: Connection, published: ReadModel, plans: PlannedBars, first: int, now: int
 ) -> ComparedUtilization:
     """Return the used share of the cluster per slot, as simulated and as observed.
 
@@ -304,9 +317,9 @@ def use(
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     last = calendar.slot_at(now)
-    simulated, simulated_cut = ran(connection, calendar, first, now)
-    observed, observed_cut = seen(connection, calendar, first, now)
-    job_data = know(
+    simulated, simulated_cut = past_bars(connection, calendar, first, now)
+    observed, observed_cut = observed_bars(connection, calendar, first, now)
+    job_data = load_job_info(
         connection, {bar.job for bar in (*simulated, *observed)}, cluster, published, plans.demands
     )
     unknown = {bar.job for bar in observed if bar.job not in job_data.demands}
@@ -321,17 +334,19 @@ def use(
     )
 
 
-def _shares(bars: list[Bar], known: Known, cluster: Cluster, first: int, last: int) -> list[float]:
+def _shares(
+    bars: list[TimelineBar], known: JobInfo, cluster: Cluster, first: int, last: int
+) -> list[float]:
     if last <= first or not cluster.names:
         return []
-    levels_by_slot = levels(bars, known, cluster, first, last).mean(axis=0) / 255
+    levels_by_slot = utilization_levels(bars, known, cluster, first, last).mean(axis=0) / 255
     return [round(share, 4) for share in levels_by_slot.tolist()]
 
 
 def comparison(
     connection: Connection,
-    published: Published,
-    plans: Planned,
+    published: ReadModel,
+    plans: PlannedBars,
     *,
     now: int,
     days: float,
@@ -344,14 +359,14 @@ def comparison(
     """
     calendar = published.servers.calendar
     since = now - int(days * 86_400 * 10**9)
-    jobs = pairs(connection, published, since=since, tenant=scope, limit=MOST + 1)
+    jobs = compare_jobs(connection, published, since=since, tenant=scope, limit=MAX_JOBS + 1)
     current = calendar.slot_at(now)
-    first = max(0, current - SLOTS, calendar.slot_at(since))
+    first = max(0, current - MAX_UTILIZATION_SLOTS, calendar.slot_at(since))
     return Comparison(
-        **dict(totals(jobs[:MOST])),
+        **dict(totals(jobs[:MAX_JOBS])),
         days=days,
-        last_observation=to_datetime_or_none(last_look(connection)),
-        incomplete=len(jobs) > MOST,
-        unmanaged_jobs=strangers(connection, since, scope),
-        utilization=use(connection, published, plans, first, now),
+        last_observation=to_datetime_or_none(last_observation_time(connection)),
+        incomplete=len(jobs) > MAX_JOBS,
+        unmanaged_jobs=unsubmitted_jobs(connection, since, scope),
+        utilization=utilization(connection, published, plans, first, now),
     )

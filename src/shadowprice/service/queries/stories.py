@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from shadowprice.core.wording import escaped, one_line
 
-AGAIN: Final = "there is room for what is left of it"
+DEFAULT_REPROMISE_REASON: Final = "there is room for what is left of it"
 """Reason of a restored promise if the policy gives none."""
 
 
-def told_line(entry: Mapping[str, Any]) -> str:
+def format_event(entry: Mapping[str, Any]) -> str:
     """Return an event of a job's history as a line of text."""
     kind, data = entry["kind"], entry["data"]
     reason = data.get("reason")
@@ -42,7 +42,7 @@ def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
         case "refused" | "given-up":
             return f"{kind}: {why}"
         case "moved" if data.get("before") is None:
-            return f"has a promise again, by the end of {slot}: {why or AGAIN}"
+            return f"has a promise again, by the end of {slot}: {why or DEFAULT_REPROMISE_REASON}"
         case "moved":
             return f"promise moved from slot {data.get('before')} to {slot}: {why}"
         case "broken":

@@ -25,37 +25,37 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.rest.jobs import JobState
 from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
-from shadowprice.service.clock import Calendar, to_datetime
-from shadowprice.service.published import Published
+from shadowprice.service.clock import SlotCalendar, to_datetime
+from shadowprice.service.published import ReadModel
 from shadowprice.service.store import tables
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 
-MOST: Final = 1_000
+MAX_SLOTS: Final = 1_000
 """Maximum number of past slots, and of future slots."""
 
 MAX_BARS: Final = 4_000
 """Maximum number of bars and promises; if there are more, only levels are returned."""
 
-ROWS: Final = 20_000
+MAX_GENERATION_ROWS: Final = 20_000
 """Maximum number of generations read from the store, newest first."""
 
 
-RAN: Final = 0
+BAR_PAST: Final = 0
 """Kind of a bar: the job ran."""
 
-PLANNED: Final = 1
+BAR_PLANNED: Final = 1
 """Kind of a bar: reserved by the plan in force, or for the rest of the running slot."""
 
-EXPECTED: Final = 2
+BAR_EXPECTED: Final = 2
 """Kind of a bar: remaining time at the present rate, if the policy decides slot by slot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TimelineBar:
     """A job on a server for some time.
 
-    ``begins`` and ``ends`` are in slots since the start of slot 0. ``what`` is `RAN`, `PLANNED` or
-    `EXPECTED`.
+    ``begins`` and ``ends`` are in slots since the start of slot 0. ``what`` is `BAR_PAST`,
+    `BAR_PLANNED` or `BAR_EXPECTED`.
     """
 
     job: str
@@ -68,19 +68,19 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class JobDemand:
     """Demand of one worker, and of one PS, of a job by resource column of the cluster."""
 
     worker: NDArray[np.int64]
     ps: NDArray[np.int64]
 
 
-Past = Callable[[Connection, Calendar, int, int, str | None], tuple[list[Bar], bool]]
-"""A function with the signature of `ran`."""
+Past = Callable[[Connection, SlotCalendar, int, int, str | None], tuple[list[TimelineBar], bool]]
+"""A function with the signature of `past_bars`."""
 
 
 @dataclass(slots=True)
-class Known:
+class JobInfo:
     """Tenants, states and demands of the jobs of bars, by job.
 
     A job without a known demand is missing from ``demands``, and counts as 0.
@@ -88,43 +88,43 @@ class Known:
 
     tenants: dict[str, str | None] = field(default_factory=dict)
     states: dict[str, JobState] = field(default_factory=dict)
-    demands: dict[str, Demand] = field(default_factory=dict)
+    demands: dict[str, JobDemand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedBars:
     """Planned and expected bars.
 
     ``promises`` holds the promised slots of jobs without a placement, and ``demands`` the demands
     of all open jobs.
     """
 
-    bars: tuple[Bar, ...]
+    bars: tuple[TimelineBar, ...]
     promises: Mapping[str, int]
-    demands: Mapping[str, Demand]
+    demands: Mapping[str, JobDemand]
 
 
-def planned(truth: Truth, last: int) -> Planned:
+def planned_bars(truth: DurableEngine, last: int) -> PlannedBars:
     """Return reservations from the first slot that can still be decided to before ``last``.
 
     Call it between two batches, in the thread of the durable state.
     """
     engine = truth.engine
     names, coming = engine.cluster.names, truth.coming
-    bars: list[Bar] = []
+    bars: list[TimelineBar] = []
     promises: dict[str, int] = {}
-    demands: dict[str, Demand] = {}
+    demands: dict[str, JobDemand] = {}
     nothing = np.zeros(len(engine.cluster.resources), dtype=np.int64)
     for name, record in engine.open_jobs.items():
         ps = record.job.ps
-        demands[name] = Demand(record.job.worker, nothing if ps is None else ps)
+        demands[name] = JobDemand(record.job.worker, nothing if ps is None else ps)
         if len(record.plan):
             bars += _runs(name, names, record.plan.from_slot(coming).rows(), last)
         elif name in engine.running:
             bars += _staying(name, record, engine.running[name], names, coming, last)
         elif record.promise is not None:
             promises[name] = record.promise
-    return Planned(tuple(bars), promises, demands)
+    return PlannedBars(tuple(bars), promises, demands)
 
 
 def _staying(
@@ -134,7 +134,7 @@ def _staying(
     names: tuple[str, ...],
     coming: int,
     last: int,
-) -> Iterable[Bar]:
+) -> Iterable[TimelineBar]:
     """Yield the expected bars of a job that completes in its present placement."""
     gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
     if gain <= 0:
@@ -144,10 +144,12 @@ def _staying(
         for server, workers, ps in zip(
             placement.servers, placement.workers, placement.ps, strict=True
         ):
-            yield Bar(name, names[server], coming, end, workers, ps, EXPECTED)
+            yield TimelineBar(name, names[server], coming, end, workers, ps, BAR_EXPECTED)
 
 
-def _runs(job: str, names: tuple[str, ...], rows: Iterable[list[int]], last: int) -> Iterable[Bar]:
+def _runs(
+    job: str, names: tuple[str, ...], rows: Iterable[list[int]], last: int
+) -> Iterable[TimelineBar]:
     """Yield the bars of a plan, with equal entries of consecutive slots merged."""
     going: dict[int, list[int]] = {}
     for slot, server, workers, ps in rows:
@@ -158,15 +160,15 @@ def _runs(job: str, names: tuple[str, ...], rows: Iterable[list[int]], last: int
             run[1] = slot + 1
             continue
         if run is not None:
-            yield Bar(job, names[server], run[0], run[1], run[2], run[3], PLANNED)
+            yield TimelineBar(job, names[server], run[0], run[1], run[2], run[3], BAR_PLANNED)
         going[server] = [slot, slot + 1, workers, ps]
     for server, run in going.items():
-        yield Bar(job, names[server], run[0], run[1], run[2], run[3], PLANNED)
+        yield TimelineBar(job, names[server], run[0], run[1], run[2], run[3], BAR_PLANNED)
 
 
-def ran(
-    connection: Connection, calendar: Calendar, first: int, now: int, job: str | None = None
-) -> tuple[list[Bar], bool]:
+def past_bars(
+    connection: Connection, calendar: SlotCalendar, first: int, now: int, job: str | None = None
+) -> tuple[list[TimelineBar], bool]:
     """Return the bars that ran from slot ``first`` on, and whether some were omitted.
 
     Running generations end at ``now``, in nanoseconds since 1970. ``job`` limits the bars to one
@@ -179,29 +181,29 @@ def ran(
     )
     if job is not None:
         query = query.where(table.c.job == job)
-    query = query.order_by(table.c.ordered.desc()).limit(ROWS + 1)
+    query = query.order_by(table.c.ordered.desc()).limit(MAX_GENERATION_ROWS + 1)
     bars = []
     rows = connection.execute(query).all()
-    for row in rows[:ROWS]:
+    for row in rows[:MAX_GENERATION_ROWS]:
         ended = now if row.ended is None else row.ended
         start = max(float(calendar.in_slots(row.started)), float(first))
         end = float(calendar.in_slots(min(ended, now)))
         if end <= start:
             continue
         for server, workers, ps in json.loads(row.placement):
-            bars.append(Bar(row.job, server, start, end, workers, ps, RAN))
-    return bars, len(rows) > ROWS
+            bars.append(TimelineBar(row.job, server, start, end, workers, ps, BAR_PAST))
+    return bars, len(rows) > MAX_GENERATION_ROWS
 
 
-def know(
+def load_job_info(
     connection: Connection,
     names: Iterable[str],
     cluster: Cluster,
-    published: Published,
-    demands: Mapping[str, Demand],
-) -> Known:
+    published: ReadModel,
+    demands: Mapping[str, JobDemand],
+) -> JobInfo:
     """Return tenants, states and demands of jobs, from the published state or the store."""
-    result = Known()
+    result = JobInfo()
     missing: list[str] = []
     for name in names:
         view = published.jobs.get(name)
@@ -218,7 +220,7 @@ def know(
             result.tenants[row.name] = row.tenant
             result.states[row.name] = row.state
             spec = json.loads(row.spec)
-            result.demands[row.name] = Demand(
+            result.demands[row.name] = JobDemand(
                 _demand(cluster, json.dumps(spec.get("worker") or {})),
                 _demand(cluster, json.dumps(spec.get("ps") or {})),
             )
@@ -240,7 +242,7 @@ def _demand(cluster: Cluster, amounts: str) -> NDArray[np.int64]:
     return demand
 
 
-def shares(bars: list[Bar], known: Known, cluster: Cluster) -> list[float]:
+def bar_shares(bars: list[TimelineBar], known: JobInfo, cluster: Cluster) -> list[float]:
     """Return the share that each bar takes of its server's scarcest resource."""
     capacity = np.where(
         (cluster.capacity > 0) & (cluster.capacity < UNLIMITED), cluster.capacity, 0
@@ -258,8 +260,8 @@ def shares(bars: list[Bar], known: Known, cluster: Cluster) -> list[float]:
     return result
 
 
-def levels(
-    bars: list[Bar], known: Known, cluster: Cluster, first: int, last: int
+def utilization_levels(
+    bars: list[TimelineBar], known: JobInfo, cluster: Cluster, first: int, last: int
 ) -> NDArray[np.uint8]:
     """Return the used share of each server's scarcest resource per slot; 255 is all of it.
 
@@ -286,8 +288,8 @@ def levels(
 
 def timeline(
     connection: Connection,
-    published: Published,
-    plans: Planned,
+    published: ReadModel,
+    plans: PlannedBars,
     *,
     now: int,
     back: int,
@@ -295,7 +297,7 @@ def timeline(
     server: str | None = None,
     job: str | None = None,
     scope: str | None = None,
-    past: Past = ran,
+    past: Past = past_bars,
     real: bool = False,
 ) -> Timeline:
     """Return past, running and planned placements as a REST resource.
@@ -304,9 +306,9 @@ def timeline(
     ----------
     connection : Connection
         Reads the store.
-    published : Published
+    published : ReadModel
         The present state.
-    plans : Planned
+    plans : PlannedBars
         Planned placements.
     now : int
         Nanoseconds since 1970.
@@ -338,7 +340,7 @@ def timeline(
         for name, slot in ({} if real else plans.promises).items()
         if server is None and (job is None or name == job)
     }
-    job_data = know(
+    job_data = load_job_info(
         connection,
         {*(bar.job for bar in bars), *promises},
         cluster,
@@ -347,7 +349,7 @@ def timeline(
     )
     encoded_levels = None
     if job is None:
-        level = levels(bars, job_data, cluster, first, last)
+        level = utilization_levels(bars, job_data, cluster, first, last)
         if server is not None and server in cluster.index:
             level = level[[cluster.index[server]]]
         encoded_levels = base64.b64encode(level.tobytes()).decode()
@@ -364,7 +366,7 @@ def timeline(
             workers=[bar.workers for bar in bars],
             ps=[bar.ps for bar in bars],
             kind=[bar.what for bar in bars],
-            share=shares(bars, job_data, cluster),
+            share=bar_shares(bars, job_data, cluster),
         )
         open_promises = [(numbers[name], slot) for name, slot in promises.items()]
     return Timeline(
@@ -384,14 +386,14 @@ def timeline(
     )
 
 
-def _timeline_job(name: str, known: Known, scope: str | None) -> TimelineJob:
+def _timeline_job(name: str, known: JobInfo, scope: str | None) -> TimelineJob:
     if scope is not None and known.tenants.get(name) != scope:
         return TimelineJob(job=None, tenant=None, state=None)
     tenant, state = known.tenants.get(name), known.states.get(name)
     return TimelineJob(job=name, tenant=tenant, state=state)
 
 
-def _running(published: Published, calendar: Calendar, now: int) -> list[Bar]:
+def _running(published: ReadModel, calendar: SlotCalendar, now: int) -> list[TimelineBar]:
     """Return the bars for the rest of the running slot."""
     running = published.servers.slot_running
     if running is None:
@@ -403,7 +405,7 @@ def _running(published: Published, calendar: Calendar, now: int) -> list[Bar]:
             continue
         placement = order.placement
         bars += [
-            Bar(name, server, max(start, float(running)), end, workers, ps, PLANNED)
+            TimelineBar(name, server, max(start, float(running)), end, workers, ps, BAR_PLANNED)
             for server, workers, ps in zip(
                 order.servers, placement.workers, placement.ps, strict=True
             )
@@ -411,4 +413,14 @@ def _running(published: Published, calendar: Calendar, now: int) -> list[Bar]:
     return bars
 
 
-__all__ = ["MOST", "Bar", "Known", "Planned", "know", "levels", "planned", "ran", "timeline"]
+__all__ = [
+    "MAX_SLOTS",
+    "JobInfo",
+    "PlannedBars",
+    "TimelineBar",
+    "load_job_info",
+    "past_bars",
+    "planned_bars",
+    "timeline",
+    "utilization_levels",
+]

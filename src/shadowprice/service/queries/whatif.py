@@ -32,7 +32,7 @@ from shadowprice.rest.monitoring import WhatIf, WhatIfProgress, WhatIfQuestion, 
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
-from shadowprice.service.truth.prices import kinds_of
+from shadowprice.service.truth.prices import server_classes_of
 
 log = logging.getLogger("shadowprice.service")
 
@@ -45,13 +45,21 @@ MOST_DAYS: Final = 366
 MOST_SERVERS: Final = 10_000
 """Servers of a kind that are added or removed."""
 
-KEPT: Final = 50
+MAX_KEPT_RUNS: Final = 50
 """Runs that are remembered."""
 
-WAITING: Final = 10
+MAX_QUEUED_RUNS: Final = 10
 """Runs that wait for their turn."""
 
-TOLD: Final = ("total_utility", "value", "arrived", "admitted", "finished", "refused", "mean_jct")
+REPORTED_METRICS: Final = (
+    "total_utility",
+    "value",
+    "arrived",
+    "admitted",
+    "finished",
+    "refused",
+    "mean_jct",
+)
 """What is told of each simulation, as far as its summary has it."""
 
 _START: Final = "from shadowprice.cli.main import run; run()"
@@ -77,7 +85,7 @@ class WhatIfRequest:
 
 
 @dataclass(slots=True)
-class Run:
+class WhatIfRun:
     """A question and what came of it so far.
 
     Parameters
@@ -146,7 +154,7 @@ class WhatIfParameters(StrictSpec):
     set: dict[str, Any] | None = None
 
 
-def read_question(
+def parse_request(
     parameters: WhatIfParameters, cluster: Cluster, now: PolicyChoice
 ) -> WhatIfRequest:
     """Validate the parameters of a request; ``now`` is the service's policy.
@@ -158,7 +166,7 @@ def read_question(
     """
     faults = []
     servers = parameters.servers
-    kinds = kinds_of(cluster)
+    kinds = server_classes_of(cluster)
     counts = {name: len(rows) for name, rows in zip(kinds.names, kinds.rows, strict=True)}
     for name, number in servers.items():
         if name not in counts:
@@ -182,9 +190,9 @@ def read_question(
     return WhatIfRequest(parameters.days, servers, choice)
 
 
-def described(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
+def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
     """Return the content of a cluster file for a cluster with servers added or removed."""
-    kinds = kinds_of(cluster)
+    kinds = server_classes_of(cluster)
     servers_after: list[dict[str, Any]] = []
     for kind, rows in zip(kinds.names, kinds.rows, strict=True):
         names = [cluster.names[row] for row in rows.tolist()]
@@ -249,18 +257,18 @@ def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
     return jobs
 
 
-class WhatIfs:
+class WhatIfRunner:
     """Runs of what-if questions, one at a time."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, WhatIfRun] = {}
         self._turn = asyncio.Lock()
 
-    def all(self) -> list[Run]:
+    def all(self) -> list[WhatIfRun]:
         """Return the runs in memory, newest first."""
         return list(reversed(self._runs.values()))
 
-    def get(self, number: int) -> Run:
+    def get(self, number: int) -> WhatIfRun:
         """Return a run.
 
         Raises
@@ -279,7 +287,7 @@ class WhatIfs:
         jobs: Sequence[Mapping[str, Any]],
         current: PolicyChoice,
         now: int,
-    ) -> Run:
+    ) -> WhatIfRun:
         """Start a run in a background task.
 
         Raises
@@ -289,16 +297,19 @@ class WhatIfs:
         """
         if not jobs:
             raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")
-        if sum(run.state in {"waiting", "running"} for run in self._runs.values()) >= WAITING:
-            raise ProblemError("overloaded", f"{WAITING} what-ifs wait already")
-        run = Run(max(self._runs, default=0) + 1, question, now, jobs=len(jobs))
+        if (
+            sum(run.state in {"waiting", "running"} for run in self._runs.values())
+            >= MAX_QUEUED_RUNS
+        ):
+            raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-ifs wait already")
+        run = WhatIfRun(max(self._runs, default=0) + 1, question, now, jobs=len(jobs))
         self._runs[run.id] = run
-        while len(self._runs) > KEPT:
+        while len(self._runs) > MAX_KEPT_RUNS:
             del self._runs[next(iter(self._runs))]
         run.task = asyncio.create_task(self._run(run, cluster, jobs, current))
         return run
 
-    async def cancel(self, run: Run) -> None:
+    async def cancel(self, run: WhatIfRun) -> None:
         """Cancel a run, unless it has ended."""
         if run.task is not None and not run.task.done():
             run.task.cancel()
@@ -313,7 +324,7 @@ class WhatIfs:
 
     async def _run(
         self,
-        run: Run,
+        run: WhatIfRun,
         cluster: Cluster,
         jobs: Sequence[Mapping[str, Any]],
         current: PolicyChoice,
@@ -330,7 +341,7 @@ class WhatIfs:
                         ("changed", run.question.servers, run.question.choice),
                     ):
                         path = folder / f"{key}.yaml"
-                        path.write_text(yaml.safe_dump(described(cluster, servers)))
+                        path.write_text(yaml.safe_dump(modified_cluster_document(cluster, servers)))
                         # The file may have changed since the service read it.
                         fixed = choice.with_file_in(folder)
                         run.results[key] = await _simulate(folder, path, fixed)
@@ -367,4 +378,6 @@ async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[s
         lines = errors.decode(errors="replace").strip().splitlines()
         raise ProblemError("conflict", lines[-1] if lines else "the simulation failed")
     summary = json.loads(output)["summary"]
-    return {"policy": choice.name} | {key: summary[key] for key in TOLD if key in summary}
+    return {"policy": choice.name} | {
+        key: summary[key] for key in REPORTED_METRICS if key in summary
+    }

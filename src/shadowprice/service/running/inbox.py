@@ -17,11 +17,11 @@ from shadowprice.executors.contract import (
     ServerSeen,
     Started,
 )
-from shadowprice.service.truth.reports import Lasting
+from shadowprice.service.truth.reports import DurableReport
 
 log = logging.getLogger("shadowprice.service")
 
-FIRST_PAUSE: Final = 1.0
+INITIAL_BACKOFF_SECONDS: Final = 1.0
 """Initial backoff, in seconds, of a report that could not be recorded."""
 
 MAX_BACKOFF_SECONDS: Final = 60.0
@@ -29,7 +29,7 @@ MAX_BACKOFF_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True)
-class Kept:
+class PendingReport:
     """A report that is not recorded yet.
 
     Parameters
@@ -44,29 +44,29 @@ class Kept:
         Backoff in seconds after the next failure.
     """
 
-    report: Lasting | ServerSeen | ServerGone
+    report: DurableReport | ServerSeen | ServerGone
     fault: str = ""
     due: float = 0.0
-    pause: float = FIRST_PAUSE
+    pause: float = INITIAL_BACKOFF_SECONDS
 
 
-class Inbox:
+class PendingReports:
     """Reports that are not recorded yet.
 
-    Executors send each report once on a stream, so the inbox keeps it until it is recorded. A
+    Executors send each report once on a stream, so each one is kept until it is recorded. A
     report that can't be recorded is retried with backoff, and doesn't delay other reports.
 
     Attributes
     ----------
     told : list of Report
         New reports, not processed yet.
-    kept : dict of Kept
+    kept : dict of PendingReport
         Reports to be recorded, by subject.
     """
 
     def __init__(self) -> None:
         self.told: list[Report] = []
-        self.kept: dict[Hashable, Kept] = {}
+        self.kept: dict[Hashable, PendingReport] = {}
 
     @property
     def fault(self) -> str | None:
@@ -74,7 +74,7 @@ class Inbox:
         return next((entry.fault for entry in self.kept.values() if entry.fault), None)
 
     @property
-    def due(self) -> list[Kept]:
+    def due(self) -> list[PendingReport]:
         """Reports to record now."""
         now = monotonic()
         return [entry for entry in self.kept.values() if entry.due <= now]
@@ -86,13 +86,13 @@ class Inbox:
             (entry.due - now for entry in self.kept.values() if entry.fault), default=otherwise
         )
 
-    def keep(self, report: Lasting | ServerSeen | ServerGone) -> None:
+    def keep(self, report: DurableReport | ServerSeen | ServerGone) -> None:
         """Add a report, which replaces an earlier one of the same subject."""
         previous = self.kept.pop(_subject(report), None)
         if isinstance(report, ServerSeen | ServerGone):
             previous = None
             self._overtake(_server_of(report))
-        entry = Kept(report) if previous is None else replace(previous, report=report)
+        entry = PendingReport(report) if previous is None else replace(previous, report=report)
         self.kept[_subject(report)] = entry
 
     def _overtake(self, server: str) -> None:
@@ -102,14 +102,14 @@ class Inbox:
             if entry is not None and entry.fault:
                 del self.kept[kind, server]
 
-    def drop(self, one: Kept) -> None:
+    def drop(self, one: PendingReport) -> None:
         """Remove a recorded report; an end also removes the generation's start."""
         if self.kept.get(_subject(one.report)) is one:  # a newer report may have replaced it
             del self.kept[_subject(one.report)]
         if isinstance(one.report, Ended | Refused):
             self.kept.pop((Started, one.report.job, one.report.generation, ""), None)
 
-    def put_off(self, one: Kept, error: Exception | None) -> None:
+    def put_off(self, one: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
         one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {reason}"
@@ -117,7 +117,7 @@ class Inbox:
         log.error("%s; it is tried again", one.fault, exc_info=error)
 
 
-def _subject(report: Lasting | ServerSeen | ServerGone) -> Hashable:
+def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:
     """Return the key by which a newer report replaces an older one."""
     if isinstance(report, ServerSeen | ServerGone):
         return type(report), _server_of(report)
@@ -130,7 +130,7 @@ def _server_of(report: ServerSeen | ServerGone) -> str:
     return report.server if isinstance(report, ServerGone) else report.server.name
 
 
-def _about(report: Lasting | ServerSeen | ServerGone) -> str:
+def _about(report: DurableReport | ServerSeen | ServerGone) -> str:
     """Describe a report's subject for a log line."""
     if isinstance(report, ServerSeen | ServerGone):
         return f"server {_server_of(report)!r}"

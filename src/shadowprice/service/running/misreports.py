@@ -10,15 +10,15 @@ from shadowprice.executors.contract import Misreported
 from shadowprice.executors.progress import told_fault
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
-from shadowprice.service.truth.reports import MOST_FAULTS, TakeReports
+from shadowprice.service.truth.reports import MAX_REPORTED_ERRORS, RecordReports
 
 log = logging.getLogger("shadowprice.service")
 
-SWEPT: Final = 1_000
+PURGE_EVERY_JOBS: Final = 1_000
 """Number of remembered jobs above which closed ones are forgotten."""
 
 
-class Misreports:
+class InvalidProgressReporter:
     """Cache of emitted reasons, so that repeated invalid reports need no transaction.
 
     The job's stored events are authoritative: after a restart, they prevent duplicates too.
@@ -39,16 +39,16 @@ class Misreports:
         if known_generation != generation:
             reasons = set()
         reason = told_fault(str(error))
-        if reason in reasons or len(reasons) >= MOST_FAULTS:
+        if reason in reasons or len(reasons) >= MAX_REPORTED_ERRORS:
             return
-        if job not in self._told and len(self._told) >= SWEPT:
+        if job not in self._told and len(self._told) >= PURGE_EVERY_JOBS:
             open_jobs = driver.published.jobs
             self._told = {name: entry for name, entry in self._told.items() if name in open_jobs}
         reasons.add(reason)  # before the await, because concurrent reports may have the same reason
         self._told[job] = generation, reasons
         timestamp = driver.clock.now() / SECOND
         try:
-            await driver.do(TakeReports([Misreported(job, generation, timestamp, reason)]))
+            await driver.do(RecordReports([Misreported(job, generation, timestamp, reason)]))
         except ShadowpriceError as failure:
             reasons.discard(reason)
             log.info("what job %r posts is not told yet: %s", job, failure)

@@ -8,11 +8,11 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import shown
 from shadowprice.executors.contract import Executor
-from shadowprice.service.settings import NOTHING, Settings
+from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
 from shadowprice.service.store import Store
 
 
-def check_executor(settings: Settings, executor: Executor | None) -> None:
+def check_executor(settings: ServiceSettings, executor: Executor | None) -> None:
     """Refuse an executor that doesn't support the service's mode.
 
     Raises
@@ -27,12 +27,12 @@ def check_executor(settings: Settings, executor: Executor | None) -> None:
             Fault(
                 "--executor",
                 f"{settings.executor} cannot tell what others run",
-                f"use --executor {NOTHING}, which plays decisions alone",
+                f"use --executor {NO_EXECUTOR}, which plays decisions alone",
             )
         )
 
 
-def check_users(settings: Settings, executor: Executor | None) -> None:
+def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
     """Refuse ``--allow-user`` if the executor can't run jobs as these users.
 
     Raises
@@ -55,7 +55,7 @@ def check_users(settings: Settings, executor: Executor | None) -> None:
             raise InputError(Fault("--allow-user", "no job runs as root", "name another user"))
 
 
-def user_fault(settings: Settings, spec: JobSpec, place: str) -> Fault | None:
+def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fault | None:
     """Return the problem with the user that a job requests; None if the user is allowed."""
     if spec.run is None:
         return None

@@ -25,20 +25,20 @@ from shadowprice.executors.contract import ExecutorError, Observed, ServerSlice,
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.servers import slices
+from shadowprice.service.running.servers import to_server_infos
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.submission import resolved
+from shadowprice.service.truth.submission import resolve_job
 
 log = logging.getLogger("shadowprice.service")
 
-LOOK: Final = 5.0
+MAX_POLL_SECONDS: Final = 5.0
 """Maximum seconds between two polls; half a slot if that is less."""
 
-LEAST: Final = 1.0
+MIN_POLL_SECONDS: Final = 1.0
 """Minimum seconds between two polls."""
 
-MOST: Final = 10_000
+MAX_JOBS_PER_OBSERVATION: Final = 10_000
 """Maximum number of jobs recorded of one poll."""
 
 START_TIME_TOLERANCE_NS: Final = 2 * SECOND
@@ -48,7 +48,7 @@ LAST_OBSERVATION_KEY: Final = "observed_at"
 """Key of the time of the last poll in the store."""
 
 
-class Observing(Protocol):
+class ObservingExecutor(Protocol):
     """The part of an executor that an observing service may use."""
 
     async def open(self) -> None:
@@ -81,7 +81,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeLook:
+class RecordObservation:
     """Operation that records a complete poll: running jobs and recently ended ones.
 
     A job that disappeared ended at the previous poll, so that observed completion times are never
@@ -93,14 +93,14 @@ class TakeLook:
     def perform(self, batch: Batch) -> None:
         """Record the differences from the previous poll."""
         connection, now = batch.connection, batch.now
-        previous_poll = last_look(connection)
+        previous_poll = last_observation_time(connection)
         open_rows = {row.job: row for row in _open(connection)}
         seen: dict[str, Observed] = {}
         for observed in self.seen:
             if not 0 < len(observed.job) <= bounds.NAME.most:
                 continue
             # Only new jobs are limited: an open job that is left out would count as ended.
-            if observed.job in open_rows or len(seen) < MOST:
+            if observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
                 seen[observed.job] = observed
         rows = _Rows()
         changed: dict[str, Observed | None] = {}
@@ -188,7 +188,7 @@ def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]
     return rows
 
 
-def last_look(connection: Connection) -> int | None:
+def last_observation_time(connection: Connection) -> int | None:
     """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
     table = tables.meta
     value = connection.execute(
@@ -296,7 +296,7 @@ def _worth(batch: Batch, job: _Job, ended: int) -> float | None:
     _, _, spec, arrived = job
     cluster: Cluster = batch.engine.cluster
     try:
-        resolved_job = resolved(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)
+        resolved_job = resolve_job(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)
     except (InputError, ValueError):  # the servers changed since the submission
         return None
     return utility_value(
@@ -307,17 +307,17 @@ def _worth(batch: Batch, job: _Job, ended: int) -> float | None:
 # ------------------------------------------------------------------ polling
 
 
-class Follower:
+class ObservationLoop:
     """Polls the executor while the service runs, and records the results."""
 
-    def __init__(self, driver: Driver, executor: Observing) -> None:
+    def __init__(self, driver: Driver, executor: ObservingExecutor) -> None:
         self._health_error: str | None = None
         self._executor = executor
         self._driver = driver
         self._cluster: Cluster | None = None
         self._background = Background(log, driver.metrics.failed)
         seconds = float(driver.published.servers.cluster.slot_seconds)
-        self._pause = max(LEAST, min(LOOK, seconds / 2))
+        self._pause = max(MIN_POLL_SECONDS, min(MAX_POLL_SECONDS, seconds / 2))
 
     @property
     def health_error(self) -> str | None:
@@ -354,10 +354,10 @@ class Follower:
         """
         cluster = self._driver.published.servers.cluster
         if cluster is not self._cluster:
-            await self._executor.configure(slices(cluster))
+            await self._executor.configure(to_server_infos(cluster))
             self._cluster = cluster
         seen = await self._executor.observe()
-        await self._driver.do(TakeLook(seen))
+        await self._driver.do(RecordObservation(seen))
 
     async def _step(self) -> None:
         try:
@@ -375,4 +375,4 @@ class Follower:
         await asyncio.sleep(self._pause)
 
 
-__all__ = ["Follower", "Observing", "TakeLook", "last_look"]
+__all__ = ["ObservationLoop", "ObservingExecutor", "RecordObservation", "last_observation_time"]

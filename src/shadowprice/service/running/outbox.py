@@ -24,8 +24,8 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.service.clock import SECOND
 
-Run = Start | Resize
-Order = Start | Resize | Stop
+LaunchCommand = Start | Resize
+ExecutionCommand = Start | Resize | Stop
 
 INITIAL_BACKOFF_NS: Final = 5 * SECOND
 """Initial backoff of a failed job's restart, in nanoseconds; doubled by each failure."""
@@ -38,14 +38,14 @@ STOP_OVERDUE_NS: Final = 120 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartAction:
     """Action: start a generation."""
 
-    order: Run
+    order: LaunchCommand
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class StopAction:
     """Action: stop a generation, for a stop command or, with `UNASKED`, without one."""
 
     command: int
@@ -54,7 +54,7 @@ class End:
 
 
 @dataclass(slots=True)
-class Outbox:
+class Reconciler:
     """Actual state of the executor: its generations, by job and number.
 
     A generation without a command in the store is an orphan (``foreign``). The reconciler stops it,
@@ -160,7 +160,7 @@ class Outbox:
     # ---------------------------------------------------------------- commands
 
     def acknowledged(
-        self, running: Mapping[str, Run], unacknowledged: Mapping[int, Order]
+        self, running: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
     ) -> list[int]:
         """Return the numbers of commands that are completed or superseded."""
         return [
@@ -169,7 +169,7 @@ class Outbox:
             if self._done(command, running.get(command.job))
         ]
 
-    def _done(self, order: Order, wanted: Run | None) -> bool:
+    def _done(self, order: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
         phases = self.held.get(order.job, {})
         if isinstance(order, Stop):
             return all(
@@ -189,20 +189,23 @@ class Outbox:
         return superseded and phase is None
 
     def actions(
-        self, running: Mapping[str, Run], unacknowledged: Mapping[int, Order], now: int
-    ) -> list[Begin | End]:
+        self,
+        running: Mapping[str, LaunchCommand],
+        unacknowledged: Mapping[int, ExecutionCommand],
+        now: int,
+    ) -> list[StartAction | StopAction]:
         """Return the actions that bring the executor closer to the desired state.
 
         Parameters
         ----------
         running : mapping of str to Start or Resize
             The desired state: the newest command of every job that should run.
-        unacknowledged : mapping of int to Order
+        unacknowledged : mapping of int to ExecutionCommand
             Commands that are not completed yet, by number.
         now : int
             The service's time in nanoseconds since 1970.
         """
-        actions: list[Begin | End] = []
+        actions: list[StartAction | StopAction] = []
         stops = {order.job: number for number, order in unacknowledged.items()}
         for job, phases in self.held.items():
             wanted = running.get(job)
@@ -213,7 +216,7 @@ class Outbox:
                 if wanted is not None and wanted.generation == generation and not foreign:
                     continue
                 command = UNASKED if foreign else stops.get(job, UNASKED)
-                actions.append(End(command, job, generation))
+                actions.append(StopAction(command, job, generation))
         withheld = self._withheld()
         for job, order in running.items():
             phases = self.held.get(job, {})
@@ -225,7 +228,7 @@ class Outbox:
                 continue
             if not withheld.isdisjoint(order.servers):
                 continue
-            actions.append(Begin(order))
+            actions.append(StartAction(order))
         return actions
 
     def _withheld(self) -> frozenset[str]:
@@ -237,7 +240,7 @@ class Outbox:
         ]
         return frozenset().union(*occupied)
 
-    def next_retry_at(self, running: Mapping[str, Run]) -> int | None:
+    def next_retry_at(self, running: Mapping[str, LaunchCommand]) -> int | None:
         """Return the earliest end of a restart delay; None if no job waits for one."""
         times = [moment for job, moment in self._not_before.items() if job in running]
         return min(times, default=None)

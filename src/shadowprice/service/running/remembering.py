@@ -13,23 +13,25 @@ from typing import Final
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.contract import Executor, Remembering
 from shadowprice.executors.generations.disk import sync_directory, write_new
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 
-MARK: Final = "mark"
+IDENTITY_FILE: Final = "mark"
 """File of the mark in the executor's directory."""
 
-KEY: Final = "executor"
+IDENTITY_KEY: Final = "executor"
 """Key of the mark in the store."""
 
 
-def check_records(truth: Truth, executor: Executor | None, *, nothing_runs: bool) -> bool:
+def check_executor_identity(
+    truth: DurableEngine, executor: Executor | None, *, nothing_runs: bool
+) -> bool:
     """Refuse an executor's records that don't belong to the data; return whether they are new.
 
     If they are new, the running jobs are lost. Executors without local records always pass.
 
     Parameters
     ----------
-    truth : Truth
+    truth : DurableEngine
         The recovered data.
     executor : Executor or None
         The executor of jobs.
@@ -44,7 +46,7 @@ def check_records(truth: Truth, executor: Executor | None, *, nothing_runs: bool
     if not isinstance(executor, Remembering):
         return False
     store, directory = truth.store, executor.directory
-    stored, present = store.get(KEY), _mark(directory)
+    stored, present = store.get(IDENTITY_KEY), _mark(directory)
     if stored is None:  # no executor with local records has run jobs of these data
         differs = bool(truth.engine.running or truth.engine.unacknowledged)
     else:
@@ -62,24 +64,26 @@ def check_records(truth: Truth, executor: Executor | None, *, nothing_runs: bool
     mark = present or _new_mark(directory)
     if mark != stored:
         with store.transaction() as connection:
-            store.put(connection, KEY, mark)
+            store.put(connection, IDENTITY_KEY, mark)
     return differs
 
 
 def _mark(directory: Path) -> str | None:
     try:
-        return (directory / MARK).read_text(encoding="ascii") or None
+        return (directory / IDENTITY_FILE).read_text(encoding="ascii") or None
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise InputError(Fault(str(directory / MARK), f"cannot be read: {error}")) from error
+        raise InputError(
+            Fault(str(directory / IDENTITY_FILE), f"cannot be read: {error}")
+        ) from error
 
 
 def _new_mark(directory: Path) -> str:
     mark = secrets.token_hex(16)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_new(directory / MARK, mark.encode())
+        write_new(directory / IDENTITY_FILE, mark.encode())
         sync_directory(directory)
     except OSError as error:
         raise InputError(

@@ -36,42 +36,42 @@ from shadowprice.executors.contract import (
     Share,
     Started,
 )
-from shadowprice.service.auth import order_identity, progress_token
+from shadowprice.service.auth import command_identity, progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.inbox import Inbox, Kept
-from shadowprice.service.running.modes import user_fault
-from shadowprice.service.running.outbox import Begin, End, Outbox, Run
-from shadowprice.service.running.servers import FoundServers, slices
-from shadowprice.service.settings import Settings
-from shadowprice.service.truth.outcome import Outcome
+from shadowprice.service.running.inbox import PendingReport, PendingReports
+from shadowprice.service.running.modes import user_diagnostic
+from shadowprice.service.running.outbox import LaunchCommand, Reconciler, StartAction, StopAction
+from shadowprice.service.running.servers import ServerDiscovery, to_server_infos
+from shadowprice.service.settings import ServiceSettings
+from shadowprice.service.truth.outcome import CommitResult
 from shadowprice.service.truth.reports import (
-    Acknowledge,
-    Lasting,
-    TakeReports,
-    TellForeign,
+    AcknowledgeCommands,
+    DurableReport,
+    EmitOrphans,
+    RecordReports,
     TellObstacles,
 )
 
 log = logging.getLogger("shadowprice.service")
 
-Asked = TypeVar("Asked")
+ItemT = TypeVar("ItemT")
 
-AT_ONCE: Final = 16
+MAX_CONCURRENT_CALLS: Final = 16
 """Calls to the executor in flight at the same time."""
 
-MAX_ACTIONS_PER_ROUND: Final = 4 * AT_ONCE
+MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS
 """Commands sent before the next comparison with the desired state."""
 
 POLL_SECONDS: Final = 5.0
 """Maximum seconds between two comparisons of desired and actual state without a report."""
 
-RETRY: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 """Backoff in seconds after a failed step, for example if the executor is unreachable."""
 
 
-class Runner:
+class ExecutionController:
     """Reconciles the executor's generations with the engine's desired state.
 
     Parameters
@@ -83,9 +83,9 @@ class Runner:
 
     Attributes
     ----------
-    settings : Settings or None
+    settings : ServiceSettings or None
         Define which users jobs may run as; None skips the check.
-    inbox : Inbox
+    inbox : PendingReports
         Reports that are not recorded yet.
     """
 
@@ -96,14 +96,14 @@ class Runner:
     ) -> None:
         self.executor = executor
         self.address = ""
-        self.settings: Settings | None = None
+        self.settings: ServiceSettings | None = None
         self._health_error: str | None = None
         self._driver = driver
         self._key = key
         discovers = executor.capabilities.discovers_servers
-        self._servers = FoundServers(driver, stated, discovers=discovers)
-        self._outbox = Outbox()
-        self.inbox = Inbox()
+        self._servers = ServerDiscovery(driver, stated, discovers=discovers)
+        self._outbox = Reconciler()
+        self.inbox = PendingReports()
         self._untold: list[Held] = []
         self._told_obstacles: set[tuple[str, int]] = set()
         self._wake = asyncio.Event()
@@ -184,7 +184,7 @@ class Runner:
         if key not in ordered:
             return False
         # If a stop overtakes its start, the generation has no identity.
-        return held.identity in {"", order_identity(self._key, *key, ordered[key])}
+        return held.identity in {"", command_identity(self._key, *key, ordered[key])}
 
     def mark_all_lost(self, reason: str) -> None:
         """Report as lost every generation that should run and that the executor doesn't hold."""
@@ -206,7 +206,7 @@ class Runner:
         """Stop the tasks and close the executor; running generations continue."""
         await all_of(self._background.end, self.executor.close)
 
-    def _published(self, outcome: Outcome) -> None:
+    def _published(self, outcome: CommitResult) -> None:
         for name, view in outcome.views.items():
             if not view.state.open:
                 self._outbox.closed(name)
@@ -221,7 +221,7 @@ class Runner:
                 self._wake.set()
         except ExecutorError as error:
             self._unreachable(error)
-            await asyncio.sleep(RETRY)
+            await asyncio.sleep(RETRY_SECONDS)
             return False
         return True  # the executor was closed
 
@@ -238,7 +238,7 @@ class Runner:
         return self.executor.unheard() if isinstance(self.executor, Fresh) else frozenset()
 
     async def settle(self) -> None:
-        """Record pending reports; a report that fails stays in the inbox and is retried.
+        """Record pending reports; a report that fails stays pending and is retried.
 
         Raises
         ------
@@ -249,7 +249,7 @@ class Runner:
         """
         if self._untold:
             orphans = tuple(self._untold)
-            await self._driver.do(TellForeign(orphans))
+            await self._driver.do(EmitOrphans(orphans))
             del self._untold[: len(orphans)]
         await _each(self._forget, self._hear())
         due = self.inbox.due
@@ -261,9 +261,9 @@ class Runner:
             await _each(self._forget, await self._recorded(lasting))
 
     def _hear(self) -> Sequence[Ended]:
-        """Move new reports to the inbox, and return the ends of orphans.
+        """Move new reports to the pending ones, and return the ends of orphans.
 
-        Progress bypasses the inbox because jobs report it again. Ends of orphans aren't recorded.
+        Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
         """
         now, orphan_ends = self._driver.clock.now(), list[Ended]()
         for report in self.inbox.told:
@@ -278,7 +278,7 @@ class Runner:
         self.inbox.told.clear()
         return orphan_ends
 
-    async def _recorded_server(self, one: Kept, report: ServerSeen | ServerGone) -> None:
+    async def _recorded_server(self, one: PendingReport, report: ServerSeen | ServerGone) -> None:
         try:
             await self._servers.take(report)
         except ProblemError:
@@ -288,12 +288,12 @@ class Runner:
         else:
             self.inbox.drop(one)
 
-    async def _recorded(self, kept: Sequence[Kept]) -> list[Ended | Refused]:
+    async def _recorded(self, kept: Sequence[PendingReport]) -> list[Ended | Refused]:
         """Record reports, and return the recorded ends; bisect a batch that fails."""
         try:
             deferred = await self._take(kept)
         except ProblemError:
-            raise  # the store is unavailable; the reports stay in the inbox
+            raise  # the store is unavailable; the reports stay pending
         except Exception as error:
             if len(kept) == 1:
                 self._put_off(kept[0], error)
@@ -310,12 +310,12 @@ class Runner:
                 ends.append(entry.report)
         return ends
 
-    async def _take(self, kept: Sequence[Kept]) -> Collection[Report]:
+    async def _take(self, kept: Sequence[PendingReport]) -> Collection[Report]:
         """Record reports atomically; return those that have to be recorded later."""
-        reports = [entry.report for entry in kept if isinstance(entry.report, Lasting)]
-        return await self._driver.do(TakeReports(reports)) or ()
+        reports = [entry.report for entry in kept if isinstance(entry.report, DurableReport)]
+        return await self._driver.do(RecordReports(reports)) or ()
 
-    def _put_off(self, one: Kept, error: Exception | None) -> None:
+    def _put_off(self, one: PendingReport, error: Exception | None) -> None:
         self.inbox.put_off(one, error)
         self._driver.metrics.failed("report")
 
@@ -366,7 +366,7 @@ class Runner:
         self._told_obstacles = {(item.job, item.generation) for item in obstacles}
 
     def _again(self) -> None:
-        self._retry_at = monotonic() + RETRY
+        self._retry_at = monotonic() + RETRY_SECONDS
         self._wake.set()
 
     def _unreachable(self, error: ExecutorError) -> None:
@@ -399,7 +399,7 @@ class Runner:
         published = self._driver.published
         completed = self._outbox.acknowledged(published.running, published.unacknowledged)
         if completed:
-            await self._driver.do(Acknowledge(completed))
+            await self._driver.do(AcknowledgeCommands(completed))
         await self._tell_obstacles()
 
     async def order(self) -> None:
@@ -411,14 +411,16 @@ class Runner:
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
-            starts = [item.order for item in actions if isinstance(item, Begin)]
+            starts = [item.order for item in actions if isinstance(item, StartAction)]
             command_times = await self._driver.ordered(
                 [(item.job, item.generation) for item in starts]
             )
             await _each(partial(self._act, command_times), actions)
 
-    async def _act(self, ordered: Mapping[tuple[str, int], int], action: Begin | End) -> None:
-        if isinstance(action, End):
+    async def _act(
+        self, ordered: Mapping[tuple[str, int], int], action: StartAction | StopAction
+    ) -> None:
+        if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
             self._outbox.stopping(action.job, action.generation, self._driver.clock.now())
             return
@@ -442,25 +444,25 @@ class Runner:
             reason = "the executor knows a newer generation of the job, or another of this number"
             self._refuse(command, reason)
 
-    async def _is_held(self, order: Run) -> bool:
+    async def _is_held(self, order: LaunchCommand) -> bool:
         generations = await self.executor.list()
         return any(
             (item.job, item.generation) == (order.job, order.generation) for item in generations
         )
 
-    def _refuse(self, order: Run, reason: str) -> None:
+    def _refuse(self, order: LaunchCommand, reason: str) -> None:
         timestamp = self._driver.clock.now() / SECOND
         self.inbox.told.append(Refused(order.id, order.job, order.generation, timestamp, reason))
         self._wake.set()
 
-    def _spec(self, order: Run, ordered: int) -> GenerationSpec:
+    def _spec(self, order: LaunchCommand, ordered: int) -> GenerationSpec:
         """Build the executor's specification of a generation; ``ordered`` is in nanoseconds."""
         servers = self._driver.published.servers
         spec = self.job_spec(order.job)
         if spec.run is None:
             raise InputError("the job does not say what it runs")
         if self.settings is not None:  # allowed users may have changed since submission
-            fault = user_fault(self.settings, spec, "")
+            fault = user_diagnostic(self.settings, spec, "")
             if fault is not None:
                 raise InputError(fault)
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
@@ -480,7 +482,7 @@ class Runner:
             slot_end=servers.calendar.ends(order.slot) / SECOND,
             tenant=spec.tenant,
             labels=dict(spec.labels),
-            identity=order_identity(self._key, order.job, order.generation, ordered),
+            identity=command_identity(self._key, order.job, order.generation, ordered),
         )
 
     def job_spec(self, name: str) -> JobSpec:
@@ -518,15 +520,18 @@ class Runner:
         cluster = self._driver.published.servers.cluster
         if cluster is self._cluster:
             return
-        await self.executor.configure(slices(cluster))
+        await self.executor.configure(to_server_infos(cluster))
         self._cluster = cluster
 
 
-async def _each(ask: Callable[[Asked], Awaitable[None]], items: Iterable[Asked]) -> None:
-    """Run a call for every item, `AT_ONCE` at a time, and raise the first error at the end."""
-    limit = asyncio.Semaphore(AT_ONCE)
+async def _each(ask: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:
+    """Run a call for every item, and raise the first error after all have ended.
 
-    async def one(item: Asked) -> None:
+    At most `MAX_CONCURRENT_CALLS` run at a time.
+    """
+    limit = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
+
+    async def one(item: ItemT) -> None:
         async with limit:
             await ask(item)
 

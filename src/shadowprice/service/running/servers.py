@@ -13,8 +13,8 @@ from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ServerGone, ServerSeen, ServerSlice
 from shadowprice.service.driver import Driver
-from shadowprice.service.truth.operations import ChangeServers, LoseServer
-from shadowprice.service.truth.outcome import Servers
+from shadowprice.service.truth.operations import SetServerAvailability, UpdateServers
+from shadowprice.service.truth.outcome import ClusterState
 
 log = logging.getLogger("shadowprice.service")
 
@@ -22,7 +22,7 @@ ROLE_LABEL: Final = "shadowprice.io/role"
 """Label with a server's role: worker, ps or any."""
 
 
-class FoundServers:
+class ServerDiscovery:
     """Applies the executor's server reports to the engine's cluster.
 
     Parameters
@@ -44,26 +44,26 @@ class FoundServers:
         servers = self._driver.published.servers
         if isinstance(report, ServerGone):
             if report.server in servers.cluster.index and report.server not in servers.lost:
-                await self._try(LoseServer(report.server))
+                await self._try(SetServerAvailability(report.server))
             return
         name = report.server.name
         if name not in servers.cluster.index:
             state = to_server_spec(report.server, servers.cluster)
             if any(state.capacity.values()) and report.server.takes_work:
-                await self._try(ChangeServers({name: state}, "joined"))
+                await self._try(UpdateServers({name: state}, "joined"))
             return
         if not report.server.takes_work or name in self._closed:
             servers = await self._opened_or_closed(report.server)
         if name in servers.lost and name not in servers.drained:
-            await self._try(LoseServer(name, back=True))
+            await self._try(SetServerAvailability(name, back=True))
         if name not in self._stated and self._discovers:
             row = servers.cluster.index[name]
             state = to_server_spec(report.server, servers.cluster)
             state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
-            if slices(servers.cluster)[row].capacity != state.capacity:
-                await self._try(ChangeServers({name: state}, "changed"))
+            if to_server_infos(servers.cluster)[row].capacity != state.capacity:
+                await self._try(UpdateServers({name: state}, "changed"))
 
-    async def _opened_or_closed(self, server: ServerSlice) -> Servers:
+    async def _opened_or_closed(self, server: ServerSlice) -> ClusterState:
         """Drain a server that no longer accepts work, or undo that; return all servers.
 
         Servers that an operator drained stay drained.
@@ -73,16 +73,16 @@ class FoundServers:
         drained = server.name in servers.drained
         if drained != server.takes_work:
             return servers
-        capacity = slices(servers.cluster)[row].capacity
+        capacity = to_server_infos(servers.cluster)[row].capacity
         state = ServerState(servers.cluster.roles[row], capacity, drained=not drained)
-        await self._try(ChangeServers({server.name: state}, "closed" if not drained else "opened"))
+        await self._try(UpdateServers({server.name: state}, "closed" if not drained else "opened"))
         if server.takes_work:
             self._closed.discard(server.name)
         else:
             self._closed.add(server.name)
         return self._driver.published.servers
 
-    async def _try(self, operation: LoseServer | ChangeServers) -> None:
+    async def _try(self, operation: SetServerAvailability | UpdateServers) -> None:
         try:
             await self._driver.do(operation)
         except (InputError, EventError) as error:  # retries can't succeed; other errors are retried
@@ -102,7 +102,7 @@ def to_server_spec(server: ServerSlice, cluster: Cluster) -> ServerState:
     return ServerState(role, counted)
 
 
-def slices(cluster: Cluster) -> Sequence[ServerSlice]:
+def to_server_infos(cluster: Cluster) -> Sequence[ServerSlice]:
     """Return a cluster's servers as an executor's configuration, without unlimited resources."""
     return [
         ServerSlice(

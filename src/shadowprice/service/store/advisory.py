@@ -12,7 +12,7 @@ from shadowprice.service.store import tables
 LOCK_ID: Final = 0x5AD0_9A1C
 """First key of the advisory lock; the second key is a hash of the schema's name."""
 
-EPOCH: Final = "epoch"
+EPOCH_KEY: Final = "epoch"
 """Key of the elected leader's epoch in the store."""
 
 TAKEOVER_TIMEOUT_SECONDS: Final = 5.0
@@ -34,7 +34,7 @@ _END_SESSION: Final = text(
 )
 
 
-class AdvisoryLock:
+class PostgresAdvisoryLock:
     """An advisory lock, held until its connection ends."""
 
     def __init__(self) -> None:
@@ -77,5 +77,5 @@ def _is_later(connection: Connection, epoch: int) -> bool:
     if exists is None:
         return True
     table = tables.meta
-    stored = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
+    stored = connection.execute(select(table.c.value).where(table.c.key == EPOCH_KEY)).scalar()
     return stored is None or int(stored) < epoch

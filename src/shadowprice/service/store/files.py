@@ -15,7 +15,7 @@ from shadowprice.service.store.errors import StoreError
 FILE: Final = "shadowprice.db"
 """Name of the database in a data directory."""
 
-RESTORE: Final = (
+RESTORE_HINT: Final = (
     f"stop the service, remove {FILE}, {FILE}-wal and {FILE}-shm, and copy a backup there as {FILE}"
 )
 """Hint for a lost or damaged SQLite file."""
@@ -34,7 +34,7 @@ def backup_file(source: Path, target: Path) -> None:
     StoreError
         If the source is damaged, or a file can't be read or written.
     """
-    check_copy(target)
+    check_backup_target(target)
     partial: Path | None = None
     try:
         reader = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)
@@ -53,7 +53,7 @@ def backup_file(source: Path, target: Path) -> None:
                 broken = copy.execute("PRAGMA quick_check").fetchone()[0]
                 if broken != "ok":
                     message = f"is damaged: {' '.join(broken.split())[:200]}"
-                    raise StoreError(str(Fault(str(source), message, RESTORE)))
+                    raise StoreError(str(Fault(str(source), message, RESTORE_HINT)))
             finally:
                 copy.close()
         finally:
@@ -66,7 +66,7 @@ def backup_file(source: Path, target: Path) -> None:
             partial.unlink(missing_ok=True)
 
 
-def check_copy(target: Path) -> None:
+def check_backup_target(target: Path) -> None:
     """Refuse to overwrite the database of a service, even of a stopped one.
 
     The database of a service is in write-ahead log mode, which copies aren't. A running service

@@ -9,7 +9,7 @@ from sqlalchemy import Table, delete, func, select
 
 from shadowprice.service.store import Store, tables
 
-SWEPT: Final = 1_000
+PURGE_BATCH_ROWS: Final = 1_000
 """Maximum number of rows of a table that one call purges."""
 
 PURGE_BATCH_JOBS: Final = 100
@@ -42,7 +42,7 @@ def expired_jobs(store: Store, before: int) -> list[str]:
         return list(rows.scalars())
 
 
-def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
+def purge(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
     """Purge some data from before a moment; return whether rows other than jobs may remain.
 
     Parameters
@@ -70,13 +70,13 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
             # Keep revoked tokens of operators: the file that the next start reads may list them.
             (tokens, ended_before & (tokens.c.role != "operator")),
         ):
-            rows = connection.execute(select(table.c.id).where(is_old).limit(SWEPT))
+            rows = connection.execute(select(table.c.id).where(is_old).limit(PURGE_BATCH_ROWS))
             old.append((table, list(rows.scalars())))
         outcomes = tables.outcomes
         result = connection.execute(
             select(outcomes.c.job)
             .where(outcomes.c.ended < before, outcomes.c.job.not_in(select(jobs.c.name)))
-            .limit(SWEPT)
+            .limit(PURGE_BATCH_ROWS)
         )
         unmanaged = list(result.scalars())
     old_rows = [ids for _, ids in old]
@@ -97,4 +97,4 @@ def sweep(store: Store, before: int, gone: Sequence[str] | None = None) -> bool:
             for start in range(0, len(ids), 500):
                 numbers = ids[start : start + 500]
                 store.write(connection, delete(table).where(table.c.id.in_(numbers)))
-    return any(len(ids) == SWEPT for ids in (unmanaged, *old_rows))
+    return any(len(ids) == PURGE_BATCH_ROWS for ids in (unmanaged, *old_rows))

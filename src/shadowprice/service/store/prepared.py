@@ -9,7 +9,7 @@ from sqlalchemy import Connection, CursorResult, Select
 from sqlalchemy.sql.dml import Insert, Update
 
 
-class Prepared:
+class PreparedStatement:
     """A compiled statement for values that need no conversion: integers and text.
 
     All values of an update or a select are bound parameters.

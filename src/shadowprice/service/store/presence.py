@@ -11,7 +11,7 @@ from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.generations.disk import sync_directory, write_new
-from shadowprice.service.store.files import FILE, RESTORE, has_log
+from shadowprice.service.store.files import FILE, RESTORE_HINT, has_log
 
 RECORD: Final = "store-state"
 """File of the record in the data directory. `shadowprice.db*` doesn't match it."""
@@ -75,14 +75,14 @@ class Presence:
                     str(self._log),
                     "is missing; the newest changes may have been in that file",
                     f"if another program, such as sqlite3, was open on {self._database}, it wrote "
-                    f"them there: remove {self._record}; otherwise {RESTORE}",
+                    f"them there: remove {self._record}; otherwise {RESTORE_HINT}",
                 )
             )
 
     def refuse(self, what: str) -> None:
         """Raise `InputError` because the database doesn't hold the data that it must hold."""
         message = f"{what}, but {self._database.parent} has other files of a service"
-        hint = f"{RESTORE}; or, to begin without its jobs, give an empty directory"
+        hint = f"{RESTORE_HINT}; or, to begin without its jobs, give an empty directory"
         raise InputError(Fault(str(self._database), message, hint))
 
     def _read(self) -> str:

@@ -37,16 +37,16 @@ from shadowprice.executors.generations.disk import (
     names,
 )
 from shadowprice.service.store import tables
-from shadowprice.service.store.advisory import EPOCH, AdvisoryLock
+from shadowprice.service.store.advisory import EPOCH_KEY, PostgresAdvisoryLock
 from shadowprice.service.store.errors import StoreError
-from shadowprice.service.store.files import FILE, PARTS, RESTORE
+from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT
 from shadowprice.service.store.lock import DirectoryLock
-from shadowprice.service.store.prepared import Prepared
+from shadowprice.service.store.prepared import PreparedStatement
 from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
 
 log = logging.getLogger("shadowprice.service")
 
-LOG_BYTES: Final = 32 << 20
+WAL_SIZE_LIMIT_BYTES: Final = 32 << 20
 """Size that the write-ahead log is truncated to after a checkpoint, in bytes."""
 
 UNKNOWN_FORMAT_HINT: Final = (
@@ -90,7 +90,7 @@ class Store:
         self._lock: DirectoryLock | None = None
         self._epoch = 0
         self.damage: str | None = None
-        self._advisory = AdvisoryLock()
+        self._advisory = PostgresAdvisoryLock()
         self._file_id: tuple[int, int] | None = None
         if "://" in where:
             self.folder: Path | None = None
@@ -161,7 +161,7 @@ class Store:
         except SQLAlchemyError as error:
             self._drop_writer()
             if self._damaged(error):
-                raise InputError(Fault(str(self.file), _damage(error), RESTORE)) from error
+                raise InputError(Fault(str(self.file), _damage(error), RESTORE_HINT)) from error
             raise InputError(
                 Fault(
                     f"--data {self.shown}",
@@ -287,7 +287,7 @@ class Store:
     def _failure(self, error: SQLAlchemyError) -> StoreError:
         """Convert a database error; if the file is damaged, name it and add a hint."""
         if self._damaged(error):
-            self.damage = str(Fault(str(self.file), _damage(error), RESTORE))
+            self.damage = str(Fault(str(self.file), _damage(error), RESTORE_HINT))
             return StoreError(self.damage)
         return StoreError(_reason(error))
 
@@ -337,10 +337,12 @@ class Store:
             return True
         table = tables.meta
         with connection.begin():
-            stored = connection.execute(select(table.c.value).where(table.c.key == EPOCH)).scalar()
+            stored = connection.execute(
+                select(table.c.value).where(table.c.key == EPOCH_KEY)
+            ).scalar()
             if stored is not None and int(stored) > self._epoch:
                 return False
-            self.put(connection, EPOCH, str(self._epoch))
+            self.put(connection, EPOCH_KEY, str(self._epoch))
         return True
 
     # ---------------------------------------------------------------- versions
@@ -391,7 +393,7 @@ class Store:
             raise StoreError("the store is not open for writing")
         if self.embedded and _file_id(self.file) != self._file_id:
             message = "was removed or replaced while the service runs"
-            raise StoreError(str(Fault(str(self.file), message, RESTORE)))
+            raise StoreError(str(Fault(str(self.file), message, RESTORE_HINT)))
         try:
             self.fault("begin")
             with writer.begin():
@@ -402,11 +404,14 @@ class Store:
             raise self._failure(error) from error
 
     def write(
-        self, connection: Connection, statement: Executable | Prepared, rows: Rows | None = None
+        self,
+        connection: Connection,
+        statement: Executable | PreparedStatement,
+        rows: Rows | None = None,
     ) -> None:
         """Execute a statement within a transaction."""
         self.fault("write")
-        if isinstance(statement, Prepared):
+        if isinstance(statement, PreparedStatement):
             if rows:
                 statement.execute(connection, rows)
         elif rows is None:
@@ -469,7 +474,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     # A backup or a large transaction lets the log grow. Without a limit, it never shrinks again.
-    cursor.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+    cursor.execute(f"PRAGMA journal_size_limit={WAL_SIZE_LIMIT_BYTES}")
     # Small, because each connection has a cache of its own; the page cache serves the rest.
     cursor.execute("PRAGMA cache_size=-4096")
     cursor.close()

@@ -21,7 +21,7 @@ from sqlalchemy import (
 metadata: Final = MetaData()
 
 # SQLite autoincrements only columns of type INTEGER.
-Number: Final = BigInteger().with_variant(Integer, "sqlite")
+BigIntPk: Final = BigInteger().with_variant(Integer, "sqlite")
 
 meta = Table(
     "meta",
@@ -33,7 +33,7 @@ meta = Table(
 journal = Table(
     "journal",
     metadata,
-    Column("sequence", Number, primary_key=True, autoincrement=False),
+    Column("sequence", BigIntPk, primary_key=True, autoincrement=False),
     Column("at", BigInteger, nullable=False),
     Column("entry", Text, nullable=False),
 )
@@ -41,7 +41,7 @@ journal = Table(
 snapshots = Table(
     "snapshots",
     metadata,
-    Column("sequence", Number, primary_key=True, autoincrement=False),
+    Column("sequence", BigIntPk, primary_key=True, autoincrement=False),
     Column("at", BigInteger, nullable=False),
     Column("state", LargeBinary, nullable=False),
 )
@@ -58,7 +58,7 @@ memory = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("id", Number, primary_key=True),
+    Column("id", BigIntPk, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("tenant", Text),
     Column("state", String(20), nullable=False),
@@ -79,7 +79,7 @@ Index("jobs_closed", jobs.c.closed)
 commands = Table(
     "commands",
     metadata,
-    Column("id", Number, primary_key=True, autoincrement=False),
+    Column("id", BigIntPk, primary_key=True, autoincrement=False),
     Column("sequence", BigInteger, nullable=False),
     Column("job", Text, nullable=False),
     Column("generation", Integer, nullable=False),
@@ -110,7 +110,7 @@ Index("generations_by_end", generations.c.ended)
 events = Table(
     "events",
     metadata,
-    Column("id", Number, primary_key=True, autoincrement=False),
+    Column("id", BigIntPk, primary_key=True, autoincrement=False),
     Column("at", BigInteger, nullable=False),
     Column("kind", String(20), nullable=False),
     Column("decision", Integer, nullable=False),
@@ -133,7 +133,7 @@ for _name, _columns in (
 progress = Table(
     "progress",
     metadata,
-    Column("id", Number, primary_key=True),
+    Column("id", BigIntPk, primary_key=True),
     Column("job", Text, nullable=False),
     Column("generation", Integer, nullable=False),
     Column("at", BigInteger, nullable=False),
@@ -146,7 +146,7 @@ Index("progress_by_time", progress.c.at)
 prices = Table(
     "prices",
     metadata,
-    Column("id", Number, primary_key=True),
+    Column("id", BigIntPk, primary_key=True),
     Column("at", BigInteger, nullable=False),
     Column("slot", BigInteger, nullable=False),
     Column("grain", Integer, nullable=False),
@@ -158,7 +158,7 @@ Index("prices_by_grain", prices.c.grain, prices.c.at)
 observed = Table(
     "observed",
     metadata,
-    Column("id", Number, primary_key=True),
+    Column("id", BigIntPk, primary_key=True),
     Column("job", Text, nullable=False),
     Column("since", BigInteger, nullable=False),
     Column("ended", BigInteger),
@@ -195,7 +195,7 @@ budgets = Table(
 entries = Table(
     "entries",
     metadata,
-    Column("id", Number, primary_key=True, autoincrement=False),
+    Column("id", BigIntPk, primary_key=True, autoincrement=False),
     Column("at", BigInteger, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("kind", String(10), nullable=False),
@@ -211,7 +211,7 @@ Index("entries_by_time", entries.c.at)
 tokens = Table(
     "tokens",
     metadata,
-    Column("id", Number, primary_key=True),
+    Column("id", BigIntPk, primary_key=True),
     Column("hash", String(64), nullable=False, unique=True),
     Column("role", String(10), nullable=False),
     Column("tenant", Text),

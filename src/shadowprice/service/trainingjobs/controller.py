@@ -30,24 +30,24 @@ from shadowprice.kubernetes.errors import ApiError, DeposedError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, DEFINITION, FINALIZER, PLURAL
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.modes import user_fault
+from shadowprice.service.running.modes import user_diagnostic
 from shadowprice.service.service import Service
 from shadowprice.service.trainingjobs.queue import WorkQueue
-from shadowprice.service.trainingjobs.resource import ROUTE, Resource, edits
+from shadowprice.service.trainingjobs.resource import ROUTE, TrainingJobResource, diff_spec
 from shadowprice.service.trainingjobs.status import (
-    Refused,
-    Verdict,
+    ConditionValue,
+    SubmissionRejected,
     build_patch,
     build_status,
-    differs,
-    turns,
+    needs_patch,
+    state_changed,
 )
-from shadowprice.service.trainingjobs.telling import Teller
-from shadowprice.service.trainingjobs.tenancy import Tenancy
+from shadowprice.service.trainingjobs.telling import EventRecorder
+from shadowprice.service.trainingjobs.tenancy import NamespaceShares
 from shadowprice.service.truth import reading
-from shadowprice.service.truth.operations import Cancel, Revise, Submit
-from shadowprice.service.truth.outcome import Outcome
-from shadowprice.service.truth.submission import NO_LIBRARY, read_submissions
+from shadowprice.service.truth.operations import CancelJob, ReviseJob, SubmitJobs
+from shadowprice.service.truth.outcome import CommitResult
+from shadowprice.service.truth.submission import MISSING_FAMILY_HINT, read_submissions
 from shadowprice.service.truth.views import JobView
 from shadowprice.service.usage import added_memory, memory_of
 
@@ -56,7 +56,7 @@ log = logging.getLogger("shadowprice.service")
 WORKERS: Final = IN_FLIGHT
 """Resources reconciled concurrently; more would only wait for free API requests."""
 
-AGAIN: Final = 1.0
+CONFLICT_RETRY_SECONDS: Final = 1.0
 """Seconds before a resource that a newer leader wrote is reconciled again."""
 
 DELETION_POLL_SECONDS: Final = 5.0
@@ -128,14 +128,16 @@ class Controller:
         self._epoch = epoch
         self._leads = leads
         self._queue = WorkQueue()
-        self._resources = Informer(connection, f"{ROUTE}/{PLURAL}", Resource.of, self._changed)
+        self._resources = Informer(
+            connection, f"{ROUTE}/{PLURAL}", TrainingJobResource.of, self._changed
+        )
         self._jobs: dict[str, dict[str, Owner]] = {}
-        self._edits: dict[str, tuple[int, Verdict | None]] = {}
+        self._edits: dict[str, tuple[int, ConditionValue | None]] = {}
         self._told: dict[str, float] = {}
         self._going: dict[str, str] = {}
         self._foreign: set[str] = set()
-        self._teller = Teller(connection, self._may_write)
-        self._tenancy = Tenancy(
+        self._teller = EventRecorder(connection, self._may_write)
+        self._tenancy = NamespaceShares(
             connection,
             self._driver,
             service.cluster,
@@ -200,7 +202,9 @@ class Controller:
 
     # ---------------------------------------------------------------- changes
 
-    def _changed(self, key: str, old: Resource | None, new: Resource | None) -> None:
+    def _changed(
+        self, key: str, old: TrainingJobResource | None, new: TrainingJobResource | None
+    ) -> None:
         del old
         is_new = new is not None and not new.status
         self._queue.add(key, -NEW_RESOURCE_PRIORITY_SECONDS if is_new else None)
@@ -210,7 +214,7 @@ class Controller:
             if key.startswith(f"{name}/"):
                 self._queue.add(key)
 
-    def _published(self, outcome: Outcome) -> None:
+    def _published(self, outcome: CommitResult) -> None:
         for name in outcome.views:
             owner = self._know(name)
             if owner is not None:
@@ -247,7 +251,7 @@ class Controller:
                 await self._reconcile(key)
             self._queue.succeeded(key)
         except DeposedError:
-            self._queue.add(key, AGAIN)
+            self._queue.add(key, CONFLICT_RETRY_SECONDS)
         except ApiError as error:
             pause = self._queue.failed(key)
             if not (error.conflict or error.not_found):
@@ -284,7 +288,7 @@ class Controller:
         result, edited = await self._job_for(resource, tenant)
         await self._write_status(key, resource, result, tenant, edited)
 
-    async def _cancel_forsaken(self, key: str, resource: Resource | None) -> None:
+    async def _cancel_forsaken(self, key: str, resource: TrainingJobResource | None) -> None:
         """Cancel jobs whose resource is gone, even if something else removed its finalizer."""
         for job, owner in list(self._jobs.get(key, {}).items()):
             if resource is not None and resource.owner == owner:
@@ -293,7 +297,7 @@ class Controller:
             if view is not None:
                 self._may_write("cancel", key)
                 with suppress(ProblemError):
-                    await self._driver.do(Cancel(job))
+                    await self._driver.do(CancelJob(job))
             self._jobs[key].pop(job, None)
             self._going.pop(job, None)
             self._edits.pop(owner.uid, None)
@@ -301,17 +305,19 @@ class Controller:
         if not self._jobs.get(key, True):
             del self._jobs[key]
 
-    async def _hold(self, key: str, resource: Resource) -> Resource:
+    async def _hold(self, key: str, resource: TrainingJobResource) -> TrainingJobResource:
         """Claim the resource, and add the finalizer, which keeps it until its job has ended."""
         finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
         return await self._claim(key, resource, finalizers=list(finalizers))
 
-    async def _claim(self, key: str, resource: Resource, **more: Any) -> Resource:
+    async def _claim(
+        self, key: str, resource: TrainingJobResource, **more: Any
+    ) -> TrainingJobResource:
         """Claim the resource for this service, if its version is still the observed one."""
         metadata = {"resourceVersion": resource.version, "annotations": {CLAIM: self._identity}}
         return await self._write(key, "hold", resource.path, {"metadata": {**metadata, **more}})
 
-    def _warn_of_claim(self, resource: Resource) -> None:
+    def _warn_of_claim(self, resource: TrainingJobResource) -> None:
         """Warn once that another service drives a resource."""
         if resource.owner.uid in self._foreign:
             return
@@ -325,7 +331,7 @@ class Controller:
             CLAIM,
         )
 
-    async def _release(self, key: str, resource: Resource) -> None:
+    async def _release(self, key: str, resource: TrainingJobResource) -> None:
         """Cancel a deleted resource's job; remove the finalizer once none of its processes run."""
         if not resource.held:
             return
@@ -334,7 +340,7 @@ class Controller:
         cancelled = view is not None and view.state.open
         if cancelled:
             self._may_write("cancel", key)
-            view = await self._driver.do(Cancel(job))
+            view = await self._driver.do(CancelJob(job))
         if view is not None and (view.state.open or not self._quiet(job, self._ordered())):
             if not view.state.open:
                 self._going[job] = key
@@ -378,8 +384,8 @@ class Controller:
         return None if stored is None else stored[0]
 
     async def _job_for(
-        self, resource: Resource, tenant: str
-    ) -> tuple[JobView | Refused, Verdict | None]:
+        self, resource: TrainingJobResource, tenant: str
+    ) -> tuple[JobView | SubmissionRejected, ConditionValue | None]:
         """Submit or revise the resource's job as needed, and return it.
 
         The verdict is the result of an edit of the resource; None if there was no edit.
@@ -405,24 +411,24 @@ class Controller:
                 owned=True,
                 families=self._service.families,
             )
-            fault = user_fault(self._service.settings, submission.spec, "spec")
+            fault = user_diagnostic(self._service.settings, submission.spec, "spec")
             if fault is not None:
                 raise InputError(fault)
         except InputError as error:
-            return Refused(Reason.INVALID, _in_spec(error)), None
+            return SubmissionRejected(Reason.INVALID, _in_spec(error)), None
         self._may_write("submit", _key(resource.owner))
         # Before the job exists, so that events of an immediate refusal reach the resource too.
         self._jobs.setdefault(_key(resource.owner), {})[job] = resource.owner
         with self._reserve(resource, tenant, 1, memory_of(submission.record)):
-            [(_, problem)] = await self._driver.do(Submit([submission], at_once=True))
+            [(_, problem)] = await self._driver.do(SubmitJobs([submission], at_once=True))
         if problem is not None:
-            return Refused(Reason.NAME_TAKEN, str(problem)), None
+            return SubmissionRejected(Reason.NAME_TAKEN, str(problem)), None
         self.fault("submitted", _key(resource.owner))
         view = await self._view(job)
         assert view is not None
         return view, None
 
-    async def _revised(self, resource: Resource, tenant: str) -> Verdict | None:
+    async def _revised(self, resource: TrainingJobResource, tenant: str) -> ConditionValue | None:
         """Apply the resource's edits to its open job; return None if nothing was edited."""
         uid, job = resource.owner.uid, resource.owner.job
         cached = self._edits.get(uid)
@@ -431,18 +437,18 @@ class Controller:
         before = self._driver.specification(job)
         if before is None:
             return None
-        verdict: Verdict | None = None
+        verdict: ConditionValue | None = None
         changes: dict[str, Any] = {}
         fixed: tuple[str, ...] = ()
         try:
-            changes, fixed = edits(before, self._with_curve(resource.record(tenant), before))
+            changes, fixed = diff_spec(before, self._with_curve(resource.record(tenant), before))
         except InputError as error:
             verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
         if changes:
             self._may_write("revise", _key(resource.owner))
             try:
                 with self._reserve(resource, tenant, 0, added_memory(before, changes)):
-                    await self._driver.do(Revise(job, changes))
+                    await self._driver.do(ReviseJob(job, changes))
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
                 if isinstance(error, ProblemError) and error.code == "tenant-limit":
@@ -468,7 +474,9 @@ class Controller:
         return verdict
 
     @contextmanager
-    def _reserve(self, resource: Resource, tenant: str, jobs: int, memory: int) -> Iterator[None]:
+    def _reserve(
+        self, resource: TrainingJobResource, tenant: str, jobs: int, memory: int
+    ) -> Iterator[None]:
         """Reserve a tenant's jobs and memory; if that exceeds a limit, an event says so."""
         with ExitStack() as stack:
             try:
@@ -488,7 +496,7 @@ class Controller:
             admitted = {key: before[key] for key in ("throughput", "restart") if key in before}
             return {**admitted, **record}
         completed: Mapping[str, Any] = with_family(
-            record, self._service.families, "spec", without=NO_LIBRARY
+            record, self._service.families, "spec", without=MISSING_FAMILY_HINT
         )
         return completed
 
@@ -497,17 +505,17 @@ class Controller:
     async def _write_status(
         self,
         key: str,
-        resource: Resource,
-        found: JobView | Refused,
+        resource: TrainingJobResource,
+        found: JobView | SubmissionRejected,
         tenant: str,
-        edited: Verdict | None,
+        edited: ConditionValue | None,
     ) -> None:
         now = self._driver.clock.now()
         status = build_status(
             resource, found, tenant=tenant, epoch=self._epoch, now=now, edited=edited
         )
-        if differs(resource, status):
-            if not turns(resource, status):
+        if needs_patch(resource, status):
+            if not state_changed(resource, status):
                 pause = status_write_interval(len(self._driver.published.jobs))
                 last = self._told.get(resource.owner.uid)
                 since = math.inf if last is None else time.monotonic() - last
@@ -517,7 +525,7 @@ class Controller:
             path = f"{resource.path}/status"
             await self._write(key, "status", path, build_patch(resource, status))
             self._told[resource.owner.uid] = time.monotonic()
-            if isinstance(found, Refused):
+            if isinstance(found, SubmissionRejected):
                 self._teller.refused(resource, found)
 
     def _may_write(self, step: str, key: str) -> None:
@@ -526,10 +534,12 @@ class Controller:
         if not self._leads():
             raise DeposedError("this instance leads no more")
 
-    async def _write(self, key: str, step: str, path: str, body: Mapping[str, Any]) -> Resource:
+    async def _write(
+        self, key: str, step: str, path: str, body: Mapping[str, Any]
+    ) -> TrainingJobResource:
         """Patch a resource, and update the informer's copy."""
         self._may_write(step, key)
-        updated = Resource.of(await self._connection.patch(path, body))
+        updated = TrainingJobResource.of(await self._connection.patch(path, body))
         if key in self._resources.items and self._resources.items[key].owner == updated.owner:
             self._resources.items[key] = updated
         self.fault(f"{step} done", key)

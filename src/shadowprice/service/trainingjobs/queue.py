@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 60.0
+INITIAL_BACKOFF_SECONDS: Final = 0.1
+MAX_BACKOFF_SECONDS: Final = 60.0
 """Initial and maximum backoff of a failed key, in seconds."""
 
 
@@ -51,7 +51,7 @@ class WorkQueue:
     def failed(self, key: str) -> float:
         """Add a failed key again with exponential backoff; return the delay in seconds."""
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(count - 1, 20))
+        pause = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2.0 ** min(count - 1, 20))
         pause *= random.uniform(0.8, 1.2)
         self.add(key, pause)
         return pause

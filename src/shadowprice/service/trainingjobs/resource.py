@@ -19,7 +19,7 @@ CLOSED: Final = frozenset(str(state) for state in State if not state.open)
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class TrainingJobResource:
     """Last observed state of a `TrainingJob`.
 
     Parameters
@@ -50,7 +50,7 @@ class Resource:
     status: Mapping[str, Any]
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Resource:
+    def of(cls, item: Mapping[str, Any]) -> TrainingJobResource:
         """Parse a resource of the API server."""
         metadata = item["metadata"]
         return cls(
@@ -112,7 +112,7 @@ class Resource:
         }
 
 
-def edits(
+def diff_spec(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Compare the service's record of a job with its resource's.

@@ -27,7 +27,7 @@ from shadowprice.executors.kubernetes.quantities import unit_of, units
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.operations import ChangeTenants
+from shadowprice.service.truth.operations import UpdateTenants
 
 _KEY: Final = "namespace-shares"
 """Key in the store of the declared shares that were last applied."""
@@ -170,7 +170,7 @@ def _check_counted(name: str, cluster: Cluster) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredShares:
     """The combined declarations of all namespaces and quotas.
 
     Parameters
@@ -185,18 +185,18 @@ class Wanted:
     wrong: tuple[tuple[ShareStatement, str], ...] = ()
 
 
-def wanted(
+def desired_shares(
     namespaces: Mapping[str, ShareStatement],
     quotas: Iterable[ShareStatement],
     *,
     file: Cluster,
     cluster: Cluster,
     also: Iterable[str] = (),
-) -> Wanted:
+) -> DesiredShares:
     """Combine the declarations of namespaces and quotas.
 
-    Several declarations of one tenant add up. `excess` checks the total: shares are applied all or
-    none, because no single share is too large.
+    Several declarations of one tenant add up. `excess_message` checks the total: shares are applied
+    all or none, because no single share is too large.
 
     Parameters
     ----------
@@ -241,14 +241,14 @@ def wanted(
             (source, f"more than {bounds.TENANTS.most:,} tenants have shares")
             for source in accepted
         ]
-        return Wanted({}, tuple(wrong))
+        return DesiredShares({}, tuple(wrong))
     if shares and not file_shares:
         for name in also:
             shares.setdefault(name, {})
-    return Wanted(shares, tuple(wrong))
+    return DesiredShares(shares, tuple(wrong))
 
 
-def excess(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) -> str:
+def excess_message(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) -> str:
     """Return a message if the shares exceed the servers' capacity; otherwise an empty string.
 
     Shares from operators and the cluster file count too.
@@ -309,7 +309,7 @@ class SyncShares:
                     others.append(name)
         tenants = tuple(tenants_by_name.values())
         if tenants != batch.engine.cluster.tenants:
-            ChangeTenants(tenants).perform(batch)
+            UpdateTenants(tenants).perform(batch)
         new_text = json.dumps({"shares": declared, "others": others})
         batch.put(_KEY, new_text)
         return True

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.kubernetes.conditions import Condition, Reason
-from shadowprice.service.clock import stamp
-from shadowprice.service.trainingjobs.resource import CLOSED, Resource
+from shadowprice.service.clock import format_rfc3339
+from shadowprice.service.trainingjobs.resource import CLOSED, TrainingJobResource
 from shadowprice.service.truth.views import JobView, State
 
-LONGEST: Final = 1_000
+MAX_MESSAGE_CHARS: Final = 1_000
 """Maximum characters of a message."""
 
-Verdict = tuple[bool, Reason, str]
+ConditionValue = tuple[bool, Reason, str]
 """A condition's status, reason and message."""
 
 CONDITION_REASONS: Final[Mapping[str, Reason]] = {
@@ -32,7 +32,7 @@ CONDITION_REASONS: Final[Mapping[str, Reason]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SubmissionRejected:
     """Why no job could be submitted for a resource."""
 
     reason: Reason
@@ -40,21 +40,21 @@ class Refused:
 
 
 def build_status(
-    resource: Resource,
-    found: JobView | Refused,
+    resource: TrainingJobResource,
+    found: JobView | SubmissionRejected,
     *,
     tenant: str,
     epoch: int,
     now: int,
-    edited: Verdict | None = None,
+    edited: ConditionValue | None = None,
 ) -> dict[str, Any]:
     """Build the status that a resource should have.
 
     Parameters
     ----------
-    resource : Resource
+    resource : TrainingJobResource
         Last observed state. Unchanged conditions keep their transition time.
-    found : JobView or Refused
+    found : JobView or SubmissionRejected
         The resource's job, or why it has none.
     tenant : str
         The job's tenant.
@@ -62,14 +62,14 @@ def build_status(
         Fencing token of this leader.
     now : int
         Nanoseconds since 1970.
-    edited : Verdict, optional
+    edited : ConditionValue, optional
         Result of the last edit; by default the condition that the status already has.
     """
-    if isinstance(found, Refused):
+    if isinstance(found, SubmissionRejected):
         fields: dict[str, Any] = {
             "state": State.REFUSED.value,
             "reason": found.reason.value,
-            "explanation": found.message[:LONGEST] or found.reason.value,
+            "explanation": found.message[:MAX_MESSAGE_CHARS] or found.reason.value,
         }
         verdicts = {
             Condition.ADMITTED: (False, found.reason, found.message),
@@ -117,11 +117,11 @@ def _told(view: JobView) -> dict[str, Any]:
     }
     if view.reason is not None:
         fields["reason"] = str(view.reason.get("code", ""))
-        fields["explanation"] = str(view.reason.get("message", ""))[:LONGEST]
+        fields["explanation"] = str(view.reason.get("message", ""))[:MAX_MESSAGE_CHARS]
     return {key: value for key, value in fields.items() if value is not None and value != ""}
 
 
-def build_conditions(view: JobView) -> dict[Condition, Verdict]:
+def build_conditions(view: JobView) -> dict[Condition, ConditionValue]:
     """Return the conditions of a job, except `Condition.EDITED`."""
     state = view.state
     message = "" if view.reason is None else str(view.reason.get("message", ""))
@@ -129,7 +129,7 @@ def build_conditions(view: JobView) -> dict[Condition, Verdict]:
     over = not state.open
     rejected = state is State.REFUSED
     refusal = CONDITION_REASONS.get(code, Reason.REFUSED)
-    verdicts: dict[Condition, Verdict] = {
+    verdicts: dict[Condition, ConditionValue] = {
         Condition.ADMITTED: _admitted(view, message, refusal),
         Condition.RUNNING: _running(view),
         Condition.RESIZING: (
@@ -150,7 +150,7 @@ def build_conditions(view: JobView) -> dict[Condition, Verdict]:
     return verdicts
 
 
-def _admitted(view: JobView, message: str, refusal: Reason) -> Verdict:
+def _admitted(view: JobView, message: str, refusal: Reason) -> ConditionValue:
     match view.state:
         case State.PENDING:
             return False, Reason.PENDING, "it is not decided on yet"
@@ -166,7 +166,7 @@ def _admitted(view: JobView, message: str, refusal: Reason) -> Verdict:
             return True, Reason.ADMITTED, ""
 
 
-def _running(view: JobView) -> Verdict:
+def _running(view: JobView) -> ConditionValue:
     if view.state is State.RUNNING:
         return True, Reason.PODS_RUNNING, f"generation {view.generation} runs"
     if not view.state.open:
@@ -181,7 +181,7 @@ def _running(view: JobView) -> Verdict:
     return False, Reason.WAITING, ""
 
 
-def _failed(view: JobView, code: str, message: str) -> Verdict:
+def _failed(view: JobView, code: str, message: str) -> ConditionValue:
     if view.state is State.CANCELLED:
         return True, Reason.CANCELLED, message or "it was withdrawn"
     if view.state is State.FAILED:
@@ -192,8 +192,8 @@ def _failed(view: JobView, code: str, message: str) -> Verdict:
 
 def _condition(
     condition: Condition,
-    verdict: Verdict,
-    resource: Resource,
+    verdict: ConditionValue,
+    resource: TrainingJobResource,
     before: Mapping[str, Any] | None,
     now: int,
 ) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _condition(
         "type": condition.value,
         "status": status,
         "reason": reason.value,
-        "message": message[:LONGEST],
+        "message": message[:MAX_MESSAGE_CHARS],
         "lastTransitionTime": since,
         "observedGeneration": resource.generation,
     }
@@ -213,7 +213,7 @@ def _condition(
     return {key: value for key, value in record.items() if value != ""}
 
 
-def differs(resource: Resource, status: Mapping[str, Any]) -> bool:
+def needs_patch(resource: TrainingJobResource, status: Mapping[str, Any]) -> bool:
     """Return whether a resource's status has to be written.
 
     A new leader writes its epoch into the status of every open job, which fences an older leader
@@ -224,7 +224,7 @@ def differs(resource: Resource, status: Mapping[str, Any]) -> bool:
     return current != {key: value for key, value in status.items() if key not in ignored}
 
 
-def turns(resource: Resource, status: Mapping[str, Any]) -> bool:
+def state_changed(resource: TrainingJobResource, status: Mapping[str, Any]) -> bool:
     """Return whether a status changes more than figures.
 
     Figures are progress, prices and estimated times. They change with every progress report, so
@@ -242,14 +242,14 @@ def _turn(status: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*values, *conditions)
 
 
-def build_patch(resource: Resource, status: Mapping[str, Any]) -> dict[str, Any]:
+def build_patch(resource: TrainingJobResource, status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merge patch from the last observed status to a new one."""
     removed = dict.fromkeys(resource.status.keys() - status.keys())
     return {"metadata": {"resourceVersion": resource.version}, "status": {**removed, **status}}
 
 
 def _second(moment: int) -> str:
-    return f"{stamp(moment)[:19]}Z"
+    return f"{format_rfc3339(moment)[:19]}Z"
 
 
 def _rounded(value: float | None) -> float | None:

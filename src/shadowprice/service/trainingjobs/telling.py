@@ -14,11 +14,11 @@ from shadowprice.core.owner import Owner
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.names import API_VERSION, KIND
-from shadowprice.service.clock import stamp
-from shadowprice.service.queries.stories import told_line
-from shadowprice.service.trainingjobs.resource import Resource
-from shadowprice.service.trainingjobs.status import Refused
-from shadowprice.service.truth.outcome import Told
+from shadowprice.service.clock import format_rfc3339
+from shadowprice.service.queries.stories import format_event
+from shadowprice.service.trainingjobs.resource import TrainingJobResource
+from shadowprice.service.trainingjobs.status import SubmissionRejected
+from shadowprice.service.truth.outcome import StreamEvent
 
 log = logging.getLogger("shadowprice.service")
 
@@ -36,19 +36,19 @@ WARNINGS: Final = frozenset(
 )
 """Kinds of events that become warnings."""
 
-QUIET: Final = frozenset({"submitted", "paid", "debited", "refunded", "placed"})
+UNREPORTED_KINDS: Final = frozenset({"submitted", "paid", "debited", "refunded", "placed"})
 """Kinds of events that are only in the job's history."""
 
-WAITING: Final = 10_000
+MAX_QUEUED_EVENTS: Final = 10_000
 """Maximum number of queued events; above it, the oldest are dropped."""
 
-LONGEST: Final = 1_000
+MAX_EVENT_MESSAGE_CHARS: Final = 1_000
 """Maximum characters of an event's message; the API server allows 1,024."""
 
 MAX_ATTEMPTS: Final = 3
 
 
-class Teller:
+class EventRecorder:
     """Queues Kubernetes events and writes them one at a time, with a few retries.
 
     An event's name contains its number in the service's stream, so repeated writes don't duplicate
@@ -58,12 +58,12 @@ class Teller:
     def __init__(self, connection: Connection, may_write: Callable[[str, str], None]) -> None:
         self._connection = connection
         self._may_write = may_write
-        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=WAITING)
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_QUEUED_EVENTS)
         self._wake = asyncio.Event()
 
-    def tell(self, owner: Owner, told: Told) -> None:
+    def tell(self, owner: Owner, told: StreamEvent) -> None:
         """Queue an event of a resource's job."""
-        if told.kind in QUIET:
+        if told.kind in UNREPORTED_KINDS:
             return
         entry = {"kind": told.kind, "data": told.data}
         kind = "Warning" if told.kind in WARNINGS else "Normal"
@@ -75,9 +75,9 @@ class Teller:
             "name": owner.name,
             "uid": owner.uid,
         }
-        self._put(reference, f"{told.id:x}", kind, reason, told_line(entry), told.at)
+        self._put(reference, f"{told.id:x}", kind, reason, format_event(entry), told.at)
 
-    def refused(self, resource: Resource, found: Refused) -> None:
+    def refused(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
         """Queue a warning that no job could be submitted for a resource."""
         suffix = f"g{resource.generation}.{found.reason.value.lower()}"
         now = datetime.now(UTC).timestamp()
@@ -99,7 +99,7 @@ class Teller:
     def _put(
         self, reference: dict[str, Any], suffix: str, kind: str, reason: str, text: str, at: int
     ) -> None:
-        moment = f"{stamp(at)[:19]}Z"
+        moment = f"{format_rfc3339(at)[:19]}Z"
         short = reference["uid"].replace("-", "")[:12]
         event = {
             "apiVersion": "v1",
@@ -111,7 +111,7 @@ class Teller:
             "involvedObject": reference,
             "type": kind,
             "reason": reason,
-            "message": text[:LONGEST],
+            "message": text[:MAX_EVENT_MESSAGE_CHARS],
             "source": {"component": "shadowprice"},
             "reportingComponent": "shadowprice.io/controller",
             "reportingInstance": "shadowprice",

@@ -17,10 +17,10 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.trainingjobs.shares import (
     ShareStatement,
     SyncShares,
-    excess,
+    desired_shares,
+    excess_message,
     share_from_namespace,
     share_from_quota,
-    wanted,
 )
 
 log = logging.getLogger("shadowprice.service")
@@ -28,13 +28,13 @@ log = logging.getLogger("shadowprice.service")
 DEBOUNCE_SECONDS: Final = 0.2
 """Seconds for which changes are collected before they are applied together."""
 
-AGAIN: Final = 10.0
+RETRY_SECONDS: Final = 10.0
 """Seconds before refused shares are tried again, because nodes may have joined."""
 
 REASON: Final = "ShareNotTaken"
 
 
-class Tenancy:
+class NamespaceShares:
     """Applies the tenants and shares that namespaces and labelled quotas declare.
 
     Parameters
@@ -127,14 +127,14 @@ class Tenancy:
                 followed = await self.follow()
             finally:
                 if not followed:
-                    asyncio.get_running_loop().call_later(AGAIN, self._wake.set)
+                    asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
     async def follow(self) -> bool:
         """Apply the current declarations; return False if the shares were refused."""
         async with self._one_at_a_time:
             cluster = self._driver.published.servers.cluster
             namespaces = self._namespaces.items
-            combined = wanted(
+            combined = desired_shares(
                 namespaces,
                 self._quotas.items.values(),
                 file=self._file,
@@ -142,7 +142,7 @@ class Tenancy:
                 also=[self.of(name) for name in self._with_jobs()],
             )
             faults = list(combined.wrong)
-            reason = excess(combined.shares, cluster)
+            reason = excess_message(combined.shares, cluster)
             if not reason:
                 try:
                     self._may_write("shares", "")

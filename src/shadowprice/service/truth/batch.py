@@ -33,10 +33,10 @@ from shadowprice.core.policy import Status
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
-from shadowprice.service.budgets.billing import CannotPayError
+from shadowprice.service.budgets.billing import InsufficientPointsError
 from shadowprice.service.truth.ending import CODE, has_ended, refusal_reason
 from shadowprice.service.truth.transaction import Transaction
-from shadowprice.service.truth.views import JobView, State, changes_of, promise_of
+from shadowprice.service.truth.views import JobView, State, promised_slot, view_changes
 
 
 class Batch(Transaction):
@@ -60,14 +60,14 @@ class Batch(Transaction):
 
         Raises
         ------
-        CannotPayError
+        InsufficientPointsError
             If a tenant can't pay for jobs that arrive with it. The event has no effect.
         ShadowpriceError
             If the event is invalid, or the policy fails. The event has no effect.
         """
         try:
             return self._take(event, counted, lost=lost)
-        except CannotPayError as error:
+        except InsufficientPointsError as error:
             waiting = [name for name in error.reasons if name in self.engine.open_jobs]
             if not waiting:
                 raise
@@ -291,7 +291,7 @@ class Batch(Transaction):
         before = self.truth.views[name]
         if before.first_promise is None and record.status.open:
             before = self._with_margin(record, before)
-        changes = changes_of(self.engine, record, before, self.calendar, self.now)
+        changes = view_changes(self.engine, record, before, self.calendar, self.now)
         if not changes["state"].open:
             self.closed.append(name)
             self.billing.settle(name)
@@ -304,7 +304,7 @@ class Batch(Transaction):
 
     def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
         """Add the promise margin to the view of a job that is about to get a promise."""
-        planned, job = promise_of(record), record.job
+        planned, job = promised_slot(record), record.job
         if planned is None:
             return view
         margin = self.truth.margins.margin(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shadowprice.core.refusal import Reason, Refusal
 from shadowprice.engine.engine import Engine
-from shadowprice.service.clock import Calendar, stamp
+from shadowprice.service.clock import SlotCalendar, format_rfc3339
 
 CODE: Final = "timespan"
 """Code of the reason of a job that waits because the timespan has ended."""
@@ -16,9 +16,9 @@ _LIMITED: Final = frozenset({Reason.TOO_LATE, Reason.NO_ROOM, Reason.NO_VALUE})
 """Reasons that an earlier end of the timespan can cause."""
 
 
-def end_text(engine: Engine, calendar: Calendar) -> str | None:
+def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
     """Return when the timespan ends, as text; None without an end."""
-    return None if engine.until is None else stamp(calendar.begins(engine.until))
+    return None if engine.until is None else format_rfc3339(calendar.begins(engine.until))
 
 
 def has_ended(engine: Engine) -> bool:
@@ -34,14 +34,14 @@ def is_near(engine: Engine) -> bool:
     return until is not None and until - engine.slot <= horizon
 
 
-def reason_to_wait(engine: Engine, calendar: Calendar) -> dict[str, Any]:
+def reason_to_wait(engine: Engine, calendar: SlotCalendar) -> dict[str, Any]:
     """Return the reason of an open job that waits because the timespan has ended."""
     end = end_text(engine, calendar)
     message = f"the timespan ends at {end}: nothing runs from then on, until it is moved or removed"
     return {"code": CODE, "message": message, "timespan_ends": end}
 
 
-def refusal_reason(engine: Engine, calendar: Calendar, refusal: Refusal) -> dict[str, Any]:
+def refusal_reason(engine: Engine, calendar: SlotCalendar, refusal: Refusal) -> dict[str, Any]:
     """Return the reason of a refusal; it states the end of the timespan if that is near."""
     reason: dict[str, Any] = refusal.record()
     if refusal.reason in _LIMITED and is_near(engine):

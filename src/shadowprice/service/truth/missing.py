@@ -16,7 +16,7 @@ _FEW: Final = 200
 """Maximum number of words of a command that are checked."""
 
 
-def missing(run: Mapping[str, Any], reason: str, tail: Sequence[str]) -> str:
+def explain_missing_file(run: Mapping[str, Any], reason: str, tail: Sequence[str]) -> str:
     """Return which file or module of a command was missing, with a hint; empty if none.
 
     Error messages of interpreters differ, but contain the file's name: a word of the command that

@@ -23,8 +23,12 @@ from shadowprice.core.job import Job
 from shadowprice.core.quote import Quote
 from shadowprice.core.specs import JobSpec
 from shadowprice.rest import jobs as rest
-from shadowprice.service.budgets.billing import CannotPayError, price_of, reason_of
-from shadowprice.service.clock import Calendar, to_datetime
+from shadowprice.service.budgets.billing import (
+    InsufficientPointsError,
+    insufficient_points_reason,
+    to_price_units,
+)
+from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.ending import lengthened, without_end_text
@@ -36,7 +40,7 @@ from shadowprice.service.truth.submission import (
     family_keys,
     merge_changes,
     read_submissions,
-    resolved,
+    resolve_job,
     without_keys,
 )
 from shadowprice.service.truth.timespan import end_of_quote, explain_end
@@ -47,12 +51,12 @@ log = logging.getLogger("shadowprice.service")
 MAX_BACKLOG_JOBS: Final = 1_000_000
 """Maximum number of accepted jobs that wait for a decision."""
 
-TOGETHER: Final = 32
+MAX_SUBMISSIONS_PER_EVENT: Final = 32
 """Maximum number of waiting submissions that one event decides."""
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class SubmitJobs:
     """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog."""
 
     submissions: Sequence[Submission]
@@ -100,17 +104,17 @@ class Submit:
         return answers, fresh
 
 
-def waiting_together(operations: Sequence[Operation]) -> list[Submit]:
+def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
     """Return the leading submissions of a list of operations, to decide them in one event."""
-    submits: list[Submit] = []
-    for operation in operations[:TOGETHER]:
-        if not isinstance(operation, Submit) or not operation.at_once:
+    submits: list[SubmitJobs] = []
+    for operation in operations[:MAX_SUBMISSIONS_PER_EVENT]:
+        if not isinstance(operation, SubmitJobs) or not operation.at_once:
             break
         submits.append(operation)
     return submits
 
 
-def submit_together(batch: Batch, submits: Sequence[Submit]) -> list[Any]:
+def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
     """Submit the jobs of several requests in one event; return the response to each request.
 
     Raises
@@ -158,7 +162,7 @@ def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
         If the cluster lacks a resource that the job needs.
     """
     cluster = batch.engine.cluster
-    job = resolved(spec, cluster, batch.calendar, moment)
+    job = resolve_job(spec, cluster, batch.calendar, moment)
     if spec.tasks is not None:
         return job
     if not batch.truth.virtual:
@@ -200,7 +204,7 @@ def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | N
         if jobs:
             batch.take(JobsArrived(slot, tuple(jobs)))
             explain_end(batch, jobs)
-    except CannotPayError as error:
+    except InsufficientPointsError as error:
         if len(jobs) > 1:  # retry them singly: each is checked against the remaining balance
             for job in jobs:
                 _arrive_alone(batch, job.name)
@@ -247,7 +251,7 @@ class DecideBacklog:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelJob:
     """Cancel a job."""
 
     name: str
@@ -269,7 +273,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Revise:
+class ReviseJob:
     """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values."""
 
     name: str
@@ -311,7 +315,7 @@ class Revise:
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted:
+class QuoteResult:
     """A policy's quote, with the effects of the budget, the timespan and the promise margin.
 
     Parameters
@@ -337,7 +341,7 @@ class Quoted:
     timespan: Mapping[str, Any] = field(default_factory=dict)
     margin: Margin = field(default_factory=Margin)
 
-    def to_resource(self, job: str, calendar: Calendar, *, names: bool) -> rest.Quote:
+    def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
         """Return the quote as a REST resource.
 
         Displaced jobs are listed by name if ``names``, else only counted.
@@ -376,12 +380,12 @@ class Quoted:
 
 
 @dataclass(frozen=True, slots=True)
-class AskQuote:
+class QuoteJob:
     """Quote a job without submitting it."""
 
     submission: Submission
 
-    def perform(self, batch: Batch) -> Quoted:
+    def perform(self, batch: Batch) -> QuoteResult:
         """Return the quote for the first slot that can still be decided."""
         engine, truth = batch.engine, batch.truth
         if not engine.capabilities.quotes:
@@ -398,7 +402,7 @@ class AskQuote:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
         effect = end_of_quote(engine, batch.calendar, job, quote)
-        price = None if quote.price is None else price_of(quote.price)
+        price = None if quote.price is None else to_price_units(quote.price)
         margin = Margin()
         if quote.completion is not None:
             family = self.submission.spec.family
@@ -407,17 +411,21 @@ class AskQuote:
             )
         account = truth.accounts.get(job.tenant)
         if account is None:
-            return Quoted(quote, price, timespan=effect, margin=margin)
+            return QuoteResult(quote, price, timespan=effect, margin=margin)
         is_unaffordable = quote.admitted and price is not None and price > account.balance
-        reason = reason_of(account, price) if is_unaffordable and price is not None else None
-        return Quoted(quote, price, account.balance, reason, effect, margin)
+        reason = (
+            insufficient_points_reason(account, price)
+            if is_unaffordable and price is not None
+            else None
+        )
+        return QuoteResult(quote, price, account.balance, reason, effect, margin)
 
 
 # ------------------------------------------------------------------ servers and tenants
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeServers:
+class UpdateServers:
     """Add, remove, resize, drain or resume servers.
 
     ``servers`` is that of `CapacityChanged`; ``what`` describes the change in the event stream.
@@ -434,7 +442,7 @@ class ChangeServers:
 
 
 @dataclass(frozen=True, slots=True)
-class LoseServer:
+class SetServerAvailability:
     """Record the loss of a server, or its return if ``back``."""
 
     server: str
@@ -448,7 +456,7 @@ class LoseServer:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeTenants:
+class UpdateTenants:
     """Replace all tenants and their shares."""
 
     tenants: tuple[Tenant, ...]

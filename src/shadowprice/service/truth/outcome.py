@@ -10,7 +10,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.rest.ops import Timespan
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.clock import Calendar, to_datetime_or_none
+from shadowprice.service.clock import SlotCalendar, to_datetime_or_none
 from shadowprice.service.truth.start_ups import StartUps
 from shadowprice.service.truth.views import JobView
 
@@ -40,7 +40,7 @@ class Operation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StreamEvent:
     """An event of the event stream.
 
     ``id`` counts from 1, and ``at`` is in nanoseconds since 1970. ``decision`` marks a decision of
@@ -57,7 +57,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Servers:
+class ClusterState:
     """The servers, and the engine's position in time.
 
     Parameters
@@ -66,7 +66,7 @@ class Servers:
         The servers.
     lost, drained : frozenset of str
         Unavailable servers, and those of them that an operator drained.
-    calendar : Calendar
+    calendar : SlotCalendar
         The times of slots.
     slot_running : int or None
         The running slot.
@@ -85,7 +85,7 @@ class Servers:
     cluster: Cluster
     lost: frozenset[str]
     drained: frozenset[str]
-    calendar: Calendar
+    calendar: SlotCalendar
     slot_running: int | None
     coming: int
     backlog: int
@@ -119,7 +119,7 @@ class Servers:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CommitResult:
     """Result of a batch: its changes, and the present state.
 
     Parameters
@@ -130,13 +130,13 @@ class Outcome:
         Changed jobs.
     specs : dict of str to mapping
         New or revised specifications of jobs.
-    told : list of Told
+    told : list of StreamEvent
         New events of the event stream.
     running : dict of str to Start or Resize
         Newest command of each job that should run.
     unacknowledged : dict of int to Start, Resize or Stop
         Commands without an acknowledgement, by id.
-    servers : Servers or None
+    servers : ClusterState or None
         Servers and the position in time.
     sequence : int
         Number of the last engine event.
@@ -149,10 +149,10 @@ class Outcome:
     answers: list[Any] = field(default_factory=list)
     views: dict[str, JobView] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
+    told: list[StreamEvent] = field(default_factory=list)
     running: Mapping[str, Start | Resize] = field(default_factory=dict)
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
-    servers: Servers | None = None
+    servers: ClusterState | None = None
     sequence: int = 0
     accounts: Mapping[str, Account] = field(default_factory=dict)
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -14,10 +14,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select
 
 from shadowprice.rest.monitoring import PriceSlot
-from shadowprice.service.clock import SECOND, Calendar, to_datetime
+from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.prices import prices
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.truth.truth import DurableEngine
 
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
@@ -35,10 +35,10 @@ _SWEPT: Final = 1_000
 """Maximum number of rows that one call purges."""
 
 
-class Sampler:
+class PriceSampler:
     """Takes samples of prices, in the thread that owns the durable state."""
 
-    def __init__(self, truth: Truth) -> None:
+    def __init__(self, truth: DurableEngine) -> None:
         self._truth = truth
         self._slot: int | None = None
         self._hour = self._minute = -1
@@ -77,7 +77,9 @@ class Sampler:
         self._not_before = time.monotonic() + max(_LEAST, _SHARE * spent)
 
 
-def history(connection: Connection, calendar: Calendar, since: int, most: int) -> list[PriceSlot]:
+def history(
+    connection: Connection, calendar: SlotCalendar, since: int, most: int
+) -> list[PriceSlot]:
     """Return evenly spaced samples since a moment in nanoseconds since 1970, at most ``most``."""
     table = tables.prices
     ids: list[int] = []
@@ -102,7 +104,7 @@ def history(connection: Connection, calendar: Calendar, since: int, most: int) -
     ]
 
 
-def sweep_prices(store: Store, now: int, before: int) -> None:
+def purge_prices(store: Store, now: int, before: int) -> None:
     """Purge samples from before a moment, and those that are too old for their grain.
 
     Raises

@@ -14,21 +14,21 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.policy import priced
 from shadowprice.engine.engine import Engine
 from shadowprice.rest.monitoring import Prices, PriceSlot, ResourcePrice, ServerKind
-from shadowprice.service.clock import Calendar, to_datetime
+from shadowprice.service.clock import SlotCalendar, to_datetime
 
-MOST: Final = 1_000
+MAX_SLOTS: Final = 1_000
 """Maximum number of slots in one query."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class ServerClasses:
     """Groups of servers with an equal role and capacity: name and server rows of each."""
 
     names: tuple[str, ...]
     rows: tuple[NDArray[np.int64], ...]
 
 
-def kinds_of(cluster: Cluster) -> Kinds:
+def server_classes_of(cluster: Cluster) -> ServerClasses:
     """Return the kinds of servers, each named after its first server without its number."""
     names: list[str] = []
     rows: list[NDArray[np.int64]] = []
@@ -41,7 +41,7 @@ def kinds_of(cluster: Cluster) -> Kinds:
             name += "'"
         names.append(name)
         rows.append(members)
-    return Kinds(tuple(names), tuple(rows))
+    return ServerClasses(tuple(names), tuple(rows))
 
 
 class _LaterLedger:
@@ -79,14 +79,14 @@ class _LaterView:
         return getattr(self._view, name)
 
 
-def prices(engine: Engine, calendar: Calendar, policy_name: str, slots: int) -> Prices:
+def prices(engine: Engine, calendar: SlotCalendar, policy_name: str, slots: int) -> Prices:
     """Return prices and reserved shares by slot, kind and resource; call it between batches.
 
     A price is that of a whole server's amount of the resource. The result has fewer slots than
     ``slots`` if the policy doesn't plan that far ahead.
     """
     cluster, ledger = engine.cluster, engine.ledger
-    kinds = kinds_of(cluster)
+    kinds = server_classes_of(cluster)
     posts = engine.capabilities.prices
     policy = priced(engine.policy)
     found_slots: list[PriceSlot] = []
@@ -94,7 +94,7 @@ def prices(engine: Engine, calendar: Calendar, policy_name: str, slots: int) -> 
     window = len(ledger.used)
     # A policy that doesn't plan ahead prices later slots, but has no reservations in them.
     count = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
-    for later in range(min(count, MOST)):
+    for later in range(min(count, MAX_SLOTS)):
         slot = ledger.start + later
         view: Any = _LaterView(engine, later)
         posted = None if policy is None else policy.slot_prices(view)
@@ -141,4 +141,4 @@ def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
     }
 
 
-__all__ = ["Kinds", "kinds_of", "prices", "prices_by_kind"]
+__all__ = ["ServerClasses", "prices", "prices_by_kind", "server_classes_of"]

@@ -13,19 +13,19 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
 from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.store import tables
-from shadowprice.service.store.prepared import Prepared
+from shadowprice.service.store.prepared import PreparedStatement
 from shadowprice.service.truth.views import JobView
 
-CHUNK: Final = 500
+MAX_NAMES_PER_QUERY: Final = 500
 """Maximum number of names in one query, because SQLite limits bound parameters."""
 
 PAGE: Final = 1_000
 """Maximum number of entries of a page."""
 
-BEGINNING: Final = 10
+HISTORY_HEAD_ENTRIES: Final = 10
 """First events of a long history that are kept: the submission and its decision."""
 
-_JOB_BY_NAME: Final = Prepared(
+_JOB_BY_NAME: Final = PreparedStatement(
     select(tables.jobs.c.name, tables.jobs.c.view, tables.jobs.c.content).where(
         tables.jobs.c.name == bindparam("named")
     )
@@ -40,10 +40,10 @@ def jobs_by_name(connection: Connection, names: Sequence[str]) -> Iterable[Any]:
         yield from _JOB_BY_NAME.rows(connection, {"named": names[0]})
         return
     table = tables.jobs
-    for start in range(0, len(names), CHUNK):
+    for start in range(0, len(names), MAX_NAMES_PER_QUERY):
         yield from connection.execute(
             select(table.c.name, table.c.view, table.c.content).where(
-                table.c.name.in_(names[start : start + CHUNK])
+                table.c.name.in_(names[start : start + MAX_NAMES_PER_QUERY])
             )
         )
 
@@ -116,14 +116,16 @@ def list_events(
     return [_event(row) for row in connection.execute(query)]
 
 
-def story(connection: Connection, name: str) -> tuple[list[StoredEvent], OmittedEvents | None]:
+def job_history(
+    connection: Connection, name: str
+) -> tuple[list[StoredEvent], OmittedEvents | None]:
     """Return a job's events in order, and the gap in a long history: at most `PAGE` events."""
     newest = list_events(connection, job=name, limit=PAGE)[::-1]
     if len(newest) < PAGE:
         return newest, None
-    first = list_events(connection, after=0, job=name, limit=BEGINNING)
+    first = list_events(connection, after=0, job=name, limit=HISTORY_HEAD_ENTRIES)
     last = first[-1].id
-    newest = [event for event in newest if event.id > last][BEGINNING - PAGE :]
+    newest = [event for event in newest if event.id > last][HISTORY_HEAD_ENTRIES - PAGE :]
     table = tables.events
     between = connection.execute(
         select(func.count()).where(
@@ -171,23 +173,25 @@ def generations(connection: Connection, name: str, limit: int = PAGE) -> list[Ge
     ]
 
 
-def orders_given(
+def command_times(
     connection: Connection, generations: Sequence[tuple[str, int]]
 ) -> Mapping[tuple[str, int], int]:
     """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
     table = tables.generations
     ordered: dict[tuple[str, int], int] = {}
-    for start in range(0, len(generations), CHUNK):
+    for start in range(0, len(generations), MAX_NAMES_PER_QUERY):
         rows = connection.execute(
             select(table.c.job, table.c.generation, table.c.ordered).where(
-                tuple_(table.c.job, table.c.generation).in_(generations[start : start + CHUNK])
+                tuple_(table.c.job, table.c.generation).in_(
+                    generations[start : start + MAX_NAMES_PER_QUERY]
+                )
             )
         )
         ordered |= {(row.job, row.generation): row.ordered for row in rows}
     return ordered
 
 
-def curve(connection: Connection, name: str, limit: int = 5_000) -> list[ProgressPoint]:
+def progress_points(connection: Connection, name: str, limit: int = 5_000) -> list[ProgressPoint]:
     """Return a job's progress reports in order, evenly sampled above the limit."""
     table = tables.progress
     place = func.row_number().over(order_by=table.c.id.desc()).label("place")

@@ -38,23 +38,23 @@ from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
-from shadowprice.service.clock import Calendar, SteadyClock
+from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
 from shadowprice.service.truth.margins import Margins, read_margins
 from shadowprice.service.truth.views import JobView, State
 
 log = logging.getLogger("shadowprice.service")
 
-FORMAT: Final = 1
+STORE_FORMAT: Final = 1
 """Version of the tables' content; the schema has a version of its own."""
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredState:
     """Everything that recovery reads from the store."""
 
     engine: Engine
-    calendar: Calendar
+    calendar: SlotCalendar
     views: dict[str, JobView]
     specs: dict[str, Mapping[str, Any]]
     orders: dict[str, Start | Resize]
@@ -72,10 +72,10 @@ def recover(
     store: Store,
     cluster: Cluster,
     choice: PolicyChoice,
-    clock: SteadyClock,
+    clock: MonotonicWallClock,
     *,
     virtual: bool = False,
-) -> Recovered:
+) -> RecoveredState:
     """Recover the durable state from a store, or initialize an empty store.
 
     ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
@@ -91,7 +91,7 @@ def recover(
     version = store.get("format")
     if version is None:
         return _begin(store, cluster, choice, clock, virtual=virtual)
-    if version != str(FORMAT):
+    if version != str(STORE_FORMAT):
         raise InputError(
             Fault(
                 f"--data {store.shown}",
@@ -102,7 +102,7 @@ def recover(
     with store.reading() as connection:
         engine, since, replayed = _engine(connection, choice, virtual=virtual)
         views, specs, pending = _jobs(connection)
-        return Recovered(
+        return RecoveredState(
             engine,
             _calendar(connection, cluster, store),
             views,
@@ -120,11 +120,16 @@ def recover(
 
 
 def _begin(
-    store: Store, cluster: Cluster, choice: PolicyChoice, clock: SteadyClock, *, virtual: bool
-) -> Recovered:
-    engine = Engine(cluster, live_policy(choice, cluster), acknowledges=not virtual)
+    store: Store,
+    cluster: Cluster,
+    choice: PolicyChoice,
+    clock: MonotonicWallClock,
+    *,
+    virtual: bool,
+) -> RecoveredState:
+    engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
-    calendar = Calendar.starting(now, cluster.slot_seconds)
+    calendar = SlotCalendar.starting(now, cluster.slot_seconds)
     packed = _packed(engine)
     with store.transaction() as connection:
         for table in (tables.snapshots, tables.meta):
@@ -135,9 +140,11 @@ def _begin(
         store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
         put_policy(store, connection, choice, engine.policy)
         store.put(connection, "python", platform.python_version())
-        store.put(connection, "format", str(FORMAT))
+        store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
-    return Recovered(engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0, Margins())
+    return RecoveredState(
+        engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0, Margins()
+    )
 
 
 def _packed(engine: Engine) -> bytes:
@@ -149,7 +156,7 @@ def _value(connection: Connection, key: str) -> str:
     return str(connection.execute(select(table.c.value).where(table.c.key == key)).scalar_one())
 
 
-def _calendar(connection: Connection, cluster: Cluster, store: Store) -> Calendar:
+def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCalendar:
     first = cluster_of(json.loads(_value(connection, "cluster")))
     if first.slot_seconds != cluster.slot_seconds:
         raise InputError(
@@ -161,8 +168,8 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> Calenda
             )
         )
     origin = int(_value(connection, "origin"))
-    calendar = Calendar.starting(0, cluster.slot_seconds)
-    return Calendar(origin, calendar.slot)
+    calendar = SlotCalendar.starting(0, cluster.slot_seconds)
+    return SlotCalendar(origin, calendar.slot)
 
 
 def _last_at(connection: Connection) -> int:
@@ -214,7 +221,7 @@ def _replayed(
     Return the engine, the number of replayed events, and whether that policy is the chosen one.
     """
     mark = _value(connection, "policy")
-    same = mark == mark_of(choice)
+    same = mark == policy_fingerprint(choice)
     before = choice if same else _choice_of(mark, choice)
     if before == choice and not same:
         log.info("policy %s has another version; it resyncs with the state", choice.name)
@@ -254,7 +261,7 @@ def _replayed(
     return engine, replayed, same
 
 
-def live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
+def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
     """Build the policy for the live service.
 
     Raises
@@ -265,7 +272,7 @@ def live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
     return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
 
 
-def mark_of(choice: PolicyChoice) -> str:
+def policy_fingerprint(choice: PolicyChoice) -> str:
     """Return a text that identifies a policy, its settings and its code version.
 
     A policy state is only valid for the mark that it was stored with.
@@ -278,14 +285,14 @@ def mark_of(choice: PolicyChoice) -> str:
 def _is_exact(mark: str, choice: PolicyChoice | None) -> bool:
     """Return whether a mark is that of a choice with its present code."""
     try:
-        return choice is not None and mark == mark_of(choice)
+        return choice is not None and mark == policy_fingerprint(choice)
     except InputError:
         return False
 
 
 def put_policy(store: Store, connection: Connection, choice: PolicyChoice, policy: Policy) -> None:
     """Store the policy's mark, and its capabilities for `_PastPolicy`."""
-    store.put(connection, "policy", mark_of(choice))
+    store.put(connection, "policy", policy_fingerprint(choice))
     store.put(connection, "capabilities", json.dumps(asdict(policy.capabilities)))
 
 
@@ -313,7 +320,7 @@ def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: C
     """Build the policy that decided before; a placeholder if its code or a parameter is gone."""
     if before is not None:
         try:
-            return live_policy(before, cluster)
+            return build_live_policy(before, cluster)
         except InputError as error:
             log.warning("policy %s can't be built as it was: %s", before.name, error)
     return _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
@@ -335,7 +342,7 @@ def _choice_of(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
 def _under(engine: Engine, choice: PolicyChoice) -> Engine:
     """Return a copy of the engine under another policy."""
     try:
-        return restore(snapshot(engine), live_policy(choice, engine.cluster), memory=False)
+        return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
     except ShadowpriceError as error:  # for example, plans reach beyond the policy's horizon
         raise InputError(
             Fault(
@@ -402,7 +409,9 @@ def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]
 # ---------------------------------------------------------------- cluster file
 
 
-def file_change(before: Cluster, file: Cluster, now: Cluster, slot: int) -> CapacityChanged | None:
+def cluster_file_diff(
+    before: Cluster, file: Cluster, now: Cluster, slot: int
+) -> CapacityChanged | None:
     """Return the event that applies the changes of the cluster file; None if it has none.
 
     Parameters

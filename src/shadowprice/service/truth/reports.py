@@ -40,7 +40,7 @@ from shadowprice.executors.generations.verdict import COMPLETE
 from shadowprice.service.clock import SECOND
 from shadowprice.service.store import tables
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.missing import missing
+from shadowprice.service.truth.missing import explain_missing_file
 from shadowprice.service.truth.restarts import is_restart
 from shadowprice.service.truth.start_ups import (
     note_process,
@@ -48,7 +48,7 @@ from shadowprice.service.truth.start_ups import (
     ordered_at,
     stated_seconds,
 )
-from shadowprice.service.truth.views import changes_of
+from shadowprice.service.truth.views import view_changes
 
 log = logging.getLogger("shadowprice.service")
 
@@ -61,26 +61,26 @@ _WENT_BACK: Final = (
     "not since the last checkpoint"
 )
 
-MOST_FAULTS: Final = 5
+MAX_REPORTED_ERRORS: Final = 5
 """Maximum number of different `misreported` events of one generation."""
 
 
-Lasting = Started | Refused | Ended | Misreported
+DurableReport = Started | Refused | Ended | Misreported
 """A report that is applied by itself; progress reports are applied together."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakeReports:
+class RecordReports:
     """Apply reports in the executor's order, each of them atomically."""
 
-    reports: Sequence[Lasting]
+    reports: Sequence[DurableReport]
 
-    def perform(self, batch: Batch) -> tuple[Lasting, ...]:
+    def perform(self, batch: Batch) -> tuple[DurableReport, ...]:
         """Apply the reports; return those that failed, and later ones of the same jobs.
 
         The caller must retry the returned reports. A report that was applied before has no effect.
         """
-        remaining: list[Lasting] = []
+        remaining: list[DurableReport] = []
         waiting: set[str] = set()
         for report in self.reports:
             if report.job not in waiting:
@@ -96,7 +96,7 @@ class TakeReports:
             remaining.append(report)
         return tuple(remaining)
 
-    def _take(self, batch: Batch, report: Lasting) -> None:
+    def _take(self, batch: Batch, report: DurableReport) -> None:
         if isinstance(report, Started):
             self._started(batch, report)
         elif isinstance(report, Misreported):
@@ -144,7 +144,7 @@ class TakeReports:
         batch.change(name, started=report.generation, running_since=started_at, setback=None)
         if view.first_start is None:
             batch.change(name, first_start=started_at)
-        changes = changes_of(
+        changes = view_changes(
             batch.engine, record, batch.truth.views[name], batch.calendar, batch.now
         )
         batch.change(name, **changes)
@@ -152,9 +152,10 @@ class TakeReports:
 
     @staticmethod
     def misreported(batch: Batch, report: Misreported) -> None:
-        """Emit an event for an invalid progress report, at most `MOST_FAULTS` per generation.
+        """Emit an event for an invalid progress report.
 
-        A restarted executor reports a fault again. So the stored events prevent duplicates.
+        A generation gets at most `MAX_REPORTED_ERRORS` of them. A restarted executor reports an
+        error again, so the stored events prevent duplicates.
         """
         name, generation = report.job, report.generation
         record = batch.engine.open_jobs.get(name)
@@ -172,7 +173,7 @@ class TakeReports:
             for event in (*map(json.loads, stored), *fresh)
             if event["generation"] == generation
         }
-        if report.reason not in reasons and len(reasons) < MOST_FAULTS:
+        if report.reason not in reasons and len(reasons) < MAX_REPORTED_ERRORS:
             batch.tell("misreported", name, generation=generation, reason=report.reason)
 
     def _over(self, batch: Batch, report: Refused | Ended) -> None:
@@ -242,7 +243,7 @@ class TakeReports:
         else:
             run = batch.truth.specs[name].get("run") or {}
             allowed = int(run.get("retries", 0)) + view.lost
-            hint = missing(run, report.reason, report.tail)
+            hint = explain_missing_file(run, report.reason, report.tail)
             if hint:
                 report = replace(report, reason=f"{report.reason}; {hint}")
         reason = _with_tail(report)
@@ -264,7 +265,7 @@ def _with_tail(report: Ended) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TellForeign:
+class EmitOrphans:
     """Report orphaned generations: they run without a command in this store, and are stopped."""
 
     held: Sequence[Held]
@@ -310,7 +311,7 @@ def _tenant(batch: Batch, job: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledge:
+class AcknowledgeCommands:
     """Record that the executor carried out commands."""
 
     commands: Sequence[int]
@@ -330,7 +331,7 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeProgress:
+class RecordProgress:
     """Apply progress reports: the newest of each job, and all points of progress curves."""
 
     newest: Mapping[str, Progressed]
@@ -447,7 +448,9 @@ class TakeProgress:
             if point.generation >= generation:
                 furthest[point.job] = point.generation, point.progress
         elif point.generation == generation:
-            TakeReports.misreported(batch, Misreported(point.job, generation, point.at, _WENT_BACK))
+            RecordReports.misreported(
+                batch, Misreported(point.job, generation, point.at, _WENT_BACK)
+            )
 
 
 def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:

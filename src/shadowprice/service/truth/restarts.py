@@ -28,47 +28,47 @@ from typing import Final
 
 from shadowprice.core.job import Job
 
-PARTS: Final = ("change_checkpoint", "change_start", "change_first_step")
+CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step")
 """Metrics for the parts of a restart, in seconds."""
 
-AWAY: Final = "change_away"
+DOWNTIME_METRIC: Final = "change_away"
 """Metric for the seconds between two generations, a cost unless the job was paused."""
 
-KEPT: Final = 5
+SAMPLES_PER_JOB: Final = 5
 """Number of a job's newest restarts that determine its cost."""
 
-OFF: Final = 0.1
+MIN_RELATIVE_DEVIATION: Final = 0.1
 """Minimum relative difference between the measured and the estimated cost."""
 
-FINEST: Final = 100
-"""Costs are multiples of 1 / FINEST of a slot, and must differ by more than that as well."""
+COST_STEPS_PER_SLOT: Final = 100
+"""Costs are whole numbers of these parts of a slot; a correction is larger than one part."""
 
 
-NEWEST: Final = 20
+SAMPLES_PER_TENANT: Final = 20
 """Number of a tenant's newest measurements that determine the estimate for its new jobs."""
 
 MAX_TENANTS: Final = 1_000
 """Maximum number of tenants with measurements; the one measured longest ago is dropped first."""
 
-ENOUGH: Final = 3
+MIN_SAMPLES: Final = 3
 """Minimum number of measurements for an estimate."""
 
 
 @dataclass(slots=True)
 class _Measured:
     generation: int = 0
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_PER_JOB))
 
 
 @dataclass(slots=True)
 class _TenantCosts:
     """Newest costs of a tenant's jobs in seconds, and ratios of measured to stated costs."""
 
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
-    factors: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_PER_TENANT))
+    factors: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_PER_TENANT))
 
 
-class Restarts:
+class RestartCostEstimator:
     """Measured costs of restarts and first starts.
 
     Measurements of single jobs are held in memory only. Those for new jobs are stored: ``stored``
@@ -104,13 +104,13 @@ class Restarts:
         """
         costs = self._tenants.get(tenant or "", _TenantCosts())
         if stated is None:
-            has_enough = len(costs.seconds) >= ENOUGH
+            has_enough = len(costs.seconds) >= MIN_SAMPLES
             return _share(median(costs.seconds), slot_seconds) if has_enough else Fraction(0)
-        if len(costs.factors) < ENOUGH:
+        if len(costs.factors) < MIN_SAMPLES:
             return stated
         factor = median(costs.factors)
         # Never below the stated cost, which may include worse cases than were measured.
-        if factor <= 1.0 + OFF:
+        if factor <= 1.0 + MIN_RELATIVE_DEVIATION:
             return stated
         return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
 
@@ -143,8 +143,8 @@ class Restarts:
         if generation <= measured.generation:
             return False
         measured.generation = generation
-        away = max(0.0, metrics.get(AWAY, 0.0)) if resized else 0.0
-        seconds = min(sum(metrics[part] for part in PARTS) + away, max(0.0, observed()))
+        away = max(0.0, metrics.get(DOWNTIME_METRIC, 0.0)) if resized else 0.0
+        seconds = min(sum(metrics[part] for part in CHANGE_METRICS) + away, max(0.0, observed()))
         measured.seconds.append(seconds)
         self._costs_of(tenant).seconds.append(seconds)
         self.started(tenant, seconds, stated())
@@ -165,7 +165,9 @@ class Restarts:
             return None
         restart = _share(median(measured.seconds), slot_seconds)
         difference = abs(restart - job.restart)
-        if difference <= max(Fraction(1, FINEST), job.restart * Fraction(OFF)):
+        if difference <= max(
+            Fraction(1, COST_STEPS_PER_SLOT), job.restart * Fraction(MIN_RELATIVE_DEVIATION)
+        ):
             return None
         return replace(job, restart=restart)
 
@@ -176,9 +178,11 @@ class Restarts:
 
 def is_restart(metrics: Mapping[str, float]) -> bool:
     """Return whether the metrics of a report include all parts of a restart."""
-    return all(metrics.get(part, -1.0) >= 0.0 for part in PARTS)
+    return all(metrics.get(part, -1.0) >= 0.0 for part in CHANGE_METRICS)
 
 
 def _share(seconds: float, slot_seconds: float) -> Fraction:
     """Return seconds as a share of a slot, rounded up so that promises are kept."""
-    return Fraction(math.ceil(min(1.0, seconds / slot_seconds) * FINEST), FINEST)
+    return Fraction(
+        math.ceil(min(1.0, seconds / slot_seconds) * COST_STEPS_PER_SLOT), COST_STEPS_PER_SLOT
+    )

@@ -20,9 +20,9 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.reports import Lasting, TakeReports
+from shadowprice.service.truth.reports import DurableReport, RecordReports
 from shadowprice.service.truth.timespan import follow_clock
-from shadowprice.service.truth.views import changes_of
+from shadowprice.service.truth.views import view_changes
 
 log = logging.getLogger("shadowprice.service")
 
@@ -32,28 +32,28 @@ MAX_CATCH_UP_SLOTS: Final = 1_000
 MAX_SLOTS_PER_BATCH: Final = 50
 """Maximum number of slots that begin in one batch."""
 
-EDGE_SECONDS: Final = 0.5
+ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
 """Seconds after which the remaining slots wait for the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """Result of `Edge`.
+class SlotAdvanceResult:
+    """Result of `AdvanceSlots`.
 
     Parameters
     ----------
     caught_up : bool
         Whether the current slot runs. Only then all reports were applied.
     left : tuple of Started, Refused, Ended or Misreported
-        Reports that failed; see `TakeReports.perform`.
+        Reports that failed; see `RecordReports.perform`.
     """
 
     caught_up: bool
-    left: tuple[Lasting, ...] = ()
+    left: tuple[DurableReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class AdvanceSlots:
     """Advance time: end the slots that are over, and begin those that are due.
 
     Parameters
@@ -73,28 +73,30 @@ class Edge:
 
     virtual: bool = False
     unheard: frozenset[str] = frozenset()
-    reports: Sequence[Lasting] = ()
+    reports: Sequence[DurableReport] = ()
     since: int = 0
     heard: Mapping[str, int] = field(default_factory=dict)
 
-    def perform(self, batch: Batch) -> Passed | ShadowpriceError:
+    def perform(self, batch: Batch) -> SlotAdvanceResult | ShadowpriceError:
         """Advance to the current slot; return the result, or the error that stopped it.
 
         The end and the beginning of each slot are atomic: an error doesn't undo earlier slots.
         """
         reports = deque(sorted(self.reports, key=lambda report: report.at))
-        remaining: list[Lasting] = []
+        remaining: list[DurableReport] = []
         try:
             caught_up = self._go_on(batch, reports, remaining)
             if caught_up:
-                remaining += TakeReports(tuple(reports)).perform(batch)
+                remaining += RecordReports(tuple(reports)).perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
             return error
-        return Passed(caught_up, tuple(remaining))
+        return SlotAdvanceResult(caught_up, tuple(remaining))
 
-    def _go_on(self, batch: Batch, reports: deque[Lasting], left: list[Lasting]) -> bool:
+    def _go_on(
+        self, batch: Batch, reports: deque[DurableReport], left: list[DurableReport]
+    ) -> bool:
         """End and begin slots; return whether the current slot was reached."""
         engine = batch.engine
         started = time.monotonic()
@@ -116,17 +118,19 @@ class Edge:
             self._begin(batch, next_slot)
             if not self.virtual:
                 self._finish(batch)
-            if time.monotonic() - started > EDGE_SECONDS:
+            if time.monotonic() - started > ADVANCE_TIME_BUDGET_SECONDS:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
 
     @staticmethod
-    def _happened(batch: Batch, reports: deque[Lasting], until: int) -> Sequence[Lasting]:
+    def _happened(
+        batch: Batch, reports: deque[DurableReport], until: int
+    ) -> Sequence[DurableReport]:
         """Apply reports from before the end of a slot, ``until``; return those that failed."""
         happened = []
         while reports and int(reports[0].at * SECOND) <= until:
             happened.append(reports.popleft())
-        return TakeReports(happened).perform(batch)
+        return RecordReports(happened).perform(batch)
 
     def _within_reach(self, batch: Batch) -> int:
         """Return the current slot; if too many were missed, first move slot 0 to a later time."""
@@ -138,7 +142,7 @@ class Edge:
         ):
             return target
         shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
-        MoveOrigin(shift, "the service was not there for many slots").perform(batch)
+        ShiftSlotOrigin(shift, "the service was not there for many slots").perform(batch)
         return batch.calendar.slot_at(batch.now)
 
     @staticmethod
@@ -254,7 +258,7 @@ class Edge:
         return max(0, min(gain * ran // (end - start), record.remaining - 1))
 
 
-def _completed_later(batch: Batch, reports: Iterable[Lasting]) -> set[str]:
+def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:
     """Return the open jobs that pending reports say were done in a later slot."""
     return {
         report.job
@@ -266,7 +270,7 @@ def _completed_later(batch: Batch, reports: Iterable[Lasting]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveOrigin:
+class ShiftSlotOrigin:
     """Move all slots by some nanoseconds (positive: later); ``why`` is the reason to report."""
 
     by: int
@@ -283,7 +287,7 @@ class MoveOrigin:
             record = batch.engine.open_jobs.get(name)
             if record is None:
                 continue
-            changes = changes_of(batch.engine, record, view, truth.calendar, batch.now)
+            changes = view_changes(batch.engine, record, view, truth.calendar, batch.now)
             if changes["promise"] is not None:
                 moved.append(name)
             if view.running_since is not None:

@@ -21,22 +21,22 @@ from shadowprice.core.job import MICRO, Job
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 
-SLOTS: Final = 2
+MIN_SAMPLE_SLOTS: Final = 2
 """Minimum number of whole slots for a speed."""
 
 MAX_SAMPLE_SLOTS: Final = 8
 """Maximum number of slots for a speed, because older slots may be outdated."""
 
-OFF: Final = 0.1
+MIN_RELATIVE_DEVIATION: Final = 0.1
 """Minimum relative difference from the estimated speed."""
 
-ERRORS: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
+STUDENT_T_95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
 """Minimum difference in standard errors of the mean, by number of slots.
 
 These are two-sided 95 % quantiles of Student's t distribution.
 """
 
-LARGEST: Final = 50.0
+MAX_CORRECTION_FACTOR: Final = 50.0
 """Maximum factor by which one measurement changes an estimate."""
 
 
@@ -67,7 +67,7 @@ class _Watched:
     """Whether to skip this slot, because its measured progress isn't that of one slot."""
 
 
-class Speeds:
+class SpeedEstimator:
     """Measured speeds of running jobs. They are lost when the service restarts."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Speeds:
         stated = _speed(watched.base, workers, colocated=colocated)
         watched.ratios[workers] = factor * believed / stated
         del watched.windows[workers]
-        watched.told = corrected(watched.base, watched.ratios)
+        watched.told = with_corrected_curve(watched.base, watched.ratios)
         return SpeedCorrection(watched.told, workers, factor)
 
     def _of(self, job: Job) -> _Watched:
@@ -118,7 +118,7 @@ class Speeds:
             watched.told = job
             return watched
         if watched is not None and watched.ratios and _same_curve(job, watched.base):
-            watched.base, watched.told = job, corrected(job, watched.ratios)
+            watched.base, watched.told = job, with_corrected_curve(job, watched.ratios)
             return watched
         watched = self._watched[job.name] = _Watched(job, job)
         return watched
@@ -138,7 +138,7 @@ class Speeds:
         watched = self._watched.get(name)
         if watched is None:
             return ()
-        confirmed = (n for n, window in watched.windows.items() if len(window) >= SLOTS)
+        confirmed = (n for n, window in watched.windows.items() if len(window) >= MIN_SAMPLE_SLOTS)
         return tuple(sorted({*watched.ratios, *confirmed}))
 
     def forget(self, name: str) -> None:
@@ -146,7 +146,7 @@ class Speeds:
         self._watched.pop(name, None)
 
 
-def corrected(job: Job, ratios: Mapping[int, float]) -> Job:
+def with_corrected_curve(job: Job, ratios: Mapping[int, float]) -> Job:
     """Return a stated job with its speed curve scaled by measured ratios.
 
     ``ratios`` maps at least one worker count to measured over stated speed. Between counts, ratios
@@ -191,12 +191,14 @@ def _speed(job: Job, workers: int, *, colocated: bool) -> float:
 
 def _differs(window: Collection[int], believed: float) -> float | None:
     """Return measured over estimated speed; None if they agree or data is insufficient."""
-    if len(window) < SLOTS or believed <= 0.0:
+    if len(window) < MIN_SAMPLE_SLOTS or believed <= 0.0:
         return None
     mean = fmean(window)
     if mean <= 0.0:
         return None  # a job without progress has no measurable speed
     off = abs(mean - believed)
-    if off <= OFF * believed or off <= ERRORS[len(window)] * stdev(window) / math.sqrt(len(window)):
+    if off <= MIN_RELATIVE_DEVIATION * believed or off <= STUDENT_T_95[len(window)] * stdev(
+        window
+    ) / math.sqrt(len(window)):
         return None
-    return min(LARGEST, max(1.0 / LARGEST, mean / believed))
+    return min(MAX_CORRECTION_FACTOR, max(1.0 / MAX_CORRECTION_FACTOR, mean / believed))

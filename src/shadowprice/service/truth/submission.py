@@ -18,7 +18,7 @@ from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import addressed
 from shadowprice.inputs.families import Families, with_family
-from shadowprice.service.clock import SECOND, Calendar
+from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.problems import ProblemError
 
 REVISABLE: Final = (
@@ -35,7 +35,7 @@ REVISABLE: Final = (
 )
 """Keys of the job file that can be revised after the submission."""
 
-NO_LIBRARY: Final = "state its `throughput`, or start the service with --families FILE"
+MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with --families FILE"
 """Hint for a job that names its family, if the service has no family library."""
 
 
@@ -106,7 +106,7 @@ def read_submissions(
             record = {**record, "tenant": tenant}
         content = content_hash(record) if isinstance(record, Mapping) else ""
         try:
-            record = with_family(record, families, place, without=NO_LIBRARY)
+            record = with_family(record, families, place, without=MISSING_FAMILY_HINT)
         except InputError as error:
             faults += error.faults
             continue
@@ -250,7 +250,7 @@ def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
     return {**given, **kept}
 
 
-def resolved(spec: JobSpec, cluster: Cluster, calendar: Calendar, moment: int) -> Job:
+def resolve_job(spec: JobSpec, cluster: Cluster, calendar: SlotCalendar, moment: int) -> Job:
     """Resolve a job that was submitted at a moment in nanoseconds since 1970.
 
     Raises

@@ -19,11 +19,11 @@ from shadowprice.core.policy import Status
 from shadowprice.core.quote import Answer, Quote
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
-from shadowprice.service.clock import Calendar, stamp
+from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.store import Store
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.ending import end_text, is_near, lengthened, without_end_text
-from shadowprice.service.truth.views import changes_of
+from shadowprice.service.truth.views import view_changes
 
 log = logging.getLogger("shadowprice.service")
 
@@ -56,7 +56,7 @@ def read_end(store: Store) -> TimespanEnd:
     return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
 
 
-def slot_of_end(calendar: Calendar, at: int | None) -> int | None:
+def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:
     """Return the first slot in which nothing may run: the slot of the moment ``at``."""
     return None if at is None else max(0, calendar.slot_at(at))
 
@@ -99,7 +99,7 @@ def change_end(batch: Batch, end: TimespanEnd) -> None:
     batch.put(KEY, end.stored())
     follow_clock(batch)
     ends = end_text(batch.engine, batch.calendar)
-    batch.tell("timespan", until=None if end.at is None else stamp(end.at), ends=ends)
+    batch.tell("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)
 
 
 def follow_clock(batch: Batch) -> None:
@@ -111,7 +111,9 @@ def follow_clock(batch: Batch) -> None:
     for name, view in list(truth.views.items()):
         record = batch.engine.open_jobs.get(name)
         if record is not None:
-            batch.change(name, **changes_of(batch.engine, record, view, truth.calendar, batch.now))
+            batch.change(
+                name, **view_changes(batch.engine, record, view, truth.calendar, batch.now)
+            )
 
 
 # ---------------------------------------------------------------- decisions without the end
@@ -166,7 +168,7 @@ def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
     return quote.answer is Answer.ADMITTED or (quote.admitted and not promised)
 
 
-def end_of_quote(engine: Engine, calendar: Calendar, job: Job, quote: Quote) -> dict[str, Any]:
+def end_of_quote(engine: Engine, calendar: SlotCalendar, job: Job, quote: Quote) -> dict[str, Any]:
     """Return the effect of the timespan's end on a quote; empty if the end can't limit it."""
     if not is_near(engine):
         return {}

@@ -13,16 +13,16 @@ from sqlalchemy import Connection, bindparam, delete, select
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.undo import Undo
 from shadowprice.service.budgets.billing import Billing
-from shadowprice.service.clock import Calendar
+from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import tables
-from shadowprice.service.store.prepared import Prepared
+from shadowprice.service.store.prepared import PreparedStatement
 from shadowprice.service.truth import reading
-from shadowprice.service.truth.outcome import Told
+from shadowprice.service.truth.outcome import StreamEvent
 from shadowprice.service.truth.views import JobView, State
 
 if TYPE_CHECKING:
-    from shadowprice.service.truth.truth import Truth
+    from shadowprice.service.truth.truth import DurableEngine
 
 
 class Transaction:
@@ -32,13 +32,13 @@ class Transaction:
     ``connection``, on which the transaction is open.
     """
 
-    def __init__(self, truth: Truth, connection: Connection) -> None:
+    def __init__(self, truth: DurableEngine, connection: Connection) -> None:
         self.truth = truth
         self.connection = connection
         self.now = truth.clock.now()
         self.views: dict[str, JobView] = {}
         self.specs: dict[str, Mapping[str, Any]] = {}
-        self.told: list[Told] = []
+        self.told: list[StreamEvent] = []
         self.closed: list[str] = []
         self._journal: list[dict[str, Any]] = []
         self._new: dict[str, dict[str, Any]] = {}
@@ -60,7 +60,7 @@ class Transaction:
         return self.truth.engine
 
     @property
-    def calendar(self) -> Calendar:
+    def calendar(self) -> SlotCalendar:
         """The times of slots."""
         return self.truth.calendar
 
@@ -155,7 +155,9 @@ class Transaction:
         """Emit an event; ``decision`` marks decisions of the policy."""
         view = None if job is None else self.truth.views.get(job)
         tenant = data.pop("tenant", None) if view is None else view.tenant
-        self.told.append(Told(self.truth.next_told, self.now, kind, job, tenant, data, decision))
+        self.told.append(
+            StreamEvent(self.truth.next_told, self.now, kind, job, tenant, data, decision)
+        )
         self.truth.next_told += 1
 
     def is_end_recorded(self, name: str, generation: int) -> bool | None:
@@ -271,13 +273,13 @@ class Transaction:
         return view
 
 
-_INSERT_JOURNAL: Final = Prepared(tables.journal.insert())
-_INSERT_JOBS: Final = Prepared(tables.jobs.insert())
-_INSERT_COMMANDS: Final = Prepared(tables.commands.insert())
-_INSERT_GENERATIONS: Final = Prepared(tables.generations.insert())
-_INSERT_EVENTS: Final = Prepared(tables.events.insert())
+_INSERT_JOURNAL: Final = PreparedStatement(tables.journal.insert())
+_INSERT_JOBS: Final = PreparedStatement(tables.jobs.insert())
+_INSERT_COMMANDS: Final = PreparedStatement(tables.commands.insert())
+_INSERT_GENERATIONS: Final = PreparedStatement(tables.generations.insert())
+_INSERT_EVENTS: Final = PreparedStatement(tables.events.insert())
 
-_UPDATE_JOB: Final = Prepared(
+_UPDATE_JOB: Final = PreparedStatement(
     tables.jobs.update()
     .where(tables.jobs.c.id == bindparam("key"))
     .values(
@@ -288,7 +290,7 @@ _UPDATE_JOB: Final = Prepared(
     )
 )
 
-_END_GENERATIONS: Final = Prepared(
+_END_GENERATIONS: Final = PreparedStatement(
     tables.generations.update()
     .where(
         tables.generations.c.job == bindparam("of"),
@@ -302,9 +304,9 @@ _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")
 )
 
-_END_OF: Final = Prepared(select(tables.generations.c.ended).where(_OF_GENERATION))
+_END_OF: Final = PreparedStatement(select(tables.generations.c.ended).where(_OF_GENERATION))
 
-_END_GENERATION: Final = Prepared(
+_END_GENERATION: Final = PreparedStatement(
     tables.generations.update()
     .where(_OF_GENERATION)
     .values(ended=bindparam("at"), exit=bindparam("code"), reason=bindparam("why"))

@@ -1,8 +1,8 @@
 """The engine together with its store: changes are durable before they are published.
 
-`Truth` is synchronous and belongs to one thread. `commit` performs operations in one transaction of
-the database; its result may be published. An unexpected error can leave the engine ahead of the
-store. Then the engine is discarded and recovered from the store.
+`DurableEngine` is synchronous and belongs to one thread. `commit` performs operations in one
+transaction of the database; its result may be published. An unexpected error can leave the engine
+ahead of the store. Then the engine is discarded and recovered from the store.
 """
 
 from __future__ import annotations
@@ -24,16 +24,25 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.clock import SECOND, Calendar, SteadyClock
+from shadowprice.service.clock import SECOND, MonotonicWallClock, SlotCalendar
 from shadowprice.service.store import Store, tables
 from shadowprice.service.truth.batch import Batch
 from shadowprice.service.truth.margins import Margins
-from shadowprice.service.truth.operations import Submit, submit_together, waiting_together
-from shadowprice.service.truth.outcome import Operation, Outcome, Servers
+from shadowprice.service.truth.operations import (
+    SubmitJobs,
+    leading_submissions,
+    submit_in_one_event,
+)
+from shadowprice.service.truth.outcome import ClusterState, CommitResult, Operation
 from shadowprice.service.truth.prices import prices, prices_by_kind
-from shadowprice.service.truth.recovery import Recovered, mark_of, put_policy, recover
-from shadowprice.service.truth.restarts import Restarts
-from shadowprice.service.truth.speeds import Speeds
+from shadowprice.service.truth.recovery import (
+    RecoveredState,
+    policy_fingerprint,
+    put_policy,
+    recover,
+)
+from shadowprice.service.truth.restarts import RestartCostEstimator
+from shadowprice.service.truth.speeds import SpeedEstimator
 from shadowprice.service.truth.start_ups import StartUps, read_start_ups
 from shadowprice.service.truth.timespan import TimespanEnd, read_end
 from shadowprice.service.truth.views import JobView
@@ -46,10 +55,10 @@ SNAPSHOT_EVENTS: Final = 5_000
 SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND
 """Maximum time between two snapshots, if there were events."""
 
-SNAPSHOT_STEP: Final = 25
+SNAPSHOT_JOBS_PER_STEP: Final = 25
 """Jobs that one step of a snapshot serializes: about a millisecond."""
 
-JOURNAL_STEP: Final = 1_000
+JOURNAL_DELETE_BATCH: Final = 1_000
 """Events that one transaction deletes from the journal after a snapshot replaced them."""
 
 SMALL_POLICY_STATE_BYTES: Final = 64 << 10
@@ -59,7 +68,7 @@ POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
 
 
-class Truth:
+class DurableEngine:
     """The engine, the service's data about its jobs, and the store.
 
     ``store`` is open for writing, and ``cluster`` comes from the cluster file. If ``virtual``, no
@@ -71,7 +80,7 @@ class Truth:
         store: Store,
         cluster: Cluster,
         choice: PolicyChoice,
-        clock: SteadyClock,
+        clock: MonotonicWallClock,
         *,
         virtual: bool = False,
     ) -> None:
@@ -81,10 +90,10 @@ class Truth:
         self.virtual = virtual
         self._file_cluster = cluster
         self.decided: Callable[[float], None] = lambda _: None
-        self.speeds = Speeds()
+        self.speeds = SpeedEstimator()
         # Newest generation with progress reports, and its maximum progress, by job.
         self.furthest: dict[str, tuple[int, int]] = {}
-        self.restarts = Restarts(json.loads(store.get("restarts") or "{}"))
+        self.restarts = RestartCostEstimator(json.loads(store.get("restarts") or "{}"))
         self.recover()
 
     # ---------------------------------------------------------------- state
@@ -100,13 +109,13 @@ class Truth:
             If its content doesn't fit the cluster file or the policy.
         """
         started = time.monotonic()
-        recovered: Recovered = recover(
+        recovered: RecoveredState = recover(
             self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
         )
         self.engine: Engine = recovered.engine
         # Copying the policy state before each event would cost more than everything else.
         self.engine.session.keeps_memory = False
-        self.calendar: Calendar = recovered.calendar
+        self.calendar: SlotCalendar = recovered.calendar
         self.views: dict[str, JobView] = recovered.views
         self.specs: dict[str, Mapping[str, Any]] = recovered.specs
         self.orders: dict[str, Start | Resize] = recovered.orders
@@ -140,17 +149,17 @@ class Truth:
             return engine.slot  # overdue: it must begin before a later slot
         return next_slot
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CommitResult:
         """Return the complete present state as an outcome."""
-        return self._published(Outcome(views=dict(self.views), specs=dict(self.specs)))
+        return self._published(CommitResult(views=dict(self.views), specs=dict(self.specs)))
 
-    def _published(self, outcome: Outcome) -> Outcome:
+    def _published(self, outcome: CommitResult) -> CommitResult:
         """Fill in the present state of an outcome, and return it."""
         engine, names = self.engine, self.engine.cluster.names
         outcome.running = dict(self.orders)
         outcome.unacknowledged = dict(engine.unacknowledged)
         outcome.sequence = engine.sequence
-        outcome.servers = Servers(
+        outcome.servers = ClusterState(
             engine.cluster,
             frozenset(names[row] for row in engine.lost),
             frozenset(names[row] for row in engine.state.drained),
@@ -183,7 +192,7 @@ class Truth:
 
     # ---------------------------------------------------------------- committing
 
-    def commit(self, operations: Sequence[Operation]) -> Outcome:
+    def commit(self, operations: Sequence[Operation]) -> CommitResult:
         """Perform operations in order, in one transaction.
 
         The answers of the outcome hold an error for each operation that failed.
@@ -206,7 +215,7 @@ class Truth:
             if isinstance(error, ShadowpriceError) or len(operations) == 1:
                 raise
             # One operation met an unexpected error. Retry each alone, so that the others succeed.
-        outcome = Outcome()
+        outcome = CommitResult()
         for operation in operations:
             try:
                 alone = self.commit([operation])
@@ -222,14 +231,14 @@ class Truth:
     damaged = False
     """Whether the engine may be ahead of the store and needs `recover`."""
 
-    def _commit(self, operations: Sequence[Operation]) -> Outcome:
-        outcome = Outcome()
+    def _commit(self, operations: Sequence[Operation]) -> CommitResult:
+        outcome = CommitResult()
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
             batch.billing.renew()
             remaining = list(operations)
             while remaining:
-                together = waiting_together(remaining)
+                together = leading_submissions(remaining)
                 if len(together) > 1:
                     answers = self._together(batch, together)
                 else:
@@ -252,11 +261,11 @@ class Truth:
         outcome.views, outcome.specs, outcome.told = batch.views, batch.specs, batch.told
         return self._published(outcome)
 
-    def _together(self, batch: Batch, submits: Sequence[Submit]) -> list[Any]:
+    def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""
         try:
             with batch.whole():
-                return submit_together(batch, submits)
+                return submit_in_one_event(batch, submits)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
@@ -329,14 +338,16 @@ class Truth:
     def _snapshot(self) -> Iterator[None]:
         """Write a snapshot in steps; each takes about a millisecond, or one transaction."""
         # Only the steps that are due now: on a busy service, new changes could extend this forever.
-        for _ in range(self.engine.state.update_digest(SNAPSHOT_STEP) // SNAPSHOT_STEP):
+        for _ in range(
+            self.engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP) // SNAPSHOT_JOBS_PER_STEP
+        ):
             yield
-            self.engine.state.update_digest(SNAPSHOT_STEP)
+            self.engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP)
         now, captured = self.clock.now(), Captured(self.engine)
         yield
         packer = zlib.compressobj(1)
         packed = []
-        for piece in captured.pieces(SNAPSHOT_STEP):
+        for piece in captured.pieces(SNAPSHOT_JOBS_PER_STEP):
             packed.append(packer.compress(piece.encode()))
             yield
         state, sequence = b"".join((*packed, packer.flush())), captured.sequence
@@ -353,9 +364,11 @@ class Truth:
             put_policy(self.store, connection, self.choice, self.engine.policy)
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
         self._snapshot_sequence, self._snapshot_at = sequence, now
-        for start in range(oldest + 1 if first is None else first, oldest + 1, JOURNAL_STEP):
+        for start in range(
+            oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
+        ):
             yield
-            last = min(start + JOURNAL_STEP - 1, oldest)
+            last = min(start + JOURNAL_DELETE_BATCH - 1, oldest)
             with self.store.transaction() as connection:
                 self.store.write(connection, delete(journal).where(journal.c.sequence <= last))
 
@@ -370,6 +383,6 @@ class Truth:
         return {
             "id": 1,
             "sequence": self.engine.sequence,
-            "policy": mark_of(self.choice),
+            "policy": policy_fingerprint(self.choice),
             "memory": zlib.compress(memory, 1),
         }

@@ -14,7 +14,7 @@ from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.rest import jobs as rest
-from shadowprice.service.clock import Calendar, to_datetime, to_datetime_or_none
+from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
 from shadowprice.service.truth.ending import CODE, has_ended, reason_to_wait, refusal_reason
 
 
@@ -241,14 +241,14 @@ _NAMES: Final = tuple(field.name for field in fields(JobView))
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def promise_of(record: JobRecord) -> int | None:
+def promised_slot(record: JobRecord) -> int | None:
     """Return the slot in which the policy promises or plans to complete a job, if any."""
     if record.promise is not None:
         return record.promise
     return record.plan.completion if len(record.plan) else None
 
 
-def state_of(engine: Engine, record: JobRecord, started: int) -> State:
+def derive_state(engine: Engine, record: JobRecord, started: int) -> State:
     """Return a job's state; ``started`` is its newest generation that was observed to run."""
     if record.status.open and record.job.name in engine.running:
         if started >= record.generation:
@@ -268,7 +268,7 @@ def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     The promise stays unchanged if the plan slips within the margin. A margin never reaches past the
     end of the timespan.
     """
-    planned = promise_of(record)
+    planned = promised_slot(record)
     if planned is None:
         return None
     promised = planned + view.margin
@@ -279,12 +279,12 @@ def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     return promised
 
 
-def changes_of(
-    engine: Engine, record: JobRecord, view: JobView, calendar: Calendar, now: int
+def view_changes(
+    engine: Engine, record: JobRecord, view: JobView, calendar: SlotCalendar, now: int
 ) -> dict[str, Any]:
     """Return the fields of a job's view that an event may have changed."""
     job, name = record.job, record.job.name
-    state = state_of(engine, record, view.started)
+    state = derive_state(engine, record, view.started)
     changes: dict[str, Any] = {
         "state": state,
         "arrival": job.arrival,

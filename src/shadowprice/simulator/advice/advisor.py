@@ -14,7 +14,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.measures import Remembered, remembered
-from shadowprice.results.advice import Advice, Counsel, Hopeless
+from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
 from shadowprice.simulator.advice.delays import Delays
 from shadowprice.simulator.advice.moments import (
     Admission,
@@ -51,7 +51,7 @@ def advise(
     entry: Entry,
     *,
     most_arrivals: int = MOST_ARRIVALS,
-) -> Counsel:
+) -> JobAdvice:
     """Return the changes that would have admitted a refused job.
 
     Every change is verified. A policy that answers at once is queried again, at the prices at which
@@ -81,7 +81,7 @@ def advise_together(
     *,
     most_arrivals: int = MOST_ARRIVALS,
     known: Known | None = None,
-) -> list[Counsel | InputError]:
+) -> list[JobAdvice | InputError]:
     """Return the changes that would have admitted each of several refused jobs, in order.
 
     As `advise`, but the run is repeated once for all jobs if refused jobs don't change what the
@@ -438,7 +438,7 @@ class _Advisor:
         if not self._affordable:
             raise _TooDearError
 
-    def counsel(self) -> Counsel:
+    def counsel(self) -> JobAdvice:
         """Return all results; of several keys that reduce the work, only the smallest change."""
         advice, hopeless = [], []
         for outcome in self._outcomes:
@@ -446,7 +446,7 @@ class _Advisor:
             if isinstance(result, Nothing):
                 if way.values:
                     up_to = plain(way.values[-1])
-                    hopeless.append(Hopeless(way.name, way.label, up_to, result.tried))
+                    hopeless.append(IneffectiveChange(way.name, way.label, up_to, result.tried))
                 continue
             value = way.values[result.step - 1]
             advice.append(
@@ -464,6 +464,6 @@ class _Advisor:
                     at_those_prices=outcome.at_those_prices,
                 )
             )
-        return Counsel(
+        return JobAdvice(
             self._job.name, self._job.arrival, self._held, advice, hopeless, self._left_out
         )

@@ -9,8 +9,8 @@ from typing import Final
 
 from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.advice import Counsel, advised_outcomes
-from shadowprice.results.files import Run
+from shadowprice.results.advice import JobAdvice, outcomes_with_advice
+from shadowprice.results.files import RunData
 from shadowprice.simulator.advice.advisor import advise_together, repeats_once
 from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.interrupt import StopSign
@@ -22,27 +22,27 @@ time by at most this, and so long a stop takes."""
 
 
 def with_advice(
-    run: Run,
+    run: RunData,
     scenario: Scenario,
     choice: PolicyChoice,
     *,
     seconds: float,
     progress: Callable[[int, int], None] | None = None,
     stop: StopSign | None = None,
-) -> Run:
+) -> RunData:
     """Return a run with advice on its refused jobs, and on abandoned ones that count as refused.
 
     The scenario must have its jobs' records. After ``seconds`` no further job is started, except a
     few. ``progress`` is called with (jobs with advice, jobs in total). A first ``stop`` request
     ends it after the current jobs, a second one immediately.
 
-    ``info["advice"]`` has the number of ``refused`` jobs (or abandoned, see `advised_outcomes`),
-    the number of those with advice (``told``), and the allowed ``seconds``.
+    ``info["advice"]`` has the number of ``refused`` (or abandoned) jobs, see
+    `outcomes_with_advice`, the number of those with advice (``told``), and the allowed ``seconds``.
     """
-    refused = run.jobs.filter(run.jobs["outcome"].is_in(advised_outcomes(run.info)))
+    refused = run.jobs.filter(run.jobs["outcome"].is_in(outcomes_with_advice(run.info)))
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
     position = {job.name: index for index, job in enumerate(scenario.jobs)}
-    advice: dict[str, Counsel] = {}
+    advice: dict[str, JobAdvice] = {}
     names = names[: int(bounds.ADVICE_JOBS.most)]
     start = time.monotonic()
     done, group_size = 0, 1
@@ -63,7 +63,7 @@ def with_advice(
             break
         # A policy with a time limit may admit a job when it is queried again.
         results = zip(group, counsels, strict=True)
-        advice |= {job: counsel for job, counsel in results if isinstance(counsel, Counsel)}
+        advice |= {job: counsel for job, counsel in results if isinstance(counsel, JobAdvice)}
         done += len(group)
         # A group of jobs repeats the run once, which may take long.
         group_took = time.monotonic() - group_start
