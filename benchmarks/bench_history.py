@@ -35,12 +35,12 @@ from benchmarks.bench_service import CLUSTER, Connection, HandClock, Server, job
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
+from shadowprice.service.state.durable_engine import SNAPSHOT_EVENTS, DurableEngine
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.operations import SubmitJobs
+from shadowprice.service.state.slot_operations import AdvanceSlots
+from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import SubmitJobs
-from shadowprice.service.truth.slots import AdvanceSlots
-from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import SNAPSHOT_EVENTS, DurableEngine
-from shadowprice.service.truth.views import JobView, State
 
 SECONDS: Final = 60
 """Length of a slot of `CLUSTER`."""

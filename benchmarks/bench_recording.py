@@ -24,10 +24,10 @@ from shadowprice.core.job import Job, StepModel, build_job
 from shadowprice.core.utility import Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import read_run, write_run
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import Recorder
 from shadowprice.results.report.page import write_report
+from shadowprice.results.run_directory import read_run, write_run
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, record_run
 

@@ -41,12 +41,12 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.service import warm_up_policy
-from shadowprice.service.store import Store, history
-from shadowprice.service.truth.operations import SubmitJobs
-from shadowprice.service.truth.prices import prices
-from shadowprice.service.truth.slots import AdvanceSlots
-from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import DurableEngine
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.operations import SubmitJobs
+from shadowprice.service.state.prices import prices
+from shadowprice.service.state.slot_operations import AdvanceSlots
+from shadowprice.service.state.submission import read_submissions
+from shadowprice.service.store import Store, retention
 
 START = "from shadowprice.cli.main import run; run()"
 CLUSTER = """\
@@ -393,7 +393,9 @@ def week(folder: Path, policy: str, days: float) -> None:
             truth.write_snapshot()
         if slot % 3_600 == 0:
             before = steady.now() - 86_400 * SECOND
-            while history.purge(store, before, old := history.expired_jobs(store, before)) or old:
+            while (
+                retention.purge(store, before, old := retention.expired_jobs(store, before)) or old
+            ):
                 pass
         if slot % max(1, slots // 28) == 0 or slot == slots - 1:
             pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -22,10 +22,12 @@ from shadowprice.core.collection import few_collections
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.inputs.given import entries, plain_values, whole_number
 from shadowprice.policies.choice import PolicyChoice, check_choices
+from shadowprice.results.atomic_directory import AtomicDirectory
 from shadowprice.results.comparison import is_comparison, write_compared_run, write_comparison
 from shadowprice.results.difference import RunDiff, diff_runs
-from shadowprice.results.directory import AtomicDirectory
-from shadowprice.results.files import (
+from shadowprice.results.listing import parse_slot
+from shadowprice.results.report.page import write_report
+from shadowprice.results.run_directory import (
     REPORT,
     Fields,
     RunData,
@@ -34,9 +36,7 @@ from shadowprice.results.files import (
     read_run,
     write_run,
 )
-from shadowprice.results.listing import parse_slot
-from shadowprice.results.moment import SlotSnapshot, slot_snapshot_of
-from shadowprice.results.report.page import write_report
+from shadowprice.results.slot_snapshot import SlotSnapshot, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import Source
 from shadowprice.simulator.trials import Trials, further_seeds, run_all, seeds_from, trials_of

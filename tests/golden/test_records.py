@@ -70,8 +70,8 @@ from shadowprice.engine.records import (
 from shadowprice.engine.snapshot import _job_of, _job_record, _order_of, _order_record
 from shadowprice.executors.contract.orders import GenerationSpec, Share
 from shadowprice.service.clock import SECOND, SlotCalendar
-from shadowprice.service.truth.operations import QuoteResult
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.operations import QuoteResult
 from tests.support.workloads import cluster, job
 
 GOLDEN: Final = Path(__file__).with_name("records.json")

@@ -12,7 +12,7 @@ import yaml
 
 from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client, Endpoint, ServiceError, ServiceUnreachableError
-from shadowprice.client.servers import SavedEndpoints
+from shadowprice.client.endpoints import SavedEndpoints
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 

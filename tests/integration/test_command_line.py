@@ -20,8 +20,8 @@ import yaml
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
-from shadowprice.results.directory import AtomicDirectory
-from shadowprice.results.files import FILES, read_run
+from shadowprice.results.atomic_directory import AtomicDirectory
+from shadowprice.results.run_directory import FILES, read_run
 from tests.support.flat_rate import INFO, FlatPricePolicy, FlatRateParameters
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 

@@ -23,7 +23,7 @@ import yaml
 
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.registry import create
-from shadowprice.results.report import embed
+from shadowprice.results.report import inline_assets
 from tests.contract.harness import LocalHarness
 from tests.integration.test_pages_in_browser import (
     BLANK,
@@ -229,12 +229,16 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, live: RunningServ
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue/all")
         shown = page.locator("td .jobname").all_text_contents()
-        assert {embed.escape_invisible(name) for name in HOSTILE} <= set(shown)
+        assert {inline_assets.escape_invisible(name) for name in HOSTILE} <= set(shown)
         for name in HOSTILE:
             page.evaluate("location.hash = '#/queue/all'")
-            link = page.locator("td .jobname").get_by_text(embed.escape_invisible(name), exact=True)
+            link = page.locator("td .jobname").get_by_text(
+                inline_assets.escape_invisible(name), exact=True
+            )
             link.click()
-            page.locator("h1").get_by_text(embed.escape_invisible(name), exact=True).wait_for()
+            page.locator("h1").get_by_text(
+                inline_assets.escape_invisible(name), exact=True
+            ).wait_for()
             page.locator(".story-list li").first.wait_for()
             assert page.locator(".story-list .what").last.inner_text() == "submitted"
         assert page.evaluate("window.hacked") is None
@@ -532,7 +536,7 @@ def test_files_are_sent_once_and_no_others(live: RunningService) -> None:
         assert client.get("/", headers=tag).status_code == 304
         charts = client.get("/assets/charts/echarts.min.js")
         assert charts.headers["content-encoding"] == "gzip"
-        assert charts.text == embed.asset("echarts.min.js")
+        assert charts.text == inline_assets.asset("echarts.min.js")
         # The client sends the first one as /api/app.py; only assets are public.
         assert client.get("/assets/../api/app.py").status_code == 401
         for path in ("/assets/..%2f__init__.py", "/assets/nothing.mjs"):

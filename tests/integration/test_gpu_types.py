@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from shadowprice.cli.main import main
-from shadowprice.results.files import read_run
+from shadowprice.results.run_directory import read_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 

@@ -19,11 +19,11 @@ from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import JobAdvice
-from shadowprice.results.files import read_advice, read_run
-from shadowprice.results.report.embed import unpack
-from shadowprice.results.report.section_stories import jobs as jobs_section
-from shadowprice.results.report.section_stories import stories
-from shadowprice.results.telling import advice_lines
+from shadowprice.results.job_history_text import advice_lines
+from shadowprice.results.report.inline_assets import unpack
+from shadowprice.results.report.section_job_histories import jobs as jobs_section
+from shadowprice.results.report.section_job_histories import stories
+from shadowprice.results.run_directory import read_advice, read_run
 from shadowprice.simulator.advice import advise, many, with_advice
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import Scenario, run_policy

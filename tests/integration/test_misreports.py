@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import func, select
 
 from shadowprice.service.auth import progress_token
+from shadowprice.service.state.report_operations import MAX_REPORTED_ERRORS
 from shadowprice.service.store import StoreError, tables
-from shadowprice.service.truth.reports import MAX_REPORTED_ERRORS
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import wait_until

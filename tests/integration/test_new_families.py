@@ -13,7 +13,7 @@ from shadowprice.core.bag import BagTasks
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.registry import make_policy, policies
-from shadowprice.results.files import RunData
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.bag_cases import build_bag, pareto, place_cluster

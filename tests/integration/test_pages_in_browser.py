@@ -12,11 +12,11 @@ import pytest
 
 from shadowprice.core.utility import Sigmoid
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import RunData
-from shadowprice.results.report import embed
+from shadowprice.results.report import inline_assets
 from shadowprice.results.report.comparison import render_comparison
+from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.scales import format_number
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import Source
 from tests.support.flat_rate import FlatPricePolicy
@@ -381,7 +381,7 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, pages: dict[str, 
         page = visit.open(pages["hostile"])
         shown = page.locator("#job-list tbody button.job")
         assert sorted(shown.all_text_contents()) == sorted(
-            embed.escape_invisible(name) for name in HOSTILE
+            inline_assets.escape_invisible(name) for name in HOSTILE
         )
         for at in range(len(HOSTILE)):
             told = shown.nth(at).text_content()
@@ -536,7 +536,7 @@ def test_numbers_read_alike_in_both_languages(browser: Browser) -> None:
     values = [0.0, 1e-13, 5e-9, 1.25e-5, 0.0123456, 0.5, 3.14159, 12.0, 99.994, 100.4, 1234567.8]
     values += [1e15, 2.5e17, -3.5, -0.04]
     with Visit(browser) as visit:
-        visit.page.add_script_tag(content=embed.asset("format.mjs").replace("export ", ""))
+        visit.page.add_script_tag(content=inline_assets.asset("format.mjs").replace("export ", ""))
         told = visit.page.evaluate("(values) => values.map(number)", values)
         assert told == [format_number(value) for value in values]
         spans = visit.page.evaluate("[0, 90, 5400, 86400, 190800, 0.25].map((s) => span(s))")
@@ -561,9 +561,9 @@ def served(visit: Visit, first: dict[str, Any]) -> Page:
     def answer(route: Any) -> None:
         name = route.request.url.rpartition("/")[2]
         if name:
-            route.fulfill(body=embed.asset(name), content_type="text/javascript")
+            route.fulfill(body=inline_assets.asset(name), content_type="text/javascript")
         else:
-            body = SERVED.format(style=embed.asset("page.css"), first=json.dumps(first))
+            body = SERVED.format(style=inline_assets.asset("page.css"), first=json.dumps(first))
             route.fulfill(body=body, content_type="text/html")
 
     page.route("http://dashboard.test/**", answer)

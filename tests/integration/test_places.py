@@ -17,8 +17,8 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.results.directory import AtomicDirectory
-from shadowprice.results.files import is_run
+from shadowprice.results.atomic_directory import AtomicDirectory
+from shadowprice.results.run_directory import is_run
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes

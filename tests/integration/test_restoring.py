@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from shadowprice.cli.main import main
-from shadowprice.service.running.remembering import IDENTITY_KEY
+from shadowprice.service.execution.executor_identity import IDENTITY_KEY
 from shadowprice.service.store import Store
 from tests.integration.test_serve_command import _refused
 from tests.support.service_process import ServiceProcess

@@ -22,9 +22,13 @@ from shadowprice.core.policy import unwrapped
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.service.clock import SECOND, MonotonicWallClock, SlotCalendar, format_rfc3339
 from shadowprice.service.driver import Driver
-from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.reading import list_events
-from shadowprice.service.truth.slots import MAX_CATCH_UP_SLOTS, MAX_SLOTS_PER_BATCH, AdvanceSlots
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.slot_operations import (
+    MAX_CATCH_UP_SLOTS,
+    MAX_SLOTS_PER_BATCH,
+    AdvanceSlots,
+)
+from shadowprice.service.state.store_queries import list_events
 from tests.support.simulated_hours import (
     CLUSTER,
     SLOT,

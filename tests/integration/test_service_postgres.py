@@ -21,7 +21,7 @@ from tests.support.ledger_checks import check_ledger
 from tests.support.postgres import Server, binaries, postgres
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import wait_until
-from tests.unit.service.test_whole import fails_and_is_asked_again
+from tests.unit.service.test_atomic_operations import fails_and_is_asked_again
 
 pytestmark = [
     pytest.mark.postgres,

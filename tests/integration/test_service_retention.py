@@ -11,7 +11,7 @@ import pytest
 from shadowprice.executors.contract import ExecutorError, ExecutorOptions, Held, Phase, Share
 from shadowprice.executors.registry import create
 from shadowprice.service.clock import SECOND
-from shadowprice.service.truth.reading import list_jobs
+from shadowprice.service.state.store_queries import list_jobs
 from tests.support.services import run_service
 from tests.support.simulated_hours import Crash, SimulatedHour, disk_full_error
 from tests.support.waiting import wait_until

@@ -13,8 +13,8 @@ import pytest
 from shadowprice.client import Client, Endpoint, ServiceError
 from shadowprice.executors.contract import LogChunk
 from shadowprice.service.api.jobs import MAX_WAIT_SECONDS
-from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.operations import DecideBacklog
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.operations import DecideBacklog
 from tests.integration.test_observing import Witness
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until

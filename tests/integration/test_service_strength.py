@@ -15,10 +15,10 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from shadowprice.service.api import jobs
 from shadowprice.service.clock import SlotCalendar
-from shadowprice.service.truth import operations, reading, recovery
-from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.operations import CancelJob, UpdateServers
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.state import operations, recovery, store_queries
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.operations import CancelJob, UpdateServers
 from tests.integration.test_service_stateful import EXAMPLES, Api
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
@@ -148,12 +148,12 @@ def promises_change_silently(patch: Patch) -> None:
 
 @fault
 def a_page_leaves_one_out(patch: Patch) -> None:
-    listed = reading.list_jobs
+    listed = store_queries.list_jobs
 
     def short(*given: Any, before: int | None = None, **asked: Any) -> list[JobView]:
         return listed(*given, before=None if before is None else before - 1, **asked)
 
-    patch.setattr(reading, "list_jobs", short)
+    patch.setattr(store_queries, "list_jobs", short)
 
 
 @fault

@@ -14,8 +14,8 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import TenantAccounts, compute_tenant_accounts, timeline
-from shadowprice.results.files import RunData, read_run, write_run
 from shadowprice.results.report.page import write_report
+from shadowprice.results.run_directory import RunData, read_run, write_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import (
     SETTINGS,

@@ -14,9 +14,9 @@ import pytest
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.contract import ExecutorOptions, Report
 from shadowprice.executors.local.executor import LocalExecutor
-from shadowprice.service import events
-from shadowprice.service.running.observing import ObservationLoop
-from shadowprice.service.running.runner import ExecutionController
+from shadowprice.service import event_stream
+from shadowprice.service.execution.controller import ExecutionController
+from shadowprice.service.execution.observer import ObservationLoop
 from shadowprice.service.service import Service
 from shadowprice.service.store import Store
 from tests.support.services import RunningService, job, run_service
@@ -73,7 +73,7 @@ def _before(patch: pytest.MonkeyPatch, fault: Switch, owner: Any, name: str) -> 
 
 
 def _encoding(patch: pytest.MonkeyPatch, fault: Switch) -> None:
-    _before(patch, fault, events, "encoded")
+    _before(patch, fault, event_stream, "encoded")
 
 
 def _method(owner: Any, name: str) -> Patch:

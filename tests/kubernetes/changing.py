@@ -34,7 +34,7 @@ import asyncio, json, os, pathlib, re, signal, threading, time
 from shadowprice.cli.main import run
 from shadowprice.kubernetes import lease
 from shadowprice.kubernetes.connection import Connection
-from shadowprice.service.truth.truth import Truth
+from shadowprice.service.state.durable_engine import Truth
 
 armed, log = pathlib.Path(os.environ["ARMED"]), pathlib.Path(os.environ["STEPS"])
 happens = os.environ["HAPPENS"].split(",")

@@ -29,7 +29,7 @@ from shadowprice.kubernetes.informer import TURN
 from shadowprice.kubernetes.lease import LOOK, RENEW
 from shadowprice.kubernetes.pausing import Pauses
 from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
-from shadowprice.service.trainingjobs.telling import UNREPORTED_KINDS
+from shadowprice.service.trainingjobs.event_recorder import UNREPORTED_KINDS
 from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, Told, spec
 from tests.kubernetes.operators import ACCOUNT, eventually, installed, manifest, operated
 from tests.kubernetes.replicas import account, accounts, paired

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.schedule import Schedule
-from shadowprice.service.budgets.paid import (
+from shadowprice.service.budgets.usage import (
     ANY_SLOT,
     UnusedSlots,
     add_unassigned,

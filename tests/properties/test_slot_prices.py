@@ -14,7 +14,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.service.clock import SECOND, SlotCalendar
-from shadowprice.service.truth.prices import prices
+from shadowprice.service.state.prices import prices
 from shadowprice.simulator.driver import Simulation
 from tests.support.policy_cases import build_policy, build_world, policy_names
 from tests.support.recorded_decisions import CommandHasher

@@ -15,7 +15,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.journal import entry_line, entry_of
 from shadowprice.engine.snapshot import clone
 from shadowprice.policies.registry import make_policy
-from shadowprice.service.truth.views import promised_slot
+from shadowprice.service.state.job_views import promised_slot
 from tests.support.policy_cases import build_world, policy_names, run_slot
 
 POLICIES = [name for name in policy_names() if name != "optimum"]

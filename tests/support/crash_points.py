@@ -26,11 +26,11 @@ from shadowprice.engine.records import placement_record
 from shadowprice.engine.snapshot import snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import MonotonicWallClock
+from shadowprice.service.state.commit_result import CommitResult, Operation
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.recovery import RecoveredState, recover
 from shadowprice.service.store import Store
-from shadowprice.service.truth.outcome import CommitResult, Operation
-from shadowprice.service.truth.recovery import RecoveredState, recover
-from shadowprice.service.truth.truth import DurableEngine
-from shadowprice.service.truth.views import JobView
 from tests.support.simulated_hours import CLUSTER, Crash, SimulatedHour, run_hour
 
 SAME, OTHER = 0, 3

@@ -11,12 +11,12 @@ from shadowprice.core.specs import ClusterSpec
 from shadowprice.experiments.live import Lived
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.operations import SubmitJobs
+from shadowprice.service.state.slot_operations import AdvanceSlots
+from shadowprice.service.state.store_queries import list_jobs
+from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store
-from shadowprice.service.truth.operations import SubmitJobs
-from shadowprice.service.truth.reading import list_jobs
-from shadowprice.service.truth.slots import AdvanceSlots
-from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import DurableEngine
 from tests.support.simulated_world import ManualClock
 
 

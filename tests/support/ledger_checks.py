@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from sqlalchemy import select
 
+from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.views import JobView
 
 
 def check_ledger(store: Store, forfeited: Collection[str] = ()) -> None:

@@ -25,19 +25,19 @@ from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.budgeting import PutTenant
+from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
+from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.runner import ExecutionController
+from shadowprice.service.state.commit_result import Operation
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs, UpdateServers
+from shadowprice.service.state.store_queries import job, list_events, list_jobs
+from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store
-from shadowprice.service.truth.operations import CancelJob, ReviseJob, SubmitJobs, UpdateServers
-from shadowprice.service.truth.outcome import Operation
-from shadowprice.service.truth.reading import job, list_events, list_jobs
-from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import DurableEngine
-from shadowprice.service.truth.views import JobView
 from tests.support.ledger_checks import check_ledger
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
 

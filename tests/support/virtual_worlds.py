@@ -26,9 +26,9 @@ from shadowprice.executors.virtual import (
 )
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policies
+from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import Store
 from shadowprice.service.store.files import FILE
-from shadowprice.service.truth.views import JobView, State
 from shadowprice.service.virtual import VirtualService
 
 Entry = TypeVar("Entry")

@@ -42,7 +42,7 @@ STYLES: Final = {
 def _complete_server(incomplete: str) -> list[str]:
     """Return completions of a server name saved by `login`."""
     try:
-        from shadowprice.client.servers import SavedEndpoints
+        from shadowprice.client.endpoints import SavedEndpoints
 
         return [name for name in SavedEndpoints.load().known if name.startswith(incomplete)]
     except Exception:  # completion must not print to the shell

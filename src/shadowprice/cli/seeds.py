@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from shadowprice.cli.console import SafeText
-from shadowprice.results.measures import MetricDefinition, best_of
+from shadowprice.results.metric_definitions import MetricDefinition, best_of
 
 if TYPE_CHECKING:
     from shadowprice.results.significance import ConfidenceInterval, PairedTest

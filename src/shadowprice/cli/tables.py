@@ -8,7 +8,7 @@ from rich.table import Table
 
 from shadowprice.cli.console import SafeText
 from shadowprice.results.comparison import rows_of
-from shadowprice.results.files import RunData
+from shadowprice.results.run_directory import RunData
 
 
 def summary_table(runs: Sequence[RunData]) -> Table:

@@ -9,8 +9,8 @@
 
 from shadowprice.client.asynchronous import AsyncClient
 from shadowprice.client.calls import Page, SubmitResult
+from shadowprice.client.endpoints import Endpoint
 from shadowprice.client.errors import ServiceError, ServiceUnreachableError
-from shadowprice.client.servers import Endpoint
 from shadowprice.client.synchronous import Client
 from shadowprice.rest.jobs import (
     Event,

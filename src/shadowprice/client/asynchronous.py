@@ -11,8 +11,8 @@ from typing import Self, TypeVar
 
 from shadowprice.client import calls
 from shadowprice.client.calls import ApiCall, Json, Page, SubmitResult
+from shadowprice.client.endpoints import Endpoint, resolve_endpoint
 from shadowprice.client.errors import ServiceError
-from shadowprice.client.servers import Endpoint, resolve_endpoint
 from shadowprice.client.stream import SseDecoder, reconnect_delays
 from shadowprice.client.transport import (
     STREAM_READ_TIMEOUT_SECONDS,

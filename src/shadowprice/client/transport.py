@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from shadowprice.client.calls import ApiCall
+from shadowprice.client.endpoints import Endpoint
 from shadowprice.client.errors import MissingClientError, ServiceError, ServiceUnreachableError
-from shadowprice.client.servers import Endpoint
 from shadowprice.client.stream import reconnect_delays
 
 try:

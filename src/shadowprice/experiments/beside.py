@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from shadowprice.experiments.live import Lived
-from shadowprice.results.files import RunData
+from shadowprice.results.run_directory import RunData
 
 
 def as_submitted(job: Mapping[str, Any], lived: Lived) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from shadowprice.experiments.spreading import Kept, Spread
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import RunData, folder_name, read_run, write_run
+from shadowprice.results.run_directory import RunData, folder_name, read_run, write_run
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.trials import Measured
 

@@ -24,8 +24,8 @@ from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 from shadowprice.core.wording import closest
 from shadowprice.experiments.spreading import InTurn, Kept, Spread, Times, Work
-from shadowprice.results.directory import AtomicDirectory
-from shadowprice.results.target import json_with
+from shadowprice.results.atomic_directory import AtomicDirectory
+from shadowprice.results.output_paths import json_with
 
 if TYPE_CHECKING:
     import polars as pl

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.files import Fields, RunData
+from shadowprice.results.run_directory import Fields, RunData
 
 MICRO: Final = 1_000_000
 """Units of account in one unit of utility."""

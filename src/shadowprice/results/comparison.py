@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shadowprice.results.files import (
+from shadowprice.results.metric_definitions import (
+    RESTRICTED,
+    best_of,
+    metrics_for,
+    restricted_mean_until,
+)
+from shadowprice.results.metrics import common_completion
+from shadowprice.results.output_paths import json_with
+from shadowprice.results.report.comparison import render_comparison
+from shadowprice.results.report.number_format import format_number
+from shadowprice.results.report.page import write_report
+from shadowprice.results.run_directory import (
     REPORT,
     Fields,
     RunData,
@@ -16,12 +27,6 @@ from shadowprice.results.files import (
     write_json,
     write_run,
 )
-from shadowprice.results.measures import RESTRICTED, best_of, metrics_for, restricted_mean_until
-from shadowprice.results.metrics import common_completion
-from shadowprice.results.report.comparison import render_comparison
-from shadowprice.results.report.page import write_report
-from shadowprice.results.report.scales import format_number
-from shadowprice.results.target import json_with
 
 PAGE: Final = "compare.html"
 JSON_FILE: Final = "compare.json"

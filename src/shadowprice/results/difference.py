@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from shadowprice.results.files import Fields, RunData
-from shadowprice.results.telling import pluralize
+from shadowprice.results.job_history_text import pluralize
+from shadowprice.results.run_directory import Fields, RunData
 
 Row = Mapping[str, Any]
 

@@ -22,8 +22,8 @@ from shadowprice.core.utility import (
     utility_record,
     utility_value,
 )
-from shadowprice.results.places import plan_with_server_names
 from shadowprice.results.recorder import Integers, PlacementSegments, Recorder
+from shadowprice.results.server_names import plan_with_server_names
 
 # ---------------------------------------------------------------- jobs
 

@@ -21,8 +21,8 @@ from sqlalchemy import Select, case, select
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.batch import Batch
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.batch import Batch
 
 TOKEN_FILE: Final = "operator.token"
 """File of the operator's token in the data directory."""

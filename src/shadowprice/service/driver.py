@@ -14,17 +14,21 @@ from typing import Any, Final
 
 from shadowprice.executors.background import Background, monotonic
 from shadowprice.executors.contract import Progressed
-from shadowprice.service.budgets.budgeting import StartDuePeriods
+from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, MonotonicWallClock, format_rfc3339
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.store import history
-from shadowprice.service.truth.operations import DecideBacklog, QuoteJob
-from shadowprice.service.truth.outcome import Operation
-from shadowprice.service.truth.price_history import PriceSampler, purge_prices
-from shadowprice.service.truth.reports import RecordProgress, RecordReports
-from shadowprice.service.truth.slots import AdvanceSlots, ShiftSlotOrigin, SlotAdvanceResult
-from shadowprice.service.truth.truth import DurableEngine
+from shadowprice.service.state.commit_result import Operation
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.operations import DecideBacklog, QuoteJob
+from shadowprice.service.state.price_history import PriceSampler, purge_prices
+from shadowprice.service.state.report_operations import RecordProgress, RecordReports
+from shadowprice.service.state.slot_operations import (
+    AdvanceSlots,
+    ShiftSlotOrigin,
+    SlotAdvanceResult,
+)
+from shadowprice.service.store import retention
 from shadowprice.service.writer import PendingOperation, Writer
 
 log = logging.getLogger("shadowprice.service")
@@ -290,16 +294,16 @@ class Driver(Writer):
 
     async def _sweep_some(self, before: int) -> bool:
         """Purge one batch of jobs; return whether there may be more."""
-        old = await self._in_thread(lambda: history.expired_jobs(self._store, before))
+        old = await self._in_thread(lambda: retention.expired_jobs(self._store, before))
         if old is None:
             return False
         discarded = await self.discard(old) if old and self.discard is not None else old
-        more = await self._in_thread(lambda: history.purge(self._store, before, discarded))
+        more = await self._in_thread(lambda: retention.purge(self._store, before, discarded))
         if more is None:
             return False
         for name in discarded:
             self.published.recent.pop(name, None)
-        return more or bool(discarded and len(old) == history.PURGE_BATCH_JOBS)
+        return more or bool(discarded and len(old) == retention.PURGE_BATCH_JOBS)
 
     async def _step(self) -> None:
         """Commit the pending operations, and the slot boundary if it is due, in one batch."""

@@ -39,29 +39,29 @@ from shadowprice.service.auth import (
     read_token_file,
     write_token_file,
 )
-from shadowprice.service.budgets.budgeting import SyncBudgets
+from shadowprice.service.budgets.operations import SyncBudgets
 from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
+from shadowprice.service.execution.controller import ExecutionController
+from shadowprice.service.execution.executor_identity import check_executor_identity
+from shadowprice.service.execution.invalid_progress import InvalidProgressReporter
+from shadowprice.service.execution.modes import check_executor, check_mode, check_users
+from shadowprice.service.execution.observer import ObservationLoop
+from shadowprice.service.kubernetes_integration import KubernetesIntegration
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.whatif import WhatIfRunner
-from shadowprice.service.resident import KubernetesIntegration
-from shadowprice.service.running.misreports import InvalidProgressReporter
-from shadowprice.service.running.modes import check_executor, check_mode, check_users
-from shadowprice.service.running.observing import ObservationLoop
-from shadowprice.service.running.remembering import check_executor_identity
-from shadowprice.service.running.runner import ExecutionController
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
-from shadowprice.service.store import Store, StoreError, tables
-from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.recovery import (
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.recovery import (
     build_live_policy,
     cluster_file_diff,
     policy_fingerprint,
 )
-from shadowprice.service.truth.slots import ShiftSlotOrigin
-from shadowprice.service.truth.timespan import FollowOption
-from shadowprice.service.truth.truth import DurableEngine
+from shadowprice.service.state.slot_operations import ShiftSlotOrigin
+from shadowprice.service.state.timespan import FollowOption
+from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.usage import UsageLimits
 
 log = logging.getLogger("shadowprice.service")

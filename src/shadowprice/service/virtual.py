@@ -23,13 +23,13 @@ from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.driver import Driver
-from shadowprice.service.running.servers import to_server_infos
+from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings
-from shadowprice.service.truth import margins, reading
-from shadowprice.service.truth.operations import CancelJob, SubmitJobs, UpdateServers
-from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.views import JobView
+from shadowprice.service.state import margins, store_queries
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.operations import CancelJob, SubmitJobs, UpdateServers
+from shadowprice.service.state.submission import read_submissions
 
 Result = TypeVar("Result")
 
@@ -163,7 +163,7 @@ class VirtualService:
         """Return a job as clients see it."""
         view = self.driver.published.jobs.get(name)
         if view is None:
-            stored = await self.service.read(lambda connection: reading.job(connection, name))
+            stored = await self.service.read(lambda connection: store_queries.job(connection, name))
             assert stored is not None, name
             view = stored[0]
         return view
@@ -171,7 +171,7 @@ class VirtualService:
     async def history(self, name: str) -> Sequence[StoredEvent]:
         """Return the events of a job, in order."""
         entries, _ = await self.service.read(
-            lambda connection: reading.job_history(connection, name)
+            lambda connection: store_queries.job_history(connection, name)
         )
         return entries
 

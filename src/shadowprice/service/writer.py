@@ -13,14 +13,14 @@ from typing import Any, Final, TypeVar
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.background import all_of, monotonic
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.events import EventBroadcaster
+from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.published import ReadModel
+from shadowprice.service.read_model import ReadModel
+from shadowprice.service.state.commit_result import CommitResult, Operation
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
-from shadowprice.service.truth.outcome import CommitResult, Operation
-from shadowprice.service.truth.reading import command_times, list_events
-from shadowprice.service.truth.truth import DurableEngine
 from shadowprice.service.usage import Usage
 
 log = logging.getLogger("shadowprice.service")

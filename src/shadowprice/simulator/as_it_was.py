@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
-from shadowprice.results.files import Fields, RunData
 from shadowprice.results.metrics import summarise
+from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.traces.records import Trace
 
 LABEL: Final = "as it was"

@@ -12,10 +12,10 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.kernels.stopwatch import preparing, working_time
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.collect import RunContext, RunInput, build_run
-from shadowprice.results.files import RunData
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import Recorder
+from shadowprice.results.run_builder import RunContext, RunInput, build_run
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.driver import Incident, RunProgress, Simulation
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from shadowprice.simulator.interrupt import StopSign, stop_sign

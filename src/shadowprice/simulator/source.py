@@ -22,7 +22,7 @@ from shadowprice.inputs import read_jobs
 from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
 from shadowprice.inputs.incidents import Incident, read_incidents, resolve_incidents
 from shadowprice.inputs.text import load_yaml
-from shadowprice.results.collect import RunInput
+from shadowprice.results.run_builder import RunInput
 from shadowprice.simulator.scenario import Scenario
 
 if TYPE_CHECKING:

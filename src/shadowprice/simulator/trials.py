@@ -12,14 +12,14 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import Fields, RunData
-from shadowprice.results.measures import (
+from shadowprice.results.metric_definitions import (
     OVER_SEEDS,
     RESTRICTED,
     MetricDefinition,
     read_metrics,
     restricted_mean_until,
 )
+from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.results.significance import (
     ConfidenceInterval,
     PairedTest,

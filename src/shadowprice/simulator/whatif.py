@@ -12,8 +12,13 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import Fields
-from shadowprice.results.measures import OVER_SEEDS, RESTRICTED, read_metrics, restricted_mean_until
+from shadowprice.results.metric_definitions import (
+    OVER_SEEDS,
+    RESTRICTED,
+    read_metrics,
+    restricted_mean_until,
+)
+from shadowprice.results.run_directory import Fields
 from shadowprice.results.significance import ConfidenceInterval, interval
 from shadowprice.simulator.interrupt import StopSign
 from shadowprice.simulator.scenario import run_policy

@@ -26,7 +26,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.utility import Deadline, Reciprocal, Sigmoid, Utility
 from shadowprice.core.wording import shown
-from shadowprice.results.target import (
+from shadowprice.results.output_paths import (
     YAML_MARK,
     atomic_write,
     check_output_file,

@@ -11,8 +11,8 @@ from shadowprice.cli.commands.explain import _with_log
 from shadowprice.cli.commands.queue import rows_of
 from shadowprice.cli.commands.submit import described, print_job
 from shadowprice.client import Job
-from shadowprice.service.queries.stories import format_event
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.queries.event_text import format_event
+from shadowprice.service.state.job_views import JobView, State
 
 WHY = 'worker-0 exited 1\nTraceback:\n  File "a", line 1\n\nValueError: \x1b[31mno'
 

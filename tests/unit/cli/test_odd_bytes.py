@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.cli.main import main
-from shadowprice.client.servers import normalize_url
+from shadowprice.client.endpoints import normalize_url
 from shadowprice.core.errors import InputError
 from tests.integration.test_command_line import CLUSTER, JOBS
 

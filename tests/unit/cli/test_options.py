@@ -16,7 +16,7 @@ from shadowprice.cli.options import policy_settings, read_choices
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
 from shadowprice.policies.registry import Parameters, PolicyInfo
-from shadowprice.results.measures import best_of
+from shadowprice.results.metric_definitions import best_of
 from tests.support.flat_rate import INFO
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 

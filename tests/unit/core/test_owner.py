@@ -9,7 +9,7 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.core.owner import Owner
 from shadowprice.inputs.files import resolve_cluster
-from shadowprice.service.truth.submission import merge_changes, read_submissions
+from shadowprice.service.state.submission import merge_changes, read_submissions
 from tests.support.services import CLUSTER, job
 
 OWNER = Owner("vision", "resnet", "6f0c1a2b-3c4d-5e6f-7081-92a3b4c5d6e7")

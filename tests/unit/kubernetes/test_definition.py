@@ -16,7 +16,7 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.kubernetes import descriptions
 from shadowprice.kubernetes.definition import EXCLUDED_KEYS, LASTING, RULES, definition, knows_rules
 from shadowprice.kubernetes.structural import SchemaError, structural
-from shadowprice.service.truth.submission import REVISABLE
+from shadowprice.service.state.submission import REVISABLE
 
 RECORDED = """
 $ref $schema additionalItems additionalProperties allOf anyOf default definitions dependencies

@@ -11,10 +11,10 @@ import pytest
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.files import RunData
 from shadowprice.results.report import section_colocation
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_colocation import colocation, shares, slots_of_jobs
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.pdors_cases import build_pool, random_two_rate_job
 from tests.unit.results.test_report import check_page, data_of, run_of

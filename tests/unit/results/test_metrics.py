@@ -18,8 +18,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.comparison import rows_of
-from shadowprice.results.files import RunData, read_run
 from shadowprice.results.metrics import common_completion, restricted_mean
+from shadowprice.results.run_directory import RunData, read_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import trials_of
 

@@ -16,10 +16,10 @@ from shadowprice.core.errors import InputError
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.difference import diff_runs
-from shadowprice.results.files import RunData
 from shadowprice.results.listing import JobFilter, SlotRange, columns_of, sort_jobs
-from shadowprice.results.moment import SlotSnapshot, amounts_of, slot_snapshot_of
 from shadowprice.results.observer import Observer
+from shadowprice.results.run_directory import RunData
+from shadowprice.results.slot_snapshot import SlotSnapshot, amounts_of, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.policy_runs import random_world
 from tests.unit.results.test_places import unfolded

@@ -19,10 +19,10 @@ from shadowprice.core.events import Commit, Completed, Decided, DriverEvent, Rej
 from shadowprice.core.job import Job
 from shadowprice.engine import Engine
 from shadowprice.results import slot_tables
-from shadowprice.results.files import RunData
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import HeatBins, Recorder
+from shadowprice.results.run_directory import RunData
 from shadowprice.results.tables import plain
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.properties.test_engine import SEEDS, world

@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.results import slot_tables
-from shadowprice.results.collect import RunInput
-from shadowprice.results.files import RunData
 from shadowprice.results.metrics import summarise
-from shadowprice.results.report import charts, comparison, embed, section_tenants, sections
+from shadowprice.results.report import charts, comparison, inline_assets, section_tenants, sections
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.heat import HeatGrid, heat_map
+from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import render_report, run_tiles
-from shadowprice.results.report.scales import format_duration, format_number
 from shadowprice.results.report.tables import TableColumn, data_table
+from shadowprice.results.run_builder import RunInput
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.trials import Trials, trials_of
 from tests.support.flat_rate import FlatPricePolicy
@@ -67,7 +67,7 @@ def check_page(text: str) -> None:
         )
     plain, running = re.subn(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert running == 2
-    content = embed.content_security_policy()
+    content = inline_assets.content_security_policy()
     assert f'<meta http-equiv="Content-Security-Policy" content="{content}">' in text
     for forbidden in ("http:", "https:", "@import", "url(", "javascript:", "NaN", "Infinity"):
         assert forbidden not in plain
@@ -77,7 +77,7 @@ def check_page(text: str) -> None:
 def data_of(text: str) -> list[Any]:
     """Return all blocks of data of a page, in order."""
     found = re.findall(r"<script type=.*?</script>", text, re.DOTALL)
-    return [embed.unpack(block) for block in found]
+    return [inline_assets.unpack(block) for block in found]
 
 
 def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
@@ -250,41 +250,43 @@ def test_a_section_is_a_function() -> None:
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.text(st.characters(codec=None), max_size=40))
 def test_any_text_is_harmless_and_seen(name: str) -> None:
-    visible = embed.escape_invisible(name)
-    assert embed.escape_invisible(visible) == visible
+    visible = inline_assets.escape_invisible(name)
+    assert inline_assets.escape_invisible(visible) == visible
     assert all(unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Zl", "Zp"} for char in visible)
-    assert unescape(embed.text(name)) == visible
-    block = embed.data_script({"name": [name, name]})
+    assert unescape(inline_assets.text(name)) == visible
+    block = inline_assets.data_script({"name": [name, name]})
     block.encode("utf-8")
     assert block.count("<") == 2
-    assert embed.unpack(block) == {"name": [visible, visible]}
+    assert inline_assets.unpack(block) == {"name": [visible, visible]}
 
 
 def test_what_does_not_show_is_written_out() -> None:
-    assert embed.escape_invisible("plain name") == "plain name"
-    assert embed.escape_invisible("a\x1b[31mb\x00") == "a\\x1b[31mb\\x00"
-    assert embed.escape_invisible("pay\u202elobda") == "pay\\u202elobda"
-    assert embed.escape_invisible("half \ud83d") == "half \\ud83d"
-    assert embed.escape_invisible("größe 数") == "größe 数"
+    assert inline_assets.escape_invisible("plain name") == "plain name"
+    assert inline_assets.escape_invisible("a\x1b[31mb\x00") == "a\\x1b[31mb\\x00"
+    assert inline_assets.escape_invisible("pay\u202elobda") == "pay\\u202elobda"
+    assert inline_assets.escape_invisible("half \ud83d") == "half \\ud83d"
+    assert inline_assets.escape_invisible("größe 数") == "größe 数"
 
 
 def test_long_data_is_deflated_and_comes_back() -> None:
     value = {"column": [f"row {at}" for at in range(3000)]}
-    block = embed.data_script(value, "stories")
+    block = inline_assets.data_script(value, "stories")
     assert block.startswith('<script type="text/plain" id="stories" data-deflated="json">')
     assert len(block) < len(json.dumps(value)) / 3
-    assert embed.unpack(block) == value
+    assert inline_assets.unpack(block) == value
     cells = np.arange(256, dtype=np.uint8)
-    assert np.array_equal(embed.unpack(embed.data_script(cells)), cells)
+    assert np.array_equal(inline_assets.unpack(inline_assets.data_script(cells)), cells)
 
 
 def test_the_library_is_the_one_stated() -> None:
-    stated = json.loads(embed.asset("echarts.json"))
-    data = embed.asset(embed.LIBRARY).encode()
+    stated = json.loads(inline_assets.asset("echarts.json"))
+    data = inline_assets.asset(inline_assets.LIBRARY).encode()
     assert hashlib.sha256(data).hexdigest() == stated["sha256"]
     assert len(data) == stated["bytes"]
-    assert f"Apache ECharts {stated['echarts']}, " in embed.asset(embed.LIBRARY)[:200]
-    licences = embed.asset("echarts.LICENSE")
+    assert (
+        f"Apache ECharts {stated['echarts']}, " in inline_assets.asset(inline_assets.LIBRARY)[:200]
+    )
+    licences = inline_assets.asset("echarts.LICENSE")
     for part in ("Apache License", "BSD 3-Clause License", "Mike Bostock", "Microsoft Corporation"):
         assert part in licences
     assert b"</script" not in data
@@ -293,12 +295,14 @@ def test_the_library_is_the_one_stated() -> None:
 def test_every_module_is_in_the_page() -> None:
     folder = resources.files("shadowprice.results.report").joinpath("assets")
     modules = {file.name for file in folder.iterdir() if file.name.endswith(".mjs")}
-    assert modules == set(embed.MODULES)
-    program = embed.scripts()
+    assert modules == set(inline_assets.MODULES)
+    program = inline_assets.scripts()
     assert not re.search(r"^(import|export) ", program, re.MULTILINE)
-    for at, name in enumerate(embed.MODULES):
-        imported = re.findall(r'^import .* from "\./(.*)";$', embed.asset(name), re.MULTILINE)
-        assert set(imported) <= set(embed.MODULES[:at])
+    for at, name in enumerate(inline_assets.MODULES):
+        imported = re.findall(
+            r'^import .* from "\./(.*)";$', inline_assets.asset(name), re.MULTILINE
+        )
+        assert set(imported) <= set(inline_assets.MODULES[:at])
         for dangerous in (
             "innerHTML",
             "outerHTML",
@@ -306,7 +310,7 @@ def test_every_module_is_in_the_page() -> None:
             "document.write",
             "eval(",
         ):
-            assert dangerous not in embed.asset(name)
+            assert dangerous not in inline_assets.asset(name)
 
 
 # ---------------------------------------------------------------- heat maps

@@ -17,11 +17,12 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import to_price_units
-from shadowprice.service.budgets.budgeting import Grant, PutTenant, StartDuePeriods, SyncBudgets
+from shadowprice.service.budgets.operations import Grant, PutTenant, StartDuePeriods, SyncBudgets
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import (
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.operations import (
     CancelJob,
     DecideBacklog,
     QuoteJob,
@@ -29,16 +30,15 @@ from shadowprice.service.truth.operations import (
     SetServerAvailability,
     SubmitJobs,
 )
-from shadowprice.service.truth.reports import RecordReports
-from shadowprice.service.truth.slots import AdvanceSlots
-from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import DurableEngine
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.slot_operations import AdvanceSlots
+from shadowprice.service.state.submission import read_submissions
+from shadowprice.service.store import Store, tables
 from tests.support.astraea_cases import SETTINGS as SETTINGS_OF_EXAMPLE
 from tests.support.astraea_cases import shared_cluster
 from tests.support.ledger_checks import check_ledger
 from tests.support.simulated_hours import CLUSTER, SLOT, Crash
-from tests.unit.service.test_truth import Bench
+from tests.unit.service.test_durable_engine import Bench
 
 DAY = 86_400
 

@@ -12,9 +12,9 @@ import pytest
 from shadowprice.executors.virtual import VirtualClock, VirtualExecutor, VirtualJob, run_virtual
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.causes import broken_promise
-from shadowprice.service.truth.operations import ReviseJob
-from shadowprice.service.truth.timespan import ChangeTimespan
-from shadowprice.service.truth.views import State
+from shadowprice.service.state.job_views import State
+from shadowprice.service.state.operations import ReviseJob
+from shadowprice.service.state.timespan import ChangeTimespan
 from shadowprice.service.virtual import VirtualService
 
 CLUSTER = {

@@ -18,19 +18,19 @@ from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.budgeting import PutTenant
+from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.commit_result import CommitResult, Operation
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.operations import QuoteJob, SubmitJobs
+from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.slot_operations import AdvanceSlots
+from shadowprice.service.state.store_queries import progress_points
+from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.operations import QuoteJob, SubmitJobs
-from shadowprice.service.truth.outcome import CommitResult, Operation
-from shadowprice.service.truth.reading import progress_points
-from shadowprice.service.truth.reports import RecordReports
-from shadowprice.service.truth.slots import AdvanceSlots
-from shadowprice.service.truth.submission import read_submissions
-from shadowprice.service.truth.truth import DurableEngine
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -113,8 +113,8 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
 def test_nobody_waits_for_the_whole_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_EVENTS", 30)
-    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_JOBS_PER_STEP", 2)
+    monkeypatch.setattr("shadowprice.service.state.durable_engine.SNAPSHOT_EVENTS", 30)
+    monkeypatch.setattr("shadowprice.service.state.durable_engine.SNAPSHOT_JOBS_PER_STEP", 2)
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = MonotonicWallClock(ManualClock())
@@ -130,7 +130,9 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
             while not meanwhile or truth.snapshotting:
                 under_way = truth.snapshotting
                 if under_way:  # one is enough
-                    monkeypatch.setattr("shadowprice.service.truth.truth.SNAPSHOT_EVENTS", 10**9)
+                    monkeypatch.setattr(
+                        "shadowprice.service.state.durable_engine.SNAPSHOT_EVENTS", 10**9
+                    )
                 driver._second = 0.0  # a second has passed
                 await driver.do(_submit(f"job-{at}"))
                 at += 1

@@ -11,12 +11,12 @@ import pytest
 
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
-from shadowprice.service.truth.margins import MAX_GROUPS, NEWEST, Margins
-from shadowprice.service.truth.operations import QuoteJob
-from shadowprice.service.truth.reports import RecordReports
-from shadowprice.service.truth.timespan import ChangeTimespan
-from shadowprice.service.truth.views import JobView, State
-from tests.unit.service.test_truth import Bench
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.margins import MAX_GROUPS, NEWEST, Margins
+from shadowprice.service.state.operations import QuoteJob
+from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.timespan import ChangeTimespan
+from tests.unit.service.test_durable_engine import Bench
 
 
 def finished(

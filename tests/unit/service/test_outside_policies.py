@@ -12,7 +12,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.policy import unwrapped
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.whatif import WhatIfParameters, parse_request
-from tests.unit.service.test_truth import CLUSTER, Bench
+from tests.unit.service.test_durable_engine import CLUSTER, Bench
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "policy.py"
 STATEFUL = """

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from shadowprice.executors.contract import Ending
-from shadowprice.service.truth.views import State
+from shadowprice.service.state.job_views import State
 from tests.support.virtual_worlds import LIVE, LiveJob, LiveWorld, Played, play
 
 

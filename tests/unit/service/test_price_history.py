@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 
 from shadowprice.service.clock import SECOND, SlotCalendar
+from shadowprice.service.state.price_history import HOUR, MINUTE, history, purge_prices
 from shadowprice.service.store import Store, tables
-from shadowprice.service.truth.price_history import HOUR, MINUTE, history, purge_prices
 
 DAY = 24 * HOUR
 

@@ -9,12 +9,12 @@ from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.truth.operations import CancelJob
-from shadowprice.service.truth.reading import list_events
-from shadowprice.service.truth.reports import RecordProgress, RecordReports
-from shadowprice.service.truth.start_ups import NEWEST
+from shadowprice.service.state.operations import CancelJob
+from shadowprice.service.state.report_operations import RecordProgress, RecordReports
+from shadowprice.service.state.start_ups import NEWEST
+from shadowprice.service.state.store_queries import list_events
 from tests.support.simulated_hours import SLOT
-from tests.unit.service.test_truth import Bench
+from tests.unit.service.test_durable_engine import Bench
 
 
 def starts(bench: Bench, number: int, seconds: float, *, ends: bool = True) -> None:

@@ -12,10 +12,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
+from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.store import Store, tables
 from shadowprice.service.store.files import backup_file
 from shadowprice.service.store.store import WAL_SIZE_LIMIT_BYTES
-from shadowprice.service.truth.reading import list_events
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 

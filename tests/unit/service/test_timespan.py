@@ -9,12 +9,12 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.service.clock import SECOND, format_rfc3339
-from shadowprice.service.truth.reading import jobs_by_name
-from shadowprice.service.truth.slots import ShiftSlotOrigin
-from shadowprice.service.truth.timespan import ChangeTimespan, FollowOption
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.slot_operations import ShiftSlotOrigin
+from shadowprice.service.state.store_queries import jobs_by_name
+from shadowprice.service.state.timespan import ChangeTimespan, FollowOption
 from tests.support.simulated_hours import SLOT
-from tests.unit.service.test_truth import Bench
+from tests.unit.service.test_durable_engine import Bench
 
 
 def until(bench: Bench) -> int | None:

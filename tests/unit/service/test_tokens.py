@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.service.auth import tokens_query
-from shadowprice.service.store import Store, history, tables
+from shadowprice.service.store import Store, retention, tables
 
 
 @pytest.fixture
@@ -62,5 +62,5 @@ def test_tokens_that_are_over_for_longer_than_is_kept_leave(store: Store) -> Non
     keep(store, 4, expires=90, revoked=10)
     keep(store, 5, expires=10, revoked=60)
     keep(store, 6, role="operator", revoked=10)  # else a file that holds it would let it in again
-    history.purge(store, before=50)
+    retention.purge(store, before=50)
     assert listed(store, now=50) == [2, 1, 6, 5]

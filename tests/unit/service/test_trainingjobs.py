@@ -23,6 +23,8 @@ from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.kubernetes.connection import Connection
 from shadowprice.kubernetes.definition import EXCLUDED_KEYS, definition
 from shadowprice.kubernetes.names import FINALIZER
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.submission import REVISABLE, merge_changes
 from shadowprice.service.trainingjobs.controller import (
     NEW_RESOURCE_PRIORITY_SECONDS,
     STATUS_WRITE_SECONDS,
@@ -30,7 +32,6 @@ from shadowprice.service.trainingjobs.controller import (
     Controller,
     status_write_interval,
 )
-from shadowprice.service.trainingjobs.queue import WorkQueue
 from shadowprice.service.trainingjobs.resource import TrainingJobResource, diff_spec
 from shadowprice.service.trainingjobs.status import (
     SubmissionRejected,
@@ -38,8 +39,7 @@ from shadowprice.service.trainingjobs.status import (
     build_status,
     needs_patch,
 )
-from shadowprice.service.truth.submission import REVISABLE, merge_changes
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.trainingjobs.workqueue import WorkQueue
 from tests.support.services import job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 

@@ -18,7 +18,7 @@ from shadowprice.executors.virtual import (
     run_virtual,
 )
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.truth.views import State
+from shadowprice.service.state.job_views import State
 from shadowprice.service.virtual import TICKS, VirtualService
 
 CLUSTER = {

@@ -11,7 +11,7 @@ from shadowprice.extensions import FileExtension, split_path
 
 if TYPE_CHECKING:
     from shadowprice.results.advice import JobAdvice
-    from shadowprice.results.story import JobHistory
+    from shadowprice.results.job_history import JobHistory
     from shadowprice.simulator.scenario import Scenario
 
 PATIENCE: Final = 10.0

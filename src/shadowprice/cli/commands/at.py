@@ -13,7 +13,7 @@ from shadowprice.cli.options import OutputOption
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shadowprice.results.moment import SlotSnapshot
+    from shadowprice.results.slot_snapshot import SlotSnapshot
 
 MOST_JOBS = 40
 """Limit of jobs shown of each state without ``--all``."""
@@ -41,9 +41,9 @@ def at(
 
     shadowprice at run 2h --servers
     """
-    from shadowprice.results.files import read_info
     from shadowprice.results.listing import parse_slot
-    from shadowprice.results.moment import read_slot_snapshot
+    from shadowprice.results.run_directory import read_info
+    from shadowprice.results.slot_snapshot import read_slot_snapshot
 
     seconds = read_info(run)["cluster"]["slot_seconds"]
     moment = read_slot_snapshot(run, parse_slot(slot, seconds, "SLOT"))
@@ -78,7 +78,7 @@ def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
     from rich.table import Table
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.results.places import compress_names
+    from shadowprice.results.server_names import compress_names
 
     resources = [name for name, (_, total) in moment.usage.items() if total]
     table = Table(header_style="bold", box=None, pad_edge=False)

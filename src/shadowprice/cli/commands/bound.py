@@ -162,14 +162,14 @@ def check_output_path(path: Path) -> None:
         If the path can't be written, or holds a file that isn't a price file.
     """
     from shadowprice.policies.pricing.posted import FORMAT
-    from shadowprice.results.target import check_output_file
+    from shadowprice.results.output_paths import check_output_file
 
     check_output_file(path, lambda head: FORMAT in head[:200])
 
 
 def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
     """Write the prices of a certificate to a file atomically."""
-    from shadowprice.results.target import atomic_write
+    from shadowprice.results.output_paths import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")

@@ -25,7 +25,7 @@ from shadowprice.core import bounds
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.policies.choice import PolicyChoice
-    from shadowprice.results.files import RunData
+    from shadowprice.results.run_directory import RunData
     from shadowprice.simulator.driver import RunProgress
     from shadowprice.simulator.interrupt import StopSign
     from shadowprice.simulator.scenario import Scenario
@@ -120,13 +120,13 @@ def compare(
     """
     from shadowprice.cli.commands.simulate import leave_if_partial, told_anyway
     from shadowprice.core.amounts import parse_span
+    from shadowprice.results.atomic_directory import AtomicDirectory
     from shadowprice.results.comparison import (
         PAGE,
         is_comparison,
         write_compared_run,
         write_comparison,
     )
-    from shadowprice.results.directory import AtomicDirectory
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.trials import seeds_from, trials_of
 
@@ -210,8 +210,8 @@ def _advised(
 def _check_out(out: Path | None, advice: bool) -> None:
     """Refuse an invalid output directory before a large trace is read."""
     from shadowprice.core.errors import Fault, InputError
+    from shadowprice.results.atomic_directory import check_directory
     from shadowprice.results.comparison import is_comparison
-    from shadowprice.results.directory import check_directory
 
     if out is not None:
         check_directory(out, is_comparison)

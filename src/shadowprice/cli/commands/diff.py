@@ -37,7 +37,7 @@ def diff(
     shadowprice diff compared/oasis compared/fifo
     """
     from shadowprice.results.difference import diff_runs
-    from shadowprice.results.files import read_run
+    from shadowprice.results.run_directory import read_run
 
     result = diff_runs(read_run(first), read_run(second))
     if output is Listing.JSON:
@@ -52,7 +52,7 @@ def diff(
 
 
 def _print(found: RunDiff, limit: int) -> None:
-    from shadowprice.results.telling import pluralize
+    from shadowprice.results.job_history_text import pluralize
 
     console = stdout()
     names = [found.first["policy"], found.second["policy"]]

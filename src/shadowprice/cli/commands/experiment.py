@@ -110,7 +110,7 @@ def experiment(
     )
     from shadowprice.experiments.live import Where
     from shadowprice.experiments.spreading import InTurn, OnRay
-    from shadowprice.results.directory import check_directory
+    from shadowprice.results.atomic_directory import check_directory
 
     if name == "list":
         table = Table("name", "shows", "source", title="Experiments", title_justify="left")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shadowprice.rest.jobs import StoredEvent
     from shadowprice.results.advice import JobAdvice
-    from shadowprice.results.story import JobHistory
+    from shadowprice.results.job_history import JobHistory
 
 MAX_PLACEMENT_SPANS = 12
 """Limit of placements shown of a plan or a run."""
@@ -63,7 +63,7 @@ def explain(
     if job is None:
         _explain_live(str(run), server, output, full=full)
         return
-    from shadowprice.results.story import read_job_history
+    from shadowprice.results.job_history import read_job_history
 
     story = read_job_history(run, job)
     counsel, remark = _advice(run, story, advice)
@@ -137,7 +137,7 @@ def _advice(run: Path, story: JobHistory, asked: bool | None) -> tuple[JobAdvice
     )
     from shadowprice.core.amounts import format_seconds
     from shadowprice.core.errors import InputError
-    from shadowprice.results.files import read_advice
+    from shadowprice.results.run_directory import read_advice
 
     if asked is False or not wanted(story):
         return None, ""
@@ -162,7 +162,7 @@ def _print(story: JobHistory, most: int | None, counsel: JobAdvice | None, remar
     from rich.panel import Panel
 
     from shadowprice.cli.console import SafeText
-    from shadowprice.results.telling import advice_lines, guarantee_text, history_lines
+    from shadowprice.results.job_history_text import advice_lines, guarantee_text, history_lines
 
     console = stdout()
     colour, verdict = _verdict(story.job)

@@ -110,7 +110,6 @@ def jobs(
 
     shadowprice jobs run --tenant vision --arrived 10..50 -o csv
     """
-    from shadowprice.results.files import read_info, read_table
     from shadowprice.results.listing import (
         DEFAULT_COLUMNS,
         JobFilter,
@@ -118,6 +117,7 @@ def jobs(
         columns_of,
         sort_jobs,
     )
+    from shadowprice.results.run_directory import read_info, read_table
 
     seconds = read_info(run)["cluster"]["slot_seconds"]
     table = read_table(run, "jobs")

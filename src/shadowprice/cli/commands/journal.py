@@ -37,7 +37,7 @@ def journal(
 
     shadowprice journal run/journal.jsonl --events 20 --no-check
     """
-    from shadowprice.results.files import JOURNAL
+    from shadowprice.results.run_directory import JOURNAL
 
     summary = _read(path / JOURNAL if path.is_dir() else path, check=check, events=events)
     if output is Output.JSON:

@@ -49,7 +49,7 @@ def login(
 
     shadowprice login https://scheduler.lab --name lab
     """
-    from shadowprice.client.servers import (
+    from shadowprice.client.endpoints import (
         Endpoint,
         SavedEndpoints,
         config_file,

@@ -130,7 +130,7 @@ def profile(
     from shadowprice.executors.local.machine import real_devices
     from shadowprice.profiling.findings import HEAD, Findings, families_file, job_file
     from shadowprice.profiling.running import Command, Limits, measure_all
-    from shadowprice.results.target import check_output_file
+    from shadowprice.results.output_paths import check_output_file
 
     if not sys.platform.startswith("linux"):
         raise InputError("profile needs Linux, as the local executor does")
@@ -192,7 +192,7 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
 def _library(family: str, path: Path) -> Families:
     """Return the families of a library file, after checking that it can be written."""
     from shadowprice.inputs.families import parse_families, read_families
-    from shadowprice.results.target import check_output_file
+    from shadowprice.results.output_paths import check_output_file
 
     check_output_file(path, lambda _: True)  # the content is validated below
     try:
@@ -261,7 +261,7 @@ def _today() -> str:
 
 
 def _write(path: Path, content: str) -> None:
-    from shadowprice.results.target import atomic_write
+    from shadowprice.results.output_paths import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")

@@ -23,9 +23,9 @@ def report(
     shadowprice report run
     """
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.results.files import REPORT, read_run
+    from shadowprice.results.output_paths import always_replaceable, check_output_file, is_page
     from shadowprice.results.report.page import write_report
-    from shadowprice.results.target import always_replaceable, check_output_file, is_page
+    from shadowprice.results.run_directory import REPORT, read_run
 
     path = to or run / REPORT
     # The run's own page may be replaced, whatever version wrote it.

@@ -312,7 +312,7 @@ def backup(
     shadowprice backup /var/lib/shadowprice backup.db
     """
     check_extra()
-    from shadowprice.results.target import check_output_file
+    from shadowprice.results.output_paths import check_output_file
     from shadowprice.service.store.files import (
         FILE,
         RESTORE_HINT,

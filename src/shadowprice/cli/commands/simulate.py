@@ -22,8 +22,8 @@ from shadowprice.cli.workload import Workload, takes_workload
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shadowprice.results.directory import AtomicDirectory
-    from shadowprice.results.files import RunData
+    from shadowprice.results.atomic_directory import AtomicDirectory
+    from shadowprice.results.run_directory import RunData
 
 
 @takes_workload()
@@ -76,8 +76,8 @@ def simulate(
     """
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.results.directory import AtomicDirectory, check_directory
-    from shadowprice.results.files import JOURNAL, is_run
+    from shadowprice.results.atomic_directory import AtomicDirectory, check_directory
+    from shadowprice.results.run_directory import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_sign
     from shadowprice.simulator.journaling import JournalObserver
     from shadowprice.simulator.scenario import record_run
@@ -168,8 +168,8 @@ def _leave_without_advice(run: RunData, status: int) -> None:
 
 
 def _keep(run: RunData, pending: AtomicDirectory) -> None:
-    from shadowprice.results.files import REPORT, write_run
     from shadowprice.results.report.page import write_report
+    from shadowprice.results.run_directory import REPORT, write_run
 
     write_run(run, pending.path)
     write_report(run, pending.path / REPORT)

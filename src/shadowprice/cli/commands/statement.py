@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shadowprice.results.accounts import TenantAccount, TenantAccounts
-    from shadowprice.results.files import RunData
+    from shadowprice.results.run_directory import RunData
 
 
 def statement(
@@ -95,7 +95,7 @@ def _is_run(text: str) -> bool:
 def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
     from shadowprice.core.errors import Fault, InputError
     from shadowprice.results.accounts import compute_tenant_accounts
-    from shadowprice.results.files import read_run
+    from shadowprice.results.run_directory import read_run
 
     loaded = read_run(run)
     books = compute_tenant_accounts(loaded)

@@ -97,8 +97,8 @@ def convert(
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import Fault, InputError
-    from shadowprice.results.target import check_output_file, is_marked_yaml
-    from shadowprice.results.telling import pluralize
+    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.output_paths import check_output_file, is_marked_yaml
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace, with_columns
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
@@ -200,8 +200,12 @@ def generate(
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.core.amounts import parse_span
     from shadowprice.core.errors import InputError
-    from shadowprice.results.target import check_output_file, created_directory, is_marked_yaml
-    from shadowprice.results.telling import pluralize
+    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.output_paths import (
+        check_output_file,
+        created_directory,
+        is_marked_yaml,
+    )
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
@@ -246,7 +250,7 @@ def generate(
 def _write_yaml(path: Path, document: dict[str, Any]) -> None:
     import yaml
 
-    from shadowprice.results.target import YAML_MARK, atomic_write
+    from shadowprice.results.output_paths import YAML_MARK, atomic_write
 
     text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
     with atomic_write(path) as temporary:

@@ -199,7 +199,7 @@ def _table(found: WhatIf, policy: str) -> Table:
 
     from shadowprice.cli.console import SafeText
     from shadowprice.cli.seeds import with_reach
-    from shadowprice.results.measures import OVER_SEEDS, MetricDefinition
+    from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 
     measures = {candidate.key: candidate for candidate in OVER_SEEDS}
     shown = [measures[key] for key in ("total_utility", "finished", "in_time")]

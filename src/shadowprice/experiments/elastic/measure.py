@@ -28,7 +28,7 @@ from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, rounded
 from shadowprice.profiling.running import Command, Limits, measure_all
-from shadowprice.results.files import RunData
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 

@@ -23,7 +23,7 @@ from shadowprice.experiments.framework import UnavailableError
 from shadowprice.experiments.live import Lived, Where, live_once
 from shadowprice.experiments.testbed.files import Files, runnable, scaled
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.files import RunData
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import Source
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.results.report.embed import data_script, rounded, text
-from shadowprice.results.report.scales import format_number
+from shadowprice.results.report.inline_assets import data_script, rounded, text
+from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import RunData, folder_name
+from shadowprice.results.job_history_text import pluralize
 from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report.charts import (
     POINTS,
@@ -22,15 +22,15 @@ from shadowprice.results.report.charts import (
     line_chart,
     share_bars,
 )
-from shadowprice.results.report.embed import escape_invisible, text
+from shadowprice.results.report.inline_assets import escape_invisible, text
+from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
-from shadowprice.results.report.scales import format_duration, format_number
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure
 from shadowprice.results.report.seeds import seeds_section
 from shadowprice.results.report.tables import Cell, TableColumn, data_table
-from shadowprice.results.telling import pluralize
+from shadowprice.results.run_directory import RunData, folder_name
 
 MOST_DIFFERENT = 20
 """Maximum number of listed jobs with different results."""

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import polars as pl
 
-from shadowprice.results.files import RunData
-from shadowprice.results.report.embed import (
+from shadowprice.results.job_history_text import pluralize
+from shadowprice.results.output_paths import add_generator_tag, atomic_write
+from shadowprice.results.report.inline_assets import (
     asset,
     content_security_policy,
     data_script,
     scripts,
     text,
 )
-from shadowprice.results.report.scales import format_duration, format_number
+from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.sections import sections
-from shadowprice.results.target import add_generator_tag, atomic_write
-from shadowprice.results.telling import pluralize
+from shadowprice.results.run_directory import RunData
 
 Tile = tuple[str, str, str]
 

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import RunData
 from shadowprice.results.report.charts import (
     GanttBar,
     Series,
@@ -16,10 +15,11 @@ from shadowprice.results.report.charts import (
     line_chart,
     share_bars,
 )
-from shadowprice.results.report.scales import format_number
+from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import MOST_ROWS, Cell, TableColumn, data_table
+from shadowprice.results.run_directory import RunData
 
 MOST_DRAWN: Final = 40
 """Maximum number of drawn jobs; the table has more."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import Fields, RunData
 from shadowprice.results.metrics import NOT_ARRIVED, met_target, restricted_mean
 from shadowprice.results.report.charts import Box, bars, box_plot, share_bars
-from shadowprice.results.report.scales import format_number
+from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import MOST_ROWS, Cell, TableColumn, data_table
+from shadowprice.results.run_directory import Fields, RunData
 
 OUTCOMES = (
     ("finished", "finished", 2),

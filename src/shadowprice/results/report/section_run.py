@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shadowprice.results.files import RunData
-from shadowprice.results.report.embed import text
-from shadowprice.results.report.scales import format_duration
+from shadowprice.results.job_history_text import guarantee_text
+from shadowprice.results.report.inline_assets import text
+from shadowprice.results.report.number_format import format_duration
 from shadowprice.results.report.sections import section
-from shadowprice.results.telling import guarantee_text
+from shadowprice.results.run_directory import RunData
 
 MOST_KINDS = 6
 """Maximum number of listed server kinds."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from shadowprice.results.files import RunData
 from shadowprice.results.report.heat import HeatGrid, heat_map
 from shadowprice.results.report.sections import figure, section
+from shadowprice.results.run_directory import RunData
 
 
 @section("Servers", 40)

@@ -7,11 +7,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shadowprice.results.accounts import MICRO, TenantAccounts, compute_tenant_accounts, timeline
-from shadowprice.results.files import RunData
 from shadowprice.results.report.charts import Floats, Series, downsample, line_chart
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure, section
 from shadowprice.results.report.tables import TableColumn, data_table
+from shadowprice.results.run_directory import RunData
 
 _MINOR = {"jobs", "received", "paid to itself", "lent, place-slots", "borrowed, place-slots"}
 """Columns that narrow screens omit."""

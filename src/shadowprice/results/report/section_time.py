@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shadowprice.results.files import RunData
 from shadowprice.results.metrics import resources
 from shadowprice.results.report.charts import Floats, Series, downsample, line_chart
-from shadowprice.results.report.scales import format_duration
+from shadowprice.results.report.number_format import format_duration
 from shadowprice.results.report.sections import figure, section
+from shadowprice.results.run_directory import RunData
 
 
 def slot_label(run: RunData) -> str:

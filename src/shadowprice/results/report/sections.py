@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from shadowprice.results.files import RunData
-from shadowprice.results.report.embed import text
+from shadowprice.results.report.inline_assets import text
+from shadowprice.results.run_directory import RunData
 
 Render = Callable[[RunData], str | None]
 

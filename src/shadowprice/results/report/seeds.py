@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.results.measures import OVER_SEEDS, MetricDefinition
+from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 from shadowprice.results.report.charts import interval_plot
-from shadowprice.results.report.embed import text
+from shadowprice.results.report.inline_assets import text
 from shadowprice.results.report.sections import figure
 
 DRAWN: Final = ("total_utility", "in_time", "restricted_mean_jct", "utility_per_cost")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.results.report.embed import data_script, text
-from shadowprice.results.report.scales import format_number
+from shadowprice.results.report.inline_assets import data_script, text
+from shadowprice.results.report.number_format import format_number
 
 MOST_ROWS: Final = 1000
 """Maximum number of rows of a table in a page."""

@@ -46,22 +46,22 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.auth import Caller, verify_progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import Driver
+from shadowprice.service.execution.modes import user_diagnostic
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
-from shadowprice.service.queries.stories import format_event
-from shadowprice.service.running.modes import user_diagnostic
+from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
-from shadowprice.service.truth import reading
-from shadowprice.service.truth.operations import (
+from shadowprice.service.state import store_queries
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.operations import (
     CancelJob,
     QuoteJob,
     QuoteResult,
     ReviseJob,
     SubmitJobs,
 )
-from shadowprice.service.truth.submission import REVISABLE, Submission, read_submissions
-from shadowprice.service.truth.views import JobView, State
+from shadowprice.service.state.submission import REVISABLE, Submission, read_submissions
 from shadowprice.service.usage import added_memory, memory_of
 
 router = api_router("/v1", "jobs")
@@ -218,7 +218,7 @@ async def get_view(service: Service, name: str) -> JobView:
     view = published.jobs.get(name) or published.recent.get(name)
     if view is not None:
         return view
-    stored = await service.read(lambda connection: reading.job(connection, name))
+    stored = await service.read(lambda connection: store_queries.job(connection, name))
     if stored is None:
         raise ProblemError("not-found", f"unknown job {shown(name)}")
     return stored[0]
@@ -273,7 +273,7 @@ async def list_jobs(
 
     # In the reader's thread: a thousand jobs would delay other requests.
     def read(connection: Connection) -> list[Job]:
-        views = reading.list_jobs(
+        views = store_queries.list_jobs(
             connection, states=states, tenant=tenant, before=cursor, limit=limit, current=jobs
         )
         return [view.to_resource() for view in views]
@@ -286,7 +286,7 @@ async def list_jobs(
 async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetail:
     """Return a job with its submission in `spec`."""
     view = await get_visible_job(service, caller, name)
-    stored = await service.read(lambda connection: reading.job(connection, name))
+    stored = await service.read(lambda connection: store_queries.job(connection, name))
     spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
     return JobDetail(**dict(view.to_resource()), broken_promise=broken, spec=spec)
@@ -335,8 +335,8 @@ async def explain(name: str, service: ServiceDep, caller: CallerDep) -> JobHisto
     `/events` lists all.
     """
     view = await get_visible_job(service, caller, name)
-    events, gap = await service.read(lambda connection: reading.job_history(connection, name))
-    runs = await service.read(lambda connection: reading.generations(connection, name, 100))
+    events, gap = await service.read(lambda connection: store_queries.job_history(connection, name))
+    runs = await service.read(lambda connection: store_queries.generations(connection, name, 100))
     return JobHistory(
         job=view.to_resource(),
         broken_promise=await _broken_promise(service, view),
@@ -369,7 +369,9 @@ async def job_events(
     """List a job's events, newest first; `line` is for people."""
     await get_visible_job(service, caller, name)
     events = await service.read(
-        lambda connection: reading.list_events(connection, before=cursor, job=name, limit=limit)
+        lambda connection: store_queries.list_events(
+            connection, before=cursor, job=name, limit=limit
+        )
     )
     return JobEventPage(
         events=[JobEvent(**dict(event), line=_line(event)) for event in events],
@@ -383,7 +385,7 @@ async def generations(
 ) -> GenerationList:
     """List a job's generations, newest first."""
     await get_visible_job(service, caller, name)
-    page = await service.read(lambda connection: reading.generations(connection, name, limit))
+    page = await service.read(lambda connection: store_queries.generations(connection, name, limit))
     return GenerationList(generations=page)
 
 
@@ -396,7 +398,9 @@ async def progress_points(
 ) -> ProgressCurve:
     """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
     await get_visible_job(service, caller, name)
-    points = await service.read(lambda connection: reading.progress_points(connection, name, limit))
+    points = await service.read(
+        lambda connection: store_queries.progress_points(connection, name, limit)
+    )
     return ProgressCurve(points=points)
 
 

@@ -34,15 +34,15 @@ from shadowprice.service.api.requests import (
     require_observe_mode,
 )
 from shadowprice.service.clock import SECOND
-from shadowprice.service.events import MAX_SUBSCRIBERS
+from shadowprice.service.event_stream import MAX_SUBSCRIBERS
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries import timeline as timelines
 from shadowprice.service.queries.comparison import observed_bars
 from shadowprice.service.queries.whatif import WhatIfParameters, parse_request, workload
-from shadowprice.service.truth import reading
-from shadowprice.service.truth.price_history import history
-from shadowprice.service.truth.prices import MAX_SLOTS
-from shadowprice.service.truth.prices import prices as prices_of
+from shadowprice.service.state import store_queries
+from shadowprice.service.state.price_history import history
+from shadowprice.service.state.prices import MAX_SLOTS
+from shadowprice.service.state.prices import prices as prices_of
 
 router = api_router("/v1", "monitoring")
 
@@ -192,7 +192,7 @@ async def decisions(
     """List the policy's decisions, newest first."""
     tenant = scope_of(caller, tenant)
     page = await service.read(
-        lambda connection: reading.list_events(
+        lambda connection: store_queries.list_events(
             connection, before=cursor, job=job, tenant=tenant, decisions=True, limit=limit
         )
     )

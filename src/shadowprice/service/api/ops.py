@@ -29,9 +29,9 @@ from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.service import Service
 from shadowprice.service.settings import NO_EXECUTOR
-from shadowprice.service.truth.prices import server_classes_of
-from shadowprice.service.truth.start_ups import CODE as SLOT_TOO_SHORT
-from shadowprice.service.truth.timespan import ChangeTimespan
+from shadowprice.service.state.prices import server_classes_of
+from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
+from shadowprice.service.state.timespan import ChangeTimespan
 
 router = api_router("", "operations")
 

@@ -28,7 +28,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.truth.operations import UpdateServers
+from shadowprice.service.state.operations import UpdateServers
 
 router = api_router("/v1", "servers")
 

@@ -30,7 +30,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.api.servers import checked_amounts
 from shadowprice.service.budgets import statements
 from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, EntryKind
-from shadowprice.service.budgets.budgeting import Grant, PutTenant, RemoveTenant
+from shadowprice.service.budgets.operations import Grant, PutTenant, RemoveTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service

@@ -37,7 +37,7 @@ from shadowprice.service.budgets.accounts import (
     AccountUpdate,
     EntryKind,
 )
-from shadowprice.service.budgets.paid import (
+from shadowprice.service.budgets.usage import (
     SlotUsage,
     add_unassigned,
     consume_slot,
@@ -47,12 +47,12 @@ from shadowprice.service.budgets.paid import (
 )
 from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
-from shadowprice.service.store.prepared import PreparedStatement
-from shadowprice.service.truth.views import JobView
+from shadowprice.service.store.prepared_statement import PreparedStatement
 
 if TYPE_CHECKING:
-    from shadowprice.service.truth.transaction import Transaction
+    from shadowprice.service.state.transaction import Transaction
 
 REFUSAL_CODE: Final = "budget"
 """Code of refusals because the tenant can't pay."""

@@ -18,7 +18,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from shadowprice.results.report.embed import asset
+from shadowprice.results.report.inline_assets import asset
 from shadowprice.service.problems import ProblemError
 
 router = APIRouter(include_in_schema=False)

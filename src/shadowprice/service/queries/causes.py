@@ -22,11 +22,11 @@ from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
 from shadowprice.rest.jobs import BrokenPromise, PromiseCause
 from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
+from shadowprice.service.state.ending import CODE as TIMESPAN
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.start_ups import stated_seconds
+from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
-from shadowprice.service.truth.ending import CODE as TIMESPAN
-from shadowprice.service.truth.start_ups import stated_seconds
-from shadowprice.service.truth.submission import resolve_job
-from shadowprice.service.truth.views import JobView, State
 
 LEAST: Final = 0.001
 """Minimum seconds of a cause that is reported."""

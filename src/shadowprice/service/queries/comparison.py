@@ -33,7 +33,7 @@ from shadowprice.rest.comparison import (
 )
 from shadowprice.rest.jobs import JobReason
 from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
-from shadowprice.service.published import ReadModel
+from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.queries.timeline import (
     BAR_PAST,
     MAX_GENERATION_ROWS,
@@ -44,9 +44,9 @@ from shadowprice.service.queries.timeline import (
     past_bars,
     utilization_levels,
 )
-from shadowprice.service.running.observing import last_observation_time
+from shadowprice.service.read_model import ReadModel
+from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
-from shadowprice.service.truth.views import JobView, State
 
 MAX_JOBS: Final = 5_000
 """Maximum number of jobs of one comparison, newest first."""

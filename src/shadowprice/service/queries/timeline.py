@@ -26,9 +26,9 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.rest.jobs import JobState
 from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
 from shadowprice.service.clock import SlotCalendar, to_datetime
-from shadowprice.service.published import ReadModel
+from shadowprice.service.read_model import ReadModel
+from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.store import tables
-from shadowprice.service.truth.truth import DurableEngine
 
 MAX_SLOTS: Final = 1_000
 """Maximum number of past slots, and of future slots."""

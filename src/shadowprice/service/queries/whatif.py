@@ -31,8 +31,8 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.monitoring import WhatIf, WhatIfProgress, WhatIfQuestion, WhatIfState
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.prices import server_classes_of
 from shadowprice.service.store import tables
-from shadowprice.service.truth.prices import server_classes_of
 
 log = logging.getLogger("shadowprice.service")
 

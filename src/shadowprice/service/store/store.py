@@ -41,7 +41,7 @@ from shadowprice.service.store.advisory import EPOCH_KEY, PostgresAdvisoryLock
 from shadowprice.service.store.errors import StoreError
 from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT
 from shadowprice.service.store.lock import DirectoryLock
-from shadowprice.service.store.prepared import PreparedStatement
+from shadowprice.service.store.prepared_statement import PreparedStatement
 from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
 
 log = logging.getLogger("shadowprice.service")

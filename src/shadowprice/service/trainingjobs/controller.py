@@ -29,10 +29,16 @@ from shadowprice.kubernetes.connection import IN_FLIGHT, Connection
 from shadowprice.kubernetes.errors import ApiError, DeposedError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, DEFINITION, FINALIZER, PLURAL
+from shadowprice.service.execution.modes import user_diagnostic
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.running.modes import user_diagnostic
 from shadowprice.service.service import Service
-from shadowprice.service.trainingjobs.queue import WorkQueue
+from shadowprice.service.state import store_queries
+from shadowprice.service.state.commit_result import CommitResult
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
+from shadowprice.service.state.submission import MISSING_FAMILY_HINT, read_submissions
+from shadowprice.service.trainingjobs.event_recorder import EventRecorder
+from shadowprice.service.trainingjobs.namespace_shares import NamespaceShares
 from shadowprice.service.trainingjobs.resource import ROUTE, TrainingJobResource, diff_spec
 from shadowprice.service.trainingjobs.status import (
     ConditionValue,
@@ -42,13 +48,7 @@ from shadowprice.service.trainingjobs.status import (
     needs_patch,
     state_changed,
 )
-from shadowprice.service.trainingjobs.telling import EventRecorder
-from shadowprice.service.trainingjobs.tenancy import NamespaceShares
-from shadowprice.service.truth import reading
-from shadowprice.service.truth.operations import CancelJob, ReviseJob, SubmitJobs
-from shadowprice.service.truth.outcome import CommitResult
-from shadowprice.service.truth.submission import MISSING_FAMILY_HINT, read_submissions
-from shadowprice.service.truth.views import JobView
+from shadowprice.service.trainingjobs.workqueue import WorkQueue
 from shadowprice.service.usage import added_memory, memory_of
 
 log = logging.getLogger("shadowprice.service")
@@ -380,7 +380,7 @@ class Controller:
         view = published.jobs.get(job) or published.recent.get(job)
         if view is not None:
             return view
-        stored = await self._service.read(lambda connection: reading.job(connection, job))
+        stored = await self._service.read(lambda connection: store_queries.job(connection, job))
         return None if stored is None else stored[0]
 
     async def _job_for(

@@ -10,8 +10,8 @@ from shadowprice.core.owner import Owner
 from shadowprice.core.wording import shown
 from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.names import API_VERSION, CLAIM, FINALIZER, KIND, PLURAL
-from shadowprice.service.truth.submission import REVISABLE
-from shadowprice.service.truth.views import State
+from shadowprice.service.state.job_views import State
+from shadowprice.service.state.submission import REVISABLE
 
 ROUTE: Final = f"/apis/{API_VERSION}"
 

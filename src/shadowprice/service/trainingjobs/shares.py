@@ -25,9 +25,9 @@ from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import shown
 from shadowprice.executors.kubernetes.quantities import unit_of, units
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.operations import UpdateTenants
 from shadowprice.service.store import tables
-from shadowprice.service.truth.batch import Batch
-from shadowprice.service.truth.operations import UpdateTenants
 
 _KEY: Final = "namespace-shares"
 """Key in the store of the declared shares that were last applied."""

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.service.clock import format_rfc3339
+from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.trainingjobs.resource import CLOSED, TrainingJobResource
-from shadowprice.service.truth.views import JobView, State
 
 MAX_MESSAGE_CHARS: Final = 1_000
 """Maximum characters of a message."""

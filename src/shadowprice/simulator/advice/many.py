@@ -10,7 +10,7 @@ from typing import Final
 from shadowprice.core import bounds
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import JobAdvice, outcomes_with_advice
-from shadowprice.results.files import RunData
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.advice.advisor import advise_together, repeats_once
 from shadowprice.simulator.advice.retracing import Known
 from shadowprice.simulator.interrupt import StopSign

@@ -1,0 +1,130 @@
+"""Atomic creation of an output directory."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
+from shadowprice.results.output_paths import create_directories, remove_created_directories, umask
+
+_NEW = "give --out a new directory"
+
+
+def check_directory(out: Path, ours: Callable[[Path], bool]) -> None:
+    """Check that a `AtomicDirectory` could be created, before anything is read or computed.
+
+    Raises
+    ------
+    InputError
+        If the path is occupied by anything but an earlier result, or can't be written.
+    """
+    with AtomicDirectory(out, ours):
+        pass
+
+
+class AtomicDirectory:
+    """Directory that is filled beside its final path and moved there by one rename.
+
+    An earlier result at that path is replaced. Anything else is left untouched: links, devices, and
+    directories with files that no earlier run of this kind wrote.
+
+    Parameters
+    ----------
+    out : Path
+        Final path.
+    ours : callable
+        Returns whether an existing directory is an earlier result that may be replaced.
+
+    Attributes
+    ----------
+    path : Path
+        Temporary directory to write to. Leaving the context removes it unless `commit` was called.
+
+    Raises
+    ------
+    InputError
+        If the path is occupied by anything else, or can't be written.
+    """
+
+    def __init__(self, out: Path, ours: Callable[[Path], bool]) -> None:
+        self._ours = ours
+        self._shown = out
+        self._made: list[Path] = []
+        try:
+            self.out = out.absolute()
+            self._check()
+            create_directories(self.out.parent, self._made)
+            self.path = Path(
+                tempfile.mkdtemp(prefix=".shadowprice.", suffix=".unfinished", dir=self.out.parent)
+            )
+        except OSError as error:
+            remove_created_directories(self._made)
+            reason = error.strerror or str(error)
+            raise InputError(Fault(str(out), f"cannot be written: {reason}")) from error
+        self.path.chmod(0o777 & ~umask())
+
+    def __enter__(self) -> AtomicDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            remove_created_directories(self._made)
+
+    def commit(self) -> None:
+        """Move the directory to its final path.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the path was occupied in the meantime. The results are then in a numbered directory
+            beside it.
+        """
+        try:
+            self._check()
+        except InputError as error:
+            alternative = self._beside()
+            self.path.rename(alternative)
+            raise ShadowpriceError(f"{error}; the results are in {alternative}") from error
+        if not self.out.exists():
+            self.path.rename(self.out)
+            return
+        old = self.path.with_suffix(".replaced")
+        self.out.rename(old)
+        try:
+            self.path.rename(self.out)
+        except BaseException:
+            old.rename(self.out)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _check(self) -> None:
+        out = self.out
+        if out.is_symlink():
+            raise InputError(Fault(str(self._shown), "is a link", _NEW))
+        if not out.exists():
+            if not out.name:
+                raise InputError(Fault(str(self._shown), "is no directory of its own", _NEW))
+            return
+        if not out.is_dir():
+            raise InputError(Fault(str(self._shown), "is a file", _NEW))
+        if out.resolve() in {Path.cwd(), *Path.cwd().parents}:
+            raise InputError(Fault(str(self._shown), "is the folder that this runs in", _NEW))
+        if any(out.iterdir()) and not self._ours(out):
+            message = "holds files that no earlier run of this kind wrote"
+            raise InputError(Fault(str(self._shown), message, _NEW))
+
+    def _beside(self) -> Path:
+        number = 2
+        while (candidate := self.out.with_name(f"{self.out.name}-{number}")).exists():
+            number += 1
+        return candidate

@@ -1,0 +1,336 @@
+"""Formats a job's history as lines of text, for ``explain`` and a run's page."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from shadowprice.core.amounts import format_seconds
+from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
+from shadowprice.results.job_history import JobHistory, PlacementSpan
+from shadowprice.results.run_directory import display_outcome, server_names
+from shadowprice.results.server_names import compress_name_list, group_equal_placements
+
+_LONG: Final = re.compile(r"\d+\.\d{6,}")
+"""Numbers with more digits than a reader needs."""
+
+
+def history_lines(story: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
+    """Yield a job's history as (label, text): request, decisions and placements.
+
+    ``most`` limits the placements of a plan or a run: None for all, 0 if the caller draws them. An
+    empty label continues the previous line. An empty label and text separate two sections.
+    """
+    yield from _asked(story)
+    promise, admitted = None, False
+    for decision in story.decisions:
+        yield "", ""
+        yield from _decided(story, decision, admitted, promise, most)
+        promise = decision.get("promise", promise)
+        admitted |= decision["outcome"] == "admitted"
+    yield "", ""
+    yield from _happened(story, most)
+
+
+def guarantee_text(info: Mapping[str, Any]) -> str:
+    """Return the policy's proved guarantee for a run; empty without a guarantee.
+
+    ``info`` is the content of ``run.json``.
+    """
+    data = info.get("guarantee")
+    if not data:
+        return ""
+    if "sigma" in data:
+        return _of_rounds(data)
+    if data["ratio"] is None:
+        return "none: no ratio is proved for these prices"
+    answer = {True: "it does", False: "it does not", None: "which is not known"}
+    text = (
+        f"for demands small beside a server at least 1/{data['ratio']:.3g} of the offline optimum, "
+        f"if D0 = {data['D0']:.4g} is at most half of it: "
+        f"{answer[data['D0_within_half_of_optimum']]} "
+        f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
+    )
+    if not data["U_covers_all_jobs"]:
+        text += "; not proved here, because some job's utility per resource exceeds U"
+    if not data.get("gain_is_theorem_2", True):
+        text += "; not proved here, because G is not Theorem 2's"
+    return text
+
+
+def _of_rounds(told: Mapping[str, Any]) -> str:
+    text = f"a round's ideal revenue is at least 1/{told['sigma']:.3g} of its best (Lemma 3)"
+    if told["loss_at_most"] is not None:
+        text += f"; at most {told['loss_at_most']:,.4g} below the offline optimum (Theorem 1)"
+    elif told["ratio_at_least"] is not None:
+        text += f"; at least {told['ratio_at_least']:.3g} of the offline optimum (Theorem 1)"
+    else:
+        return f"{text}; Theorem 1 proves nothing for these utilities and arrivals"
+    if told["premises_held"]:
+        return text
+    return (
+        f"{text}; not proved here, because lambda, theta or long rounds differ from the theorem's"
+    )
+
+
+def advice_lines(counsel: JobAdvice) -> Iterator[tuple[str, str]]:
+    """Yield advice on a refused job as (label, text), one change in each line."""
+    label = "would do"
+    shown = [*_gentlest(counsel.advice)]
+    for advice in shown:
+        current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
+        text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
+        if advice.completion is not None:
+            text += f"; done in slot {advice.completion}"
+        if advice.at_those_prices is not None:
+            text += f"; at the prices of this run {advice.at_those_prices} would"
+        yield label, text
+        label = ""
+    if not counsel.advice:
+        yield label, "nothing of what follows" if counsel.hopeless else "nothing that was tried"
+    elif len(shown) > 1:
+        yield "", "each on its own, and as little of it as suffices to 1 %"
+    if counsel.hopeless:
+        tried = ", ".join(_up_to(way) for way in counsel.hopeless)
+        yield "would not", tried
+    if counsel.left_out:
+        keys = ", ".join(counsel.left_out)
+        yield "not tried", f"{keys}: each change asks for another run of everything"
+    yield "held fixed", counsel.held
+
+
+def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
+    """Yield all advice, but of changes to the amount of work only the smallest."""
+    work = [item for item in advice if item.way == "work"]
+    smallest = min(work, key=lambda item: 1 - int(item.after) / int(item.before), default=None)
+    for item in advice:
+        if item.way != "work" or item is smallest:
+            yield item
+
+
+def _up_to(way: IneffectiveChange) -> str:
+    return f"{way.key} as far as {way.up_to}"
+
+
+def _asked(story: JobHistory) -> Iterator[tuple[str, str]]:
+    job, shape = story.job, story.job["shape"]
+    slot = story.info["cluster"]["slot_seconds"]
+    tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
+    yield "arrived", f"in slot {job['arrival']}{_submitted(job, slot)}{tenant}"
+    if "tasks" in shape:
+        yield from _asked_bag(job, shape, slot)
+        return
+    minimum, maximum = shape["workers"]
+    span = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+    yield "asked for", f"{span} {_noun(maximum, 'worker')} of {job['demand']}"
+    if job["ps_demand"] is not None:
+        yield "", f"parameter servers of {job['ps_demand']}"
+    work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
+    shortest = shape["shortest_slots"]
+    parts = (
+        f"{pluralize(shape['epochs'], 'epoch')} of {pluralize(shape['chunks'], 'chunk')} of "
+        f"{shape['minibatches']:,}"
+    )
+    step = format_seconds(shape["step_seconds"])
+    yield "work", f"{pluralize(work, 'mini-batch')} ({parts}), {step} each on one worker"
+    yield (
+        "at best",
+        f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width",
+    )
+    yield "worth", _worth(job)
+    if job["due"] is not None:
+        yield "in time", _in_time(job, slot)
+
+
+def _submitted(job: dict[str, Any], slot: float) -> str:
+    """Return the time of submission if it differs from the start of the arrival slot."""
+    ahead = (job["arrival"] - job["submitted"]) * slot
+    return f", submitted {format_seconds(ahead)} before it begins" if ahead else ""
+
+
+def _in_time(job: dict[str, Any], slot: float) -> str:
+    last = math.floor(job["due"]) - 1
+    if last < job["arrival"]:
+        return "in no slot: its target is over before the slot of its arrival is"
+    after = format_seconds((job["due"] - job["submitted"]) * slot)
+    return f"in slot {last} at the latest: {after} after its submission, to the end of the slot"
+
+
+def _asked_bag(
+    job: dict[str, Any], shape: dict[str, Any], slot: float
+) -> Iterator[tuple[str, str]]:
+    yield "asked for", f"{job['demand']} for every copy of a task"
+    for number, (count, law, mean) in enumerate(shape["tasks"]):
+        text = f"{pluralize(count, 'task')}, {law}, {format_seconds(mean)} on average"
+        yield "tasks" if number == 0 else "", f"group {number}: {text}"
+    until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
+    limit = f"missed with probability {shape['miss_probability']:g} at most"
+    yield "deadline", f"{until} after its submission, {limit}"
+    yield "worth", _worth(job)
+
+
+def _worth(job: dict[str, Any]) -> str:
+    worth = dict(job["worth"])
+    kind = worth.pop("kind")
+    numbers = ", ".join(f"{name} {value:g}" for name, value in worth.items())
+    return f"{kind} ({numbers}): {job['value']:.4g} if done as early as possible"
+
+
+def _decided(
+    story: JobHistory,
+    decision: dict[str, Any],
+    admitted: bool,
+    before: int | None,
+    most: int | None,
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of one decision.
+
+    ``admitted`` and ``before`` are the job's state before it: whether it was admitted, and its
+    promise.
+    """
+    outcome = decision["outcome"]
+    if outcome == "moved":
+        promise = decision["promise"]
+        label = "promised again" if before is None else "moved"
+        label = "promise lost" if promise is None else label
+    else:
+        suffix = " again" if admitted and outcome == "admitted" else ""
+        label = f"{display_outcome(outcome)}{suffix}"
+    yield label, f"in slot {decision['slot']}"
+    refusal = decision.get("refusal")
+    if refusal is not None:
+        yield "reason", f"{refusal['message']} ({refusal['code']})"
+    elif decision["reason"]:
+        yield "", decision["reason"]
+    if decision["utility"] is not None and decision["cost"] is not None:
+        completion = decision["completion"]
+        when = "" if completion is None else f", done in slot {completion}"
+        value, price, payoff = (decision[key] for key in ("utility", "cost", "payoff"))
+        text = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
+        yield "numbers", text + when
+        bound = decision.get("payoff_bound")
+        if bound is not None:
+            yield "proved", f"no plan pays more {_than(bound, payoff)} at these prices"
+    # A planner's promise is the end of its plan, so don't print it again.
+    planned = decision.get("plan") and decision["promise"] == decision["completion"]
+    if decision.get("promise") is not None and not planned:
+        yield "promise", f"complete by the end of slot {decision['promise']}"
+    if refusal is not None:
+        if refusal.get("bottleneck"):
+            yield "bottleneck", refusal["bottleneck"]
+        for name, value in refusal.get("numbers", {}).items():
+            yield name.replace("_", " "), f"{value:.6g}"
+    for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
+        each = f"{copies} copies each of " if copies > 1 else "one copy each of "
+        yield "copies" if row == 0 else "", f"{each}{pluralize(tasks, 'task')} of group {group}"
+    if decision.get("plan") and most != 0:
+        yield from _stays(story, "plan", story.planned(decision), most)
+
+
+def _than(bound: float, payoff: float) -> str:
+    """Compare the bound on payoffs with the payoff; a relative difference of 1e-9 is rounding."""
+    if bound <= payoff + 1e-9 * abs(payoff):
+        return "than this one"
+    above = f", {100 * (bound - payoff) / payoff:.2g} % above," if payoff > 0 else ""
+    return f"than {bound:.4g}{above}"
+
+
+def _relation(payoff: float) -> str:
+    if payoff == 0:
+        return "equals"
+    return "exceeds" if payoff > 0 else "is below"
+
+
+def _happened(story: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
+    job = story.job
+    if story.ran:
+        yield from _stays(story, "ran", story.ran, most)
+        text = f"{pluralize(job['worker_slots'], 'worker-slot')} in all"
+        if job.get("cost") is not None:
+            text += f", {job['cost']:,.4g} of the servers' cost"
+        yield "" if most != 0 else "ran", text
+    else:
+        yield "ran", "never"
+    outcome = job["outcome"]
+    if outcome == "finished":
+        slot = story.info["cluster"]["slot_seconds"]
+        after = _span(job["jct"], slot)
+        text = f"completed in slot {job['completion']}, {after} after its submission"
+        if job["late"] is not None:
+            late = job["late"]
+            text += (
+                ", on its target"
+                if late == 0
+                else f", {_span(abs(late), slot)} {'past' if late > 0 else 'before'} its target"
+            )
+        yield "outcome", text
+        yield "earned", f"{job['utility']:.4g} of {job['value']:.4g} at best"
+        return
+    yield "outcome", _outcome(job)
+    if job["start"] is not None:
+        yield "progress", f"{job['progress'] / job['required']:.1%} of its work"
+
+
+def _outcome(job: dict[str, Any]) -> str:
+    phrases = {
+        "running": "still running when the run ended",
+        "waiting": "still waiting when the run ended",
+        "not arrived": "had not arrived when the run ended",
+    }
+    text = phrases.get(job["outcome"], job["outcome"])
+    return f"{text}: {job['message']}" if job["outcome"] in {"dropped", "cancelled"} else text
+
+
+def _stays(
+    story: JobHistory, name: str, stays: Sequence[PlacementSpan], most: int | None
+) -> Iterator[tuple[str, str]]:
+    if most == 0:
+        return
+    names = server_names(story.info)
+    for stay in stays[:most]:
+        yield name, f"{_slots(stay)}: {_where(stay, names)}"
+        name = ""
+    if most is not None and len(stays) > most:
+        yield "", f"and {len(stays) - most} more placements (--full shows them)"
+
+
+def _slots(stay: PlacementSpan) -> str:
+    if stay.first == stay.last:
+        return f"slot {stay.first}"
+    return f"slots {stay.first}-{stay.last}"
+
+
+def _where(stay: PlacementSpan, names: Sequence[str]) -> str:
+    workers = _standing((names[server], number) for server, number, _ in stay.entries)
+    text = f"{pluralize(stay.workers, 'worker')} ({workers})" if stay.workers else ""
+    if stay.ps:
+        ps = _standing((names[server], number) for server, _, number in stay.entries)
+        text += f"{' and ' if text else ''}{pluralize(stay.ps, 'parameter server')} ({ps})"
+    return text
+
+
+def _standing(numbers: Iterable[tuple[str, int]]) -> str:
+    """Format counts by server: ``4 on gpu-0, 2 each on gpu-[1,3-5]``."""
+    parts = []
+    for servers, number in group_equal_placements(
+        (name, number) for name, number in numbers if number
+    ):
+        preposition = "each on" if len(servers) > 1 else "on"
+        parts.append(f"{number} {preposition} {' and '.join(compress_name_list(servers))}")
+    return ", ".join(parts)
+
+
+def _span(slots: float, slot_seconds: float) -> str:
+    """Format a duration in slots and in time units."""
+    return f"{slots:.4g} {_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Format a number with its noun: ``1 job``, ``1,200 jobs``."""
+    return f"{number:,} {_noun(number, noun)}"
+
+
+def _noun(number: float, noun: str) -> str:
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith('tch') else 's'}"

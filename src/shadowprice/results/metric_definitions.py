@@ -1,0 +1,235 @@
+"""Measures by which runs are compared, and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from shadowprice.results.report.number_format import format_duration, format_number
+
+Read = Callable[[Mapping[str, Any]], float | None]
+
+
+class MetricUnit(Enum):
+    """Unit in which a measure is formatted."""
+
+    NUMBER = "number"
+    SHARE = "share"
+    SECONDS = "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition:
+    """One measure of a run.
+
+    Attributes
+    ----------
+    key : str
+        Column name in tables of runs.
+    name : str
+        Label.
+    read : callable
+        Reads the value from ``run.json``; returns None if the run has none.
+    better : int
+        1 if higher is better, -1 if lower is better, else 0.
+    unit : Unit
+        Unit for formatting.
+    over_seeds : bool
+        Whether means over several seeds include it.
+    unless_zero : bool
+        Whether it is omitted if every value is 0.
+    """
+
+    key: str
+    name: str
+    read: Read
+    better: int = 0
+    unit: MetricUnit = MetricUnit.NUMBER
+    over_seeds: bool = False
+    unless_zero: bool = False
+
+    @property
+    def share(self) -> bool:
+        """Whether the value is a fraction."""
+        return self.unit is MetricUnit.SHARE
+
+    def written(self, value: float, figures: Callable[[float], str] = format_number) -> str:
+        """Format a value; ``figures`` formats plain numbers."""
+        if self.unit is MetricUnit.SHARE:
+            return f"{value:.1%}"
+        return format_duration(value) if self.unit is MetricUnit.SECONDS else figures(value)
+
+
+def _at(*path: str) -> Read:
+    """Return a reader of the value at a path of ``run.json``."""
+
+    def read(info: Mapping[str, Any]) -> float | None:
+        value: Any = info
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return None if value is None else float(value)
+
+    return read
+
+
+def _summary(*path: str) -> Read:
+    return _at("summary", *path)
+
+
+def _latency(percentile: str) -> Read:
+    return _at("timing", "decision_latency", percentile)
+
+
+def _utility_of(*path: str) -> Read:
+    """Return a reader of the total utility as a fraction of the value at a path."""
+    whole = _at(*path)
+
+    def read(info: Mapping[str, Any]) -> float | None:
+        total = whole(info)
+        return float(info["summary"]["total_utility"]) / total if total else None
+
+    return read
+
+
+RESTRICTED: Final = "restricted_mean_jct"
+"""Key of the measure that is only comparable up to a common end; see `restricted_mean_until`."""
+
+_SHARE, _SECONDS = MetricUnit.SHARE, MetricUnit.SECONDS
+
+_EARNED: Final = (
+    MetricDefinition(
+        "total_utility", "total utility", _summary("total_utility"), 1, over_seeds=True
+    ),
+    MetricDefinition(
+        "value_share", "of the value on offer", _utility_of("summary", "value"), 1, _SHARE, True
+    ),
+    # The bound on what any schedule earns is only known if it was requested.
+    MetricDefinition("bound_share", "of the bound", _utility_of("bound", "bound"), 1, _SHARE),
+)
+_OUTCOMES: Final = (
+    MetricDefinition("arrived", "jobs that arrived", _summary("arrived")),
+    MetricDefinition("admitted", "admitted", _summary("admitted")),
+    MetricDefinition("finished", "finished", _summary("finished"), 1, over_seeds=True),
+    MetricDefinition("refused", "refused", _summary("refused"), over_seeds=True),
+    MetricDefinition("dropped", "dropped", _summary("dropped"), -1, unless_zero=True),
+    MetricDefinition("cancelled", "cancelled", _summary("cancelled"), unless_zero=True),
+    MetricDefinition("unfinished", "unfinished", _summary("unfinished"), unless_zero=True),
+    MetricDefinition("not_arrived", "not arrived", _summary("not_arrived"), unless_zero=True),
+)
+_TIMES: Final = (
+    MetricDefinition(
+        "in_time", "in time, of all with a target", _summary("met_target", "share"), 1, _SHARE, True
+    ),
+    # Only covers finished jobs: without a preferred direction, because a policy may finish
+    # only the short ones.
+    MetricDefinition(
+        "mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True
+    ),
+    MetricDefinition("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
+    MetricDefinition(
+        RESTRICTED,
+        "restricted mean JCT, slots",
+        _summary("jct", "restricted_mean"),
+        -1,
+        over_seeds=True,
+    ),
+    MetricDefinition("makespan", "makespan, slots", _summary("makespan"), over_seeds=True),
+    MetricDefinition("resizes", "resizes", _summary("resizes"), -1, over_seeds=True),
+    MetricDefinition(
+        "resize_seconds",
+        "lost to resizes",
+        _summary("resize_seconds"),
+        -1,
+        _SECONDS,
+        unless_zero=True,
+    ),
+)
+_MONEY: Final = (
+    MetricDefinition(
+        "cost_used", "cost of what jobs used", _summary("money", "used"), over_seeds=True
+    ),
+    MetricDefinition(
+        "cost_occupied",
+        "cost of servers in use",
+        _summary("money", "occupied"),
+        -1,
+        over_seeds=True,
+    ),
+    MetricDefinition(
+        "cost_whole", "cost of the whole cluster", _summary("money", "whole"), over_seeds=True
+    ),
+    MetricDefinition(
+        "utility_per_cost",
+        "utility per cost used",
+        _summary("money", "utility_per_used"),
+        1,
+        over_seeds=True,
+    ),
+)
+_COMPUTING: Final = (
+    MetricDefinition("decision_p50", "decision, median", _latency("p50"), -1, _SECONDS),
+    MetricDefinition("decision_p99", "decision, p99", _latency("p99"), -1, _SECONDS, True),
+    MetricDefinition("wall_seconds", "wall time", _at("timing", "wall_seconds"), -1, _SECONDS),
+)
+
+OVER_SEEDS: Final = tuple(
+    one for one in (*_EARNED, *_OUTCOMES, *_TIMES, *_MONEY, *_COMPUTING) if one.over_seeds
+)
+"""Measures with means over several seeds, in display order."""
+
+
+def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
+    """Return the measures to show for runs on one cluster, in display order."""
+    use = [
+        MetricDefinition(
+            f"in_use_{name}", f"{name} in use", _summary("utilisation", name), unit=_SHARE
+        )
+        for name in infos[0]["summary"]["utilisation"]
+    ]  # fmt: skip
+    shown = []
+    for measure in (*_EARNED, *_OUTCOMES, *_TIMES, *use, *_MONEY, *_COMPUTING):
+        values = [value for info in infos if (value := measure.read(info)) is not None]
+        if any(values) if measure.unless_zero else values:
+            shown.append(measure)
+    return shown
+
+
+def read_metrics(info: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return every measure in `OVER_SEEDS` of a run, by key."""
+    return {measure.key: measure.read(info) for measure in OVER_SEEDS}
+
+
+def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
+    """Return the positions of the best values; empty if all are equal or ``better`` is 0."""
+    present = [value for value in values if value is not None]
+    if not better or len(set(present)) < 2:
+        return frozenset()
+    best = max(present) if better > 0 else min(present)
+    return frozenset(index for index, value in enumerate(values) if value == best)
+
+
+def restricted_mean_until(info: Mapping[str, Any], end: int) -> float | None:
+    """Return the restricted mean completion time of a run, extended to a later end.
+
+    Every unfinished job, including refused ones, waits until the later end.
+
+    Parameters
+    ----------
+    info : mapping
+        ``run.json`` of the run.
+    end : int
+        First slot after the common end, not before the run's own end.
+
+    Returns
+    -------
+    float or None
+        Slots; None if no job arrived.
+    """
+    summary = info["summary"]
+    mean = summary["jct"]["restricted_mean"]
+    if mean is None:
+        return None
+    unfinished = (summary["arrived"] - summary["finished"]) / summary["arrived"]
+    return float(mean + unfinished * (end - summary["end"]))

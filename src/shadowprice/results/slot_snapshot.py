@@ -1,0 +1,333 @@
+"""State of a run in one slot: running and waiting jobs, and the load of every server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from shadowprice.core.amounts import UNLIMITED, parse_amount
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.run_directory import (
+    Fields,
+    RunData,
+    read_decisions,
+    read_info,
+    read_table,
+    server_names,
+)
+from shadowprice.results.server_names import compress_name_list, group_equal_placements, group_of
+
+JOBS: Final[dict[str, Any]] = {
+    "job": pl.String(),
+    "tenant": pl.String(),
+    "class": pl.String(),
+    "state": pl.String(),
+    "arrival": pl.Int64(),
+    "since": pl.Int64(),
+    "ran": pl.Int64(),
+    "workers": pl.Int64(),
+    "ps": pl.Int64(),
+    "servers": pl.String(),
+    "next": pl.Int64(),
+    "completion": pl.Int64(),
+    "reason": pl.String(),
+}
+"""Columns of `SlotSnapshot.jobs`."""
+
+
+@dataclass(frozen=True, eq=False)
+class SlotSnapshot:
+    """State of a run in one slot.
+
+    Attributes
+    ----------
+    info : dict
+        ``run.json``.
+    slot : int
+        The slot.
+    jobs : polars.DataFrame
+        One row for each open job: running jobs, then waiting jobs, each in order of arrival.
+        ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``. ``since``: first slot
+        of the uninterrupted period in that state. ``ran``: number of earlier slots in which it ran.
+        ``servers``: its placement (``gpu-[3,5] x2``: two workers on each; ``+1ps``: one parameter
+        server). ``next``: next slot in which a waiting job ran. ``completion``: its eventual
+        completion slot. ``reason``: why it waits.
+    servers : polars.DataFrame
+        One row for each server: ``server``, ``group`` (its name without the number), ``role``,
+        ``state`` (``lost``, ``idle``, ``mixed``, or ``full`` if a resource is exhausted), ``jobs``,
+        ``workers``, ``ps``, ``share`` (used share of its scarcest resource), and ``used_R``,
+        ``total_R`` for every limited resource R in the unit of ``slots.parquet``.
+    """
+
+    info: Fields
+    slot: int
+    jobs: pl.DataFrame
+    servers: pl.DataFrame
+
+    @property
+    def usage(self) -> dict[str, tuple[float, float]]:
+        """Used and total amount of every resource, over servers that aren't lost."""
+        present = self.servers.filter(pl.col("state") != "lost")
+        names = [name[5:] for name in self.servers.columns if name.startswith("used_")]
+        return {
+            name: (float(present[f"used_{name}"].sum()), float(present[f"total_{name}"].sum()))
+            for name in names
+        }
+
+    def record(self) -> Fields:
+        """Return the state as plain values."""
+        return {
+            "policy": self.info["policy"],
+            "slot": self.slot,
+            "begins_seconds": self.slot * self.info["cluster"]["slot_seconds"],
+            "usage": {
+                name: {"used": used, "total": total} for name, (used, total) in self.usage.items()
+            },
+            "jobs": self.jobs.to_dicts(),
+            "servers": self.servers.to_dicts(),
+        }
+
+
+def read_slot_snapshot(folder: Path, slot: int) -> SlotSnapshot:
+    """Read the state of a run directory in one slot.
+
+    Raises
+    ------
+    InputError
+        If the directory contains no run, or the run didn't reach the slot.
+    """
+    info = read_info(folder)
+    return _moment(
+        info,
+        slot,
+        read_table(folder, "jobs"),
+        read_table(folder, "slots"),
+        read_table(folder, "allocations"),
+        read_decisions(folder),
+        str(folder),
+    )
+
+
+def slot_snapshot_of(run: RunData, slot: int) -> SlotSnapshot:
+    """Return the state of a run in one slot.
+
+    Raises
+    ------
+    InputError
+        If the run didn't reach the slot.
+    """
+    return _moment(
+        run.info, slot, run.jobs, run.slots, run.allocations, run.decisions(True), run.policy
+    )
+
+
+def _moment(
+    info: Fields,
+    slot: int,
+    jobs: pl.DataFrame,
+    slots: pl.DataFrame,
+    allocations: pl.DataFrame,
+    decisions: Iterable[Fields],
+    place: str,
+) -> SlotSnapshot:
+    if not len(slots) or slot < slots["slot"][0] or slot > slots["slot"][-1]:
+        span = f"slots {slots['slot'][0]} to {slots['slot'][-1]}" if len(slots) else "no slot"
+        raise InputError(Fault(place, f"slot {slot} is not in this run", f"it has {span}"))
+    names = server_names(info)
+    current = allocations.filter(pl.col("slot") == slot)
+    demands = dict(
+        zip(jobs["job"], zip(jobs["demand"], jobs["ps_demand"], strict=True), strict=True)
+    )
+    closed = _closed_before(info, slot, decisions := list(_relevant(decisions, slot)))
+    open_jobs = jobs.filter(
+        (pl.col("arrival") <= slot)
+        & (pl.col("completion").is_null() | (pl.col("completion") >= slot))
+        & ~pl.col("job").is_in(list(closed))
+    )
+    return SlotSnapshot(
+        info,
+        slot,
+        _jobs(open_jobs, current, allocations, slot, names, decisions),
+        _servers(info, current, demands, slot),
+    )
+
+
+def _relevant(decisions: Iterable[Fields], slot: int) -> Iterable[Fields]:
+    """Yield the decisions up to a slot.
+
+    Decisions are ordered by slot, so reading stops at the first later one.
+    """
+    for record in decisions:
+        if record["slot"] > slot:
+            return
+        yield record
+
+
+def _closed_before(info: Fields, slot: int, decisions: Iterable[Fields]) -> set[str]:
+    """Return the jobs that were refused, dropped or cancelled by a slot."""
+    last = {line["job"]: line["outcome"] for line in decisions}
+    closed = {job for job, outcome in last.items() if outcome in {"rejected", "dropped"}}
+    cancelled = (event for event in info["incidents"] if event["slot"] <= slot)
+    return closed | {event["cancel"] for event in cancelled if "cancel" in event}
+
+
+def _jobs(
+    open_jobs: pl.DataFrame,
+    here: pl.DataFrame,
+    allocations: pl.DataFrame,
+    slot: int,
+    names: list[str],
+    decisions: Iterable[Fields],
+) -> pl.DataFrame:
+    placements: dict[str, list[tuple[int, int, int]]] = {}
+    for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
+        placements.setdefault(name, []).append((server, workers, ps))
+    active = allocations.select("job", "slot").unique().sort("job", "slot")
+    ran: dict[str, list[int]] = {
+        str(name): list(slots)
+        for name, slots in active.group_by("job", maintain_order=True).agg("slot").iter_rows()
+    }
+    last: dict[str, Fields] = {line["job"]: line for line in decisions}
+    rows = []
+    for row in open_jobs.iter_rows(named=True):
+        name, entries = row["job"], placements.get(row["job"], [])
+        slots = ran.get(name, [])
+        earlier = [past for past in slots if past < slot]
+        following = next((past for past in slots if past > slot), None)
+        state = "running" if entries else ("paused" if earlier else "waiting")
+        since = (
+            _since(earlier, slot) if entries else (earlier[-1] + 1 if earlier else row["arrival"])
+        )
+        rows.append(
+            (
+                name,
+                row["tenant"],
+                row["class"],
+                state,
+                row["arrival"],
+                since,
+                len(earlier),
+                sum(workers for _, workers, _ in entries),
+                sum(ps for _, _, ps in entries),
+                _stand(names, entries),
+                None if entries else following,
+                row["completion"],
+                None if entries else _waits(last.get(name), slot),
+            )
+        )
+    # Running jobs first; ties keep the order of the job table.
+    rows.sort(key=lambda row: (row[3] != "running", row[4]))
+    return pl.DataFrame(rows, schema=JOBS, orient="row")
+
+
+def _since(before: list[int], slot: int) -> int:
+    """Return the first slot of the uninterrupted run of slots that ends in ``slot``."""
+    first = slot
+    for earlier in reversed(before):
+        if earlier != first - 1:
+            break
+        first = earlier
+    return first
+
+
+def _stand(names: list[str], entries: list[tuple[int, int, int]]) -> str:
+    placed = ((names[server], (workers, ps)) for server, workers, ps in entries)
+    parts = []
+    for servers, (workers, ps) in group_equal_placements(placed):
+        counts = [f"x{workers}"] if workers else []
+        counts += [f"+{ps}ps"] if ps else []
+        parts += [" ".join([name, *counts]) for name in compress_name_list(servers)]
+    return " ".join(parts)
+
+
+def _waits(decision: Fields | None, slot: int) -> str:
+    if decision is None:
+        return "no decision yet"
+    if decision["outcome"] == "admitted" and "plan" in decision:
+        following = next((row[0] for row in decision["plan"] if row[0] > slot), None)
+        return "its plan is over" if following is None else f"planned for slot {following}"
+    return str(decision["reason"] or "queued, waiting for room")
+
+
+# ---------------------------------------------------------------- servers
+
+
+def amounts_of(text: str | None) -> dict[str, int]:
+    """Parse a job table's ``demand``, such as ``gpu 1, cpu 4, memory 16GiB``; None is empty."""
+    if not text:
+        return {}
+    pairs = (part.rsplit(" ", 1) for part in text.split(", "))
+    return {name: parse_amount(amount).value for name, amount in pairs}
+
+
+def _servers(
+    info: Fields,
+    here: pl.DataFrame,
+    asked: Mapping[str, tuple[str, str | None]],
+    slot: int,
+) -> pl.DataFrame:
+    cluster = info["cluster"]
+    names = [name for name, _ in cluster["servers"]]
+    kinds = [
+        {name: parse_amount(amount).value for name, amount in kind["capacity"].items()}
+        for kind in cluster["kinds"]
+    ]
+    used: list[Counter[str]] = [Counter() for _ in names]
+    placed: list[list[tuple[int, int]]] = [[] for _ in names]
+    demands: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+    for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
+        if name not in demands:
+            demands[name] = (amounts_of(asked[name][0]), amounts_of(asked[name][1]))
+        placed[server].append((workers, ps))
+        for count, demand in zip((workers, ps), demands[name], strict=True):
+            for resource, amount in demand.items():
+                used[server][resource] += count * amount
+    lost = _lost(info, slot)
+    unit = {name: 1000 if kind == "count" else 1 for name, kind in cluster["resources"].items()}
+    columns: dict[str, list[Any]] = {}
+    for index, (name, kind) in enumerate(cluster["servers"]):
+        capacity = {
+            resource: amount for resource, amount in kinds[kind].items() if 0 < amount < UNLIMITED
+        }
+        share = max((used[index][r] / amount for r, amount in capacity.items()), default=0.0)
+        row: dict[str, Any] = {
+            "server": name,
+            "group": group_of(name),
+            "role": cluster["kinds"][kind]["role"],
+            "state": _state(name in lost, bool(placed[index]), share),
+            "jobs": len(placed[index]),
+            "workers": sum(workers for workers, _ in placed[index]),
+            "ps": sum(ps for _, ps in placed[index]),
+            "share": share,
+        }
+        for resource in cluster["resources"]:
+            scale = unit[resource]
+            limited = resource in capacity
+            row[f"used_{resource}"] = used[index][resource] / scale if limited else 0.0
+            row[f"total_{resource}"] = capacity[resource] / scale if limited else 0.0
+        for column, value in row.items():
+            columns.setdefault(column, []).append(value)
+    return pl.DataFrame(columns)
+
+
+def _state(lost: bool, busy: bool, share: float) -> str:
+    if lost:
+        return "lost"
+    if not busy:
+        return "idle"
+    return "full" if share >= 1 else "mixed"
+
+
+def _lost(info: Fields, slot: int) -> set[str]:
+    lost: set[str] = set()
+    for event in info["incidents"]:
+        if event["slot"] <= slot and "server_lost" in event:
+            lost.add(event["server_lost"])
+        elif event["slot"] <= slot and "server_back" in event:
+            lost.discard(event["server_back"])
+    return lost

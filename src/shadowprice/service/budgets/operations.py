@@ -1,0 +1,107 @@
+"""Operations on budgets, by operators, the cluster file and time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import select
+
+from shadowprice.core.budget import Budget
+from shadowprice.core.cluster import Tenant
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.operations import UpdateTenants
+from shadowprice.service.store import tables
+
+_KEY: Final = "budgets"
+
+
+@dataclass(frozen=True, slots=True)
+class StartDuePeriods:
+    """Start the budget periods that are due, even if there is no other operation."""
+
+    def perform(self, batch: Batch) -> None:
+        """Do nothing: every batch starts due periods first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutTenant:
+    """Add a tenant, or change its share or budget.
+
+    A ``share`` of None keeps the share. ``budget`` only applies if ``budgeted``; then None removes
+    the budget.
+    """
+
+    name: str
+    share: Mapping[str, int] | None
+    budget: Budget | None = None
+    budgeted: bool = False
+
+    def perform(self, batch: Batch) -> None:
+        """Change the engine's tenants if the share differs, and the account."""
+        tenants = batch.engine.cluster.tenants
+        existing = next((tenant for tenant in tenants if tenant.name == self.name), None)
+        share = self.share if self.share is not None or existing is not None else {}
+        if share is not None and (existing is None or dict(existing.share) != dict(share)):
+            others = [tenant for tenant in tenants if tenant.name != self.name]
+            UpdateTenants((*others, Tenant(self.name, share))).perform(batch)
+        if self.budgeted:
+            batch.billing.set_budget(self.name, self.budget)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTenant:
+    """Remove a tenant, with its share and its budget."""
+
+    name: str
+
+    def perform(self, batch: Batch) -> None:
+        """Remove the tenant from the engine, and its account."""
+        tenants = batch.engine.cluster.tenants
+        others = tuple(tenant for tenant in tenants if tenant.name != self.name)
+        if len(others) < len(tenants):
+            UpdateTenants(others).perform(batch)
+        batch.billing.set_budget(self.name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Grant points to a tenant beyond its budget, in millionths of a point."""
+
+    tenant: str
+    points: int
+    note: str
+
+    def perform(self, batch: Batch) -> None:
+        """Credit the tenant's account."""
+        batch.billing.grant(self.tenant, self.points, self.note)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBudgets:
+    """Apply the budgets of the cluster file, by tenant, that changed since it was last read.
+
+    Budgets set by operators persist unless the file changes them.
+    """
+
+    budgets: Mapping[str, Budget]
+
+    def perform(self, batch: Batch) -> None:
+        """Apply the changed budgets to the accounts."""
+        table = tables.meta
+        text = batch.connection.execute(
+            select(table.c.value).where(table.c.key == _KEY)
+        ).scalar_one_or_none()
+        before = {
+            name: Budget.from_record(record) for name, record in json.loads(text or "{}").items()
+        }
+        if before == self.budgets:
+            return
+        for name in dict.fromkeys([*before, *self.budgets]):
+            budget = self.budgets.get(name)
+            if budget != before.get(name):
+                batch.billing.set_budget(name, budget)
+        records = {name: budget.record() for name, budget in self.budgets.items()}
+        batch.put(_KEY, json.dumps(records))

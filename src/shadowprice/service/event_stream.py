@@ -1,0 +1,235 @@
+"""The event stream: numbered events, delivered live and resumable from a number.
+
+New events are encoded once for all subscribers. Deliveries happen at most ten times a second, and
+less often with more subscribers, so that a hundred of them cost little more than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shadowprice.rest.jobs import StoredEvent
+from shadowprice.service.clock import to_datetime
+from shadowprice.service.state.commit_result import StreamEvent
+
+MIN_DELIVERY_INTERVAL: Final = 0.1
+"""Minimum seconds between two deliveries."""
+
+DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
+"""Seconds that each subscriber adds to the interval, which is at most 1 s."""
+
+AUTH_RECHECK_SECONDS: Final = 1.0
+"""Seconds between two permission checks of a subscriber without events."""
+
+HEARTBEAT: Final = 15.0
+"""Seconds without events after which a stream sends a keep-alive."""
+
+HEARTBEAT_FRAME: Final = b": alive\n\n"
+"""The keep-alive: a comment of the stream."""
+
+SUBSCRIBER_QUEUE_SIZE: Final = 256
+"""Maximum deliveries queued for a slow subscriber; one more ends its stream."""
+
+PAGE: Final = 500
+"""Events read from the store at once."""
+
+MAX_SUBSCRIBERS: Final = 1_000
+"""Maximum number of concurrent subscribers."""
+
+
+def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
+    """Return whether a tenant may see an event; None is the operator, who sees all."""
+    if tenant is None:
+        return True
+    return event.tenant == tenant or (event.tenant is None and event.job is None)
+
+
+def encode_sse(told: StreamEvent) -> bytes:
+    """Return an event as a server-sent event."""
+    return format_sse(
+        StoredEvent(
+            id=told.id,
+            at=to_datetime(told.at),
+            kind=told.kind,
+            job=told.job,
+            tenant=told.tenant,
+            data=dict(told.data),
+        )
+    )
+
+
+def format_sse(event: StoredEvent) -> bytes:
+    """Return a stored event as a server-sent event that a client can resume from."""
+    # ASCII, because clients may split lines at Unicode separators too.
+    text = event.model_dump_json(ensure_ascii=True)
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {text}\n\n".encode()
+
+
+def transient_message(kind: str, data: Any) -> bytes:
+    """Return a server-sent event without an id: it is not stored."""
+    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """A subscriber, who sees one tenant's events; those of all tenants if ``tenant`` is None."""
+
+    tenant: str | None
+    waiting: asyncio.Queue[tuple[int, bytes] | None] = field(
+        default_factory=lambda: asyncio.Queue(SUBSCRIBER_QUEUE_SIZE)
+    )
+    behind: bool = False
+
+
+class EventBroadcaster:
+    """Broadcasts events to subscribers.
+
+    Parameters
+    ----------
+    read : callable
+        Return stored events after a number in order, for a tenant (None: all). Blocks.
+    """
+
+    def __init__(self, read: Callable[[int, str | None], list[StoredEvent]]) -> None:
+        self._read = read
+        self._viewers: set[Subscriber] = set()
+        self._fresh: deque[StreamEvent] = deque()
+        self._fleeting: list[bytes] = []
+        self._wake = asyncio.Event()
+        self.last = 0
+        self.closed = False
+
+    @property
+    def viewers(self) -> int:
+        """Number of subscribers."""
+        return len(self._viewers)
+
+    def publish(self, told: Iterable[StreamEvent]) -> None:
+        """Queue new events for the next delivery."""
+        if not self._viewers:
+            self.last = max((event.id for event in told), default=self.last)
+            return
+        self._fresh.extend(told)
+        if self._fresh:
+            self._wake.set()
+
+    def publish_transient(self, kind: str, data: Any) -> None:
+        """Broadcast an event that isn't stored, to current subscribers only."""
+        if self._viewers:
+            self._fleeting.append(transient_message(kind, data))
+            self._wake.set()
+
+    async def step(self) -> None:
+        """Wait for new events, deliver them, and sleep for the interval."""
+        await self._wake.wait()
+        self._wake.clear()
+        try:
+            self.deliver()
+        except BaseException:
+            # The streams lack these events: end them, so that subscribers resume from the store.
+            for viewer in self._viewers:
+                viewer.behind = True
+            self._viewers.clear()
+            raise
+        await asyncio.sleep(
+            min(1.0, max(MIN_DELIVERY_INTERVAL, DELIVERY_SECONDS_PER_SUBSCRIBER * self.viewers))
+        )
+
+    def deliver(self) -> None:
+        """Put the new events into every subscriber's queue."""
+        fresh = list(self._fresh)
+        fleeting = b"".join(self._fleeting)
+        self._fresh.clear()
+        self._fleeting.clear()
+        if fresh:
+            self.last = max(self.last, fresh[-1].id)
+        chunks: dict[str | None, bytes] = {}
+        encoded_events = [(event, encode_sse(event)) for event in fresh] if self._viewers else []
+        for viewer in list(self._viewers):
+            chunk = chunks.get(viewer.tenant)
+            if chunk is None:
+                seen = (text for event, text in encoded_events if is_visible(event, viewer.tenant))
+                chunk = chunks[viewer.tenant] = b"".join(seen) + fleeting
+            if not chunk:
+                continue
+            try:
+                viewer.waiting.put_nowait((self.last, chunk))
+            except asyncio.QueueFull:
+                viewer.behind = True
+                self._viewers.discard(viewer)
+
+    async def follow(
+        self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = _always
+    ) -> AsyncIterator[bytes]:
+        """Yield the stream of a tenant's events (None: all), after a number or from now on.
+
+        The stream ends if the subscriber reads too slowly or loses permission, or if the service
+        stops. ``allowed`` is called before every delivery, and every second without one.
+        """
+        viewer = Subscriber(tenant)
+        self.deliver()  # pending events are in the store by now, and would be sent twice
+        self._viewers.add(viewer)
+        try:
+            yield b"retry: 2000\n\n"
+            last = self.last
+            if after is not None:
+                async for number, chunk in self._missed(tenant, after):
+                    if not allowed():
+                        return
+                    last = max(last, number)
+                    yield chunk
+            last_sent = time.monotonic()
+            while not self.closed and not (viewer.behind and viewer.waiting.empty()):
+                try:
+                    async with asyncio.timeout(
+                        AUTH_RECHECK_SECONDS
+                    ):  # `wait_for` would begin a task each time
+                        item = await viewer.waiting.get()
+                except TimeoutError:
+                    if not allowed():
+                        return
+                    if time.monotonic() - last_sent >= HEARTBEAT:
+                        last_sent = time.monotonic()
+                        yield HEARTBEAT_FRAME
+                    continue
+                if item is None or not allowed():
+                    return
+                last_sent = time.monotonic()
+                yield item[1]
+        finally:
+            self._viewers.discard(viewer)
+
+    async def _missed(self, tenant: str | None, after: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield stored events after a number, up to the first one that is delivered live."""
+        until = self.last
+        while after < until:
+            events = await asyncio.to_thread(self._read, after, tenant)
+            if not events:
+                return
+            texts = []
+            for event in events:
+                after = event.id
+                if after <= until and is_visible(event, tenant):
+                    texts.append(format_sse(event))
+            # Also if no event is visible: a silent connection looks broken, and the client would
+            # resume from the same number again and again.
+            yield after, b"".join(texts) or HEARTBEAT_FRAME
+
+    def close(self) -> None:
+        """End every stream."""
+        self.closed = True
+        for viewer in self._viewers:
+            with suppress(asyncio.QueueFull):
+                viewer.waiting.put_nowait(None)
+            viewer.behind = True

@@ -1,0 +1,546 @@
+"""Controller loop: makes the executor match the desired state and records its reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
+from shadowprice.core.program import Program
+from shadowprice.core.specs import JobSpec
+from shadowprice.core.specs.fields import plain
+from shadowprice.executors.background import Background, all_of, monotonic
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Executor,
+    ExecutorError,
+    Fresh,
+    GenerationSpec,
+    Held,
+    Obstacle,
+    Progressed,
+    Receipt,
+    Refused,
+    Report,
+    ReportsHealth,
+    ReportsObstacles,
+    ServerGone,
+    ServerSeen,
+    Share,
+    Started,
+)
+from shadowprice.service.auth import command_identity, progress_token
+from shadowprice.service.clock import SECOND
+from shadowprice.service.driver import Driver
+from shadowprice.service.execution.modes import user_diagnostic
+from shadowprice.service.execution.pending_reports import PendingReport, PendingReports
+from shadowprice.service.execution.reconciler import (
+    LaunchCommand,
+    Reconciler,
+    StartAction,
+    StopAction,
+)
+from shadowprice.service.execution.server_discovery import ServerDiscovery, to_server_infos
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.settings import ServiceSettings
+from shadowprice.service.state.commit_result import CommitResult
+from shadowprice.service.state.report_operations import (
+    AcknowledgeCommands,
+    DurableReport,
+    EmitOrphans,
+    RecordReports,
+    TellObstacles,
+)
+
+log = logging.getLogger("shadowprice.service")
+
+ItemT = TypeVar("ItemT")
+
+MAX_CONCURRENT_CALLS: Final = 16
+"""Calls to the executor in flight at the same time."""
+
+MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS
+"""Commands sent before the next comparison with the desired state."""
+
+POLL_SECONDS: Final = 5.0
+"""Maximum seconds between two comparisons of desired and actual state without a report."""
+
+RETRY_SECONDS: Final = 1.0
+"""Backoff in seconds after a failed step, for example if the executor is unreachable."""
+
+
+class ExecutionController:
+    """Reconciles the executor's generations with the engine's desired state.
+
+    Parameters
+    ----------
+    key : bytes
+        The store's secret: signs progress tokens and command identities.
+    stated : collection of str
+        Servers of the cluster file. Their capacity is the file's, not what the executor discovers.
+
+    Attributes
+    ----------
+    settings : ServiceSettings or None
+        Define which users jobs may run as; None skips the check.
+    inbox : PendingReports
+        Reports that are not recorded yet.
+    """
+
+    poll_seconds = POLL_SECONDS
+
+    def __init__(
+        self, driver: Driver, executor: Executor, key: bytes, stated: Collection[str] = ()
+    ) -> None:
+        self.executor = executor
+        self.address = ""
+        self.settings: ServiceSettings | None = None
+        self._health_error: str | None = None
+        self._driver = driver
+        self._key = key
+        discovers = executor.capabilities.discovers_servers
+        self._servers = ServerDiscovery(driver, stated, discovers=discovers)
+        self._outbox = Reconciler()
+        self.inbox = PendingReports()
+        self._untold: list[Held] = []
+        self._told_obstacles: set[tuple[str, int]] = set()
+        self._wake = asyncio.Event()
+        self._due = asyncio.Event()
+        self._ordering = asyncio.Lock()
+        self._cluster: Cluster | None = None
+        self._resync = False
+        self._retry_at = 0.0
+        self._background = Background(log, driver.metrics.failed)
+        driver.listeners.append(self._published)
+        driver.discard = self.discard
+        driver.fresh = self.fresh
+        driver.unheard = self.unheard
+        driver.foreign = self._outbox.is_orphan
+
+    @property
+    def health_error(self) -> str | None:
+        """Why commands or reports are delayed; None if they aren't."""
+        executor = self.executor.health_error if isinstance(self.executor, ReportsHealth) else None
+        return self._health_error or self._background.health_error or self.inbox.fault or executor
+
+    def obstacles(self) -> list[Obstacle]:
+        """Return the generations that can't be started or ended, and those that end too slowly."""
+        executor = self.executor
+        found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
+        known, now = {(item.job, item.generation) for item in found}, self._driver.clock.now()
+        for (job, generation), since in self._outbox.overdue_stops(now).items():
+            if (job, generation) not in known:
+                reason = f"it was stopped {(now - since) // SECOND} s ago, and hasn't ended"
+                found.append(Obstacle(job, generation, (), reason))
+        return found
+
+    # ---------------------------------------------------------------- life
+
+    async def open(self) -> None:
+        """Open the executor and resync with the generations that it holds.
+
+        Raises
+        ------
+        ExecutorError
+            If the executor is unreachable.
+        """
+        await self.executor.open()
+        await self._configure()
+        await self._find()
+
+    async def _find(self) -> None:
+        """Resync with the generations that the executor holds, and detect orphans.
+
+        Starts and ends are reported again, because an earlier service may not have recorded them.
+        They are reported together: without its start, a job that ended during downtime would seem
+        to have done nothing, and could be abandoned before the slot of its end.
+        """
+        generations = await self.executor.list()
+        ordered = await self._driver.ordered([(item.job, item.generation) for item in generations])
+        orphans = [item for item in generations if not self._is_ours(item, ordered)]
+        for item in orphans:
+            new = not self._outbox.is_orphan(item.job, item.generation)
+            if new and item.end is None:
+                log.warning(
+                    "generation %d of %r runs on %s, but these data never ordered it (was a backup "
+                    "restored?): it is stopped",
+                    item.generation,
+                    item.job,
+                    ", ".join(share.server for share in item.placement),
+                )
+                self._untold.append(item)
+        self._outbox.found(generations, orphans)
+        self.inbox.told += [
+            Started(0, item.job, item.generation, item.started)
+            for item in generations
+            if item.started is not None
+        ]
+        self.inbox.told += [item.end for item in generations if item.end is not None]
+
+    def _is_ours(self, held: Held, ordered: Mapping[tuple[str, int], int]) -> bool:
+        key = held.job, held.generation
+        if key not in ordered:
+            return False
+        # If a stop overtakes its start, the generation has no identity.
+        return held.identity in {"", command_identity(self._key, *key, ordered[key])}
+
+    def mark_all_lost(self, reason: str) -> None:
+        """Report as lost every generation that should run and that the executor doesn't hold."""
+        timestamp = self._driver.clock.now() / SECOND
+        self.inbox.told += [
+            Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
+            for job, command in self._driver.published.running.items()
+            if command.generation not in self._outbox.held.get(job, {})
+        ]
+
+    def begin(self) -> None:
+        """Start the background tasks."""
+        self._background.again("watch", self._watch, "following what the executor tells")
+        self._background.again("runner", self._listen, "taking reports in")
+        self._background.again("runner", self._give, "giving orders")
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop the tasks and close the executor; running generations continue."""
+        await all_of(self._background.end, self.executor.close)
+
+    def _published(self, outcome: CommitResult) -> None:
+        for name, view in outcome.views.items():
+            if not view.state.open:
+                self._outbox.closed(name)
+        self._wake.set()
+
+    # ---------------------------------------------------------------- reports
+
+    async def _watch(self) -> bool:
+        try:
+            async for report in self.executor.watch():
+                self.inbox.told.append(report)
+                self._wake.set()
+        except ExecutorError as error:
+            self._unreachable(error)
+            await asyncio.sleep(RETRY_SECONDS)
+            return False
+        return True  # the executor was closed
+
+    async def fresh(self) -> None:
+        """Fetch the jobs' current progress, before a slot is accounted."""
+        if not isinstance(self.executor, Fresh):
+            return
+        with suppress(ExecutorError):  # the next command reports the error
+            for report in await self.executor.progress():
+                self._driver.report(report)
+
+    def unheard(self) -> frozenset[str]:
+        """Return the jobs whose current progress is unknown (stale jobs)."""
+        return self.executor.unheard() if isinstance(self.executor, Fresh) else frozenset()
+
+    async def settle(self) -> None:
+        """Record pending reports; a report that fails stays pending and is retried.
+
+        Raises
+        ------
+        ProblemError
+            If the store isn't writable.
+        ExecutorError
+            If the executor is unreachable, so that it can't forget recorded generations yet.
+        """
+        if self._untold:
+            orphans = tuple(self._untold)
+            await self._driver.do(EmitOrphans(orphans))
+            del self._untold[: len(orphans)]
+        await _each(self._forget, self._hear())
+        due = self.inbox.due
+        for entry in due:
+            if isinstance(entry.report, ServerSeen | ServerGone):
+                await self._recorded_server(entry, entry.report)
+        lasting = [entry for entry in due if not isinstance(entry.report, ServerSeen | ServerGone)]
+        if lasting:
+            await _each(self._forget, await self._recorded(lasting))
+
+    def _hear(self) -> Sequence[Ended]:
+        """Move new reports to the pending ones, and return the ends of orphans.
+
+        Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
+        """
+        now, orphan_ends = self._driver.clock.now(), list[Ended]()
+        for report in self.inbox.told:
+            self._outbox.heard(report, now)
+            if self._outbox.is_orphan_report(report):
+                orphan_ends += [report] if isinstance(report, Ended) else []
+                continue
+            if isinstance(report, Progressed):
+                self._driver.report(report)
+            else:
+                self.inbox.keep(report)
+        self.inbox.told.clear()
+        return orphan_ends
+
+    async def _recorded_server(self, one: PendingReport, report: ServerSeen | ServerGone) -> None:
+        try:
+            await self._servers.take(report)
+        except ProblemError:
+            raise
+        except Exception as error:
+            self._put_off(one, error)
+        else:
+            self.inbox.drop(one)
+
+    async def _recorded(self, kept: Sequence[PendingReport]) -> list[Ended | Refused]:
+        """Record reports, and return the recorded ends; bisect a batch that fails."""
+        try:
+            deferred = await self._take(kept)
+        except ProblemError:
+            raise  # the store is unavailable; the reports stay pending
+        except Exception as error:
+            if len(kept) == 1:
+                self._put_off(kept[0], error)
+                return []
+            half = len(kept) // 2  # isolates the bad report, so that the others are recorded
+            return [*await self._recorded(kept[:half]), *await self._recorded(kept[half:])]
+        ends: list[Ended | Refused] = []
+        for entry in kept:
+            if entry.report in deferred:
+                self._put_off(entry, None)
+                continue
+            self.inbox.drop(entry)
+            if isinstance(entry.report, Ended | Refused):
+                ends.append(entry.report)
+        return ends
+
+    async def _take(self, kept: Sequence[PendingReport]) -> Collection[Report]:
+        """Record reports atomically; return those that have to be recorded later."""
+        reports = [entry.report for entry in kept if isinstance(entry.report, DurableReport)]
+        return await self._driver.do(RecordReports(reports)) or ()
+
+    def _put_off(self, one: PendingReport, error: Exception | None) -> None:
+        self.inbox.put_off(one, error)
+        self._driver.metrics.failed("report")
+
+    async def _forget(self, report: Ended | Refused) -> None:
+        await self.executor.forget(report.job, report.generation)
+        self._outbox.recorded(report.job, report.generation)
+
+    # ---------------------------------------------------------------- commands
+
+    async def _listen(self) -> None:
+        """Record reports; runs concurrently with `_give`, so slow commands don't delay it."""
+        await self._sleep()
+        if await self._tried(self.take_in):
+            self._due.set()
+
+    async def _give(self) -> None:
+        """Send commands whenever the desired state may have changed."""
+        await self._due.wait()
+        self._due.clear()
+        if await self._tried(self.order):
+            self._health_error = None
+
+    async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Run a step; if it fails, schedule a retry of both loops and return False."""
+        try:
+            await step()
+        except ExecutorError as error:
+            self._unreachable(error)
+        except ProblemError as error:
+            log.info("orders wait: %s", error)
+            self._again()
+        except Exception:
+            self._resync = True
+            self._again()
+            raise
+        else:
+            return True
+        return False
+
+    async def _tell_obstacles(self) -> None:
+        """Record each obstacle once in the history of its job."""
+        obstacles = self.obstacles()
+        fresh = [
+            item for item in obstacles if (item.job, item.generation) not in self._told_obstacles
+        ]
+        if fresh:
+            await self._driver.do(TellObstacles(tuple(fresh)))
+        self._told_obstacles = {(item.job, item.generation) for item in obstacles}
+
+    def _again(self) -> None:
+        self._retry_at = monotonic() + RETRY_SECONDS
+        self._wake.set()
+
+    def _unreachable(self, error: ExecutorError) -> None:
+        self._driver.metrics.executor_errors.inc()
+        self._health_error = f"the executor cannot be reached: {error}"
+        log.warning("%s", self._health_error)
+        self._resync = True
+        self._again()
+
+    async def _sleep(self) -> None:
+        wait = self.poll_seconds
+        moment = self._outbox.next_retry_at(self._driver.published.running)
+        if moment is not None:
+            wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
+        wait = min(wait, max(0.05, self.inbox.seconds_to_next_retry(wait)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._wake.wait()
+        await asyncio.sleep(max(0.0, self._retry_at - monotonic()))
+        self._wake.clear()
+
+    async def take_in(self) -> None:
+        """Record pending reports and acknowledge completed commands."""
+        if self._resync:
+            async with self._ordering:  # the executor doesn't list a start in flight
+                await self._find()
+                self._resync = False
+        await self._configure()
+        await self.settle()
+        published = self._driver.published
+        completed = self._outbox.acknowledged(published.running, published.unacknowledged)
+        if completed:
+            await self._driver.do(AcknowledgeCommands(completed))
+        await self._tell_obstacles()
+
+    async def order(self) -> None:
+        """Send the commands that make the actual state match the desired state."""
+        async with self._ordering:
+            published = self._driver.published
+            now = self._driver.clock.now()
+            actions = self._outbox.actions(published.running, published.unacknowledged, now)
+            if len(actions) > MAX_ACTIONS_PER_ROUND:
+                self._due.set()
+            del actions[MAX_ACTIONS_PER_ROUND:]
+            starts = [item.order for item in actions if isinstance(item, StartAction)]
+            command_times = await self._driver.ordered(
+                [(item.job, item.generation) for item in starts]
+            )
+            await _each(partial(self._act, command_times), actions)
+
+    async def _act(
+        self, ordered: Mapping[tuple[str, int], int], action: StartAction | StopAction
+    ) -> None:
+        if isinstance(action, StopAction):
+            await self.executor.stop(action.command, action.job, action.generation)
+            self._outbox.stopping(action.job, action.generation, self._driver.clock.now())
+            return
+        command = action.order
+        try:
+            spec = self._spec(command, ordered[command.job, command.generation])
+        except InputError as error:
+            self._refuse(command, str(error))
+            return
+        self._outbox.accepted(command.job, command.generation)
+        receipt = await self.executor.start(spec)
+        if receipt is Receipt.BUSY:
+            self._outbox.held.get(command.job, {}).pop(command.generation, None)
+            self._resync = True
+            self._again()
+        elif receipt is Receipt.STALE or (
+            receipt is Receipt.DUPLICATE and not await self._is_held(command)
+        ):
+            # The executor's records are newer (a backup was restored): the number is taken.
+            self._outbox.mark_number_used(command.job, command.generation)
+            reason = "the executor knows a newer generation of the job, or another of this number"
+            self._refuse(command, reason)
+
+    async def _is_held(self, order: LaunchCommand) -> bool:
+        generations = await self.executor.list()
+        return any(
+            (item.job, item.generation) == (order.job, order.generation) for item in generations
+        )
+
+    def _refuse(self, order: LaunchCommand, reason: str) -> None:
+        timestamp = self._driver.clock.now() / SECOND
+        self.inbox.told.append(Refused(order.id, order.job, order.generation, timestamp, reason))
+        self._wake.set()
+
+    def _spec(self, order: LaunchCommand, ordered: int) -> GenerationSpec:
+        """Build the executor's specification of a generation; ``ordered`` is in nanoseconds."""
+        servers = self._driver.published.servers
+        spec = self.job_spec(order.job)
+        if spec.run is None:
+            raise InputError("the job does not say what it runs")
+        if self.settings is not None:  # allowed users may have changed since submission
+            fault = user_diagnostic(self.settings, spec, "")
+            if fault is not None:
+                raise InputError(fault)
+        program: Program = spec.run.resolve(servers.cluster.slot_seconds)
+        placement = order.placement
+        entries = zip(order.servers, placement.workers, placement.ps, strict=True)
+        name = quote(order.job, safe="")
+        return GenerationSpec(
+            command=order.id,
+            job=order.job,
+            generation=order.generation,
+            placement=tuple(Share(server, workers, ps) for server, workers, ps in entries),
+            program=program,
+            worker=plain(spec.worker),
+            ps=plain(spec.ps or {}),
+            progress_url=f"{self.address}/v1/jobs/{name}/progress" if self.address else "",
+            progress_token=progress_token(self._key, order.job, order.generation),
+            slot_end=servers.calendar.ends(order.slot) / SECOND,
+            tenant=spec.tenant,
+            labels=dict(spec.labels),
+            identity=command_identity(self._key, order.job, order.generation, ordered),
+        )
+
+    def job_spec(self, name: str) -> JobSpec:
+        """Return the submitted specification of an open job."""
+        record: Mapping[str, Any] | None = self._driver.specification(name)
+        if record is None:
+            raise InputError(f"job {name!r} is not open")
+        return JobSpec.model_validate(record)
+
+    def holds(self, job: str) -> bool:
+        """Return whether a job has a generation that runs or whose end isn't recorded."""
+        return bool(self._outbox.held.get(job))
+
+    # ---------------------------------------------------------------- retention
+
+    async def discard(self, jobs: Sequence[str]) -> list[str]:
+        """Delete the executor's data of closed jobs, and return the jobs that have none left.
+
+        A job with a generation that the executor still holds is skipped: its end isn't recorded.
+        """
+        discarded: list[str] = []
+        try:
+            retained = {item.job for item in await self.executor.list()}
+            for job in jobs:
+                if job not in retained:
+                    await self.executor.discard(job)
+                    discarded.append(job)
+        except ExecutorError as error:
+            self._unreachable(error)
+        return discarded
+
+    # ---------------------------------------------------------------- servers
+
+    async def _configure(self) -> None:
+        cluster = self._driver.published.servers.cluster
+        if cluster is self._cluster:
+            return
+        await self.executor.configure(to_server_infos(cluster))
+        self._cluster = cluster
+
+
+async def _each(ask: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:
+    """Run a call for every item, and raise the first error after all have ended.
+
+    At most `MAX_CONCURRENT_CALLS` run at a time.
+    """
+    limit = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
+
+    async def one(item: ItemT) -> None:
+        async with limit:
+            await ask(item)
+
+    results = await asyncio.gather(*map(one, items), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

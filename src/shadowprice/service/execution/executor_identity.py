@@ -1,0 +1,92 @@
+"""Check that an executor's local records belong to the service's data.
+
+With other records, the executor wouldn't know the running jobs and would start them twice. So data
+and records carry the same random mark, which detects a copy of the data without the records.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.executors.contract import Executor, Remembering
+from shadowprice.executors.generations.disk import sync_directory, write_new
+from shadowprice.service.state.durable_engine import DurableEngine
+
+IDENTITY_FILE: Final = "mark"
+"""File of the mark in the executor's directory."""
+
+IDENTITY_KEY: Final = "executor"
+"""Key of the mark in the store."""
+
+
+def check_executor_identity(
+    truth: DurableEngine, executor: Executor | None, *, nothing_runs: bool
+) -> bool:
+    """Refuse an executor's records that don't belong to the data; return whether they are new.
+
+    If they are new, the running jobs are lost. Executors without local records always pass.
+
+    Parameters
+    ----------
+    truth : DurableEngine
+        The recovered data.
+    executor : Executor or None
+        The executor of jobs.
+    nothing_runs : bool
+        Whether an operator asserts that no job of these data, or of their copies, still runs.
+
+    Raises
+    ------
+    InputError
+        If the records are different without that assertion, or the mark can't be written.
+    """
+    if not isinstance(executor, Remembering):
+        return False
+    store, directory = truth.store, executor.directory
+    stored, present = store.get(IDENTITY_KEY), _mark(directory)
+    if stored is None:  # no executor with local records has run jobs of these data
+        differs = bool(truth.engine.running or truth.engine.unacknowledged)
+    else:
+        differs = stored != present
+    if differs and not nothing_runs:
+        raise InputError(
+            Fault(
+                f"--data {store.shown}",
+                f"what it has running is recorded elsewhere, not in {directory}, and would run "
+                "twice",
+                "serve where those records are, a backup from the directory that it is of; or, "
+                "once every machine that ran its jobs is surely off, add --nothing-runs",
+            )
+        )
+    mark = present or _new_mark(directory)
+    if mark != stored:
+        with store.transaction() as connection:
+            store.put(connection, IDENTITY_KEY, mark)
+    return differs
+
+
+def _mark(directory: Path) -> str | None:
+    try:
+        return (directory / IDENTITY_FILE).read_text(encoding="ascii") or None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            Fault(str(directory / IDENTITY_FILE), f"cannot be read: {error}")
+        ) from error
+
+
+def _new_mark(directory: Path) -> str:
+    mark = secrets.token_hex(16)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_new(directory / IDENTITY_FILE, mark.encode())
+        sync_directory(directory)
+    except OSError as error:
+        raise InputError(
+            Fault(str(directory), f"cannot be written: {error.strerror}", "give it a directory")
+        ) from error
+    return mark

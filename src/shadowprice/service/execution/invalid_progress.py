@@ -1,0 +1,54 @@
+"""Events about invalid progress reports: each reason once per generation, up to a limit."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.executors.contract import Misreported
+from shadowprice.executors.progress import told_fault
+from shadowprice.service.clock import SECOND
+from shadowprice.service.driver import Driver
+from shadowprice.service.state.report_operations import MAX_REPORTED_ERRORS, RecordReports
+
+log = logging.getLogger("shadowprice.service")
+
+PURGE_EVERY_JOBS: Final = 1_000
+"""Number of remembered jobs above which closed ones are forgotten."""
+
+
+class InvalidProgressReporter:
+    """Cache of emitted reasons, so that repeated invalid reports need no transaction.
+
+    The job's stored events are authoritative: after a restart, they prevent duplicates too.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[int, set[str]]] = {}
+
+    async def tell(self, driver: Driver, job: str, generation: int, error: Exception) -> None:
+        """Emit an event about an invalid report of a job's running generation.
+
+        ``generation`` is the one of the report's token; reports of older ones are ignored.
+        """
+        view = driver.published.jobs.get(job)
+        if view is None or view.generation != generation:
+            return
+        known_generation, reasons = self._told.get(job, (generation, set()))
+        if known_generation != generation:
+            reasons = set()
+        reason = told_fault(str(error))
+        if reason in reasons or len(reasons) >= MAX_REPORTED_ERRORS:
+            return
+        if job not in self._told and len(self._told) >= PURGE_EVERY_JOBS:
+            open_jobs = driver.published.jobs
+            self._told = {name: entry for name, entry in self._told.items() if name in open_jobs}
+        reasons.add(reason)  # before the await, because concurrent reports may have the same reason
+        self._told[job] = generation, reasons
+        timestamp = driver.clock.now() / SECOND
+        try:
+            await driver.do(RecordReports([Misreported(job, generation, timestamp, reason)]))
+        except ShadowpriceError as failure:
+            reasons.discard(reason)
+            log.info("what job %r posts is not told yet: %s", job, failure)

@@ -1,0 +1,378 @@
+"""Observation of jobs that another scheduler runs, for a service that only observes.
+
+Such a service decides as usual, and simulates its decisions. In addition, it polls an executor and
+records where each job really ran, from when to when. Nothing here can send commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Connection, Row, bindparam, select
+
+from shadowprice.core import bounds
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.specs import JobSpec
+from shadowprice.core.utility import utility_value
+from shadowprice.executors.background import Background, all_of
+from shadowprice.executors.contract import ExecutorError, Observed, ServerSlice, Share
+from shadowprice.service.clock import SECOND
+from shadowprice.service.driver import Driver
+from shadowprice.service.execution.server_discovery import to_server_infos
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.submission import resolve_job
+from shadowprice.service.store import tables
+
+log = logging.getLogger("shadowprice.service")
+
+MAX_POLL_SECONDS: Final = 5.0
+"""Maximum seconds between two polls; half a slot if that is less."""
+
+MIN_POLL_SECONDS: Final = 1.0
+"""Minimum seconds between two polls."""
+
+MAX_JOBS_PER_OBSERVATION: Final = 10_000
+"""Maximum number of jobs recorded of one poll."""
+
+START_TIME_TOLERANCE_NS: Final = 2 * SECOND
+"""Tolerance in nanoseconds: start times this close in two polls mean the same start."""
+
+LAST_OBSERVATION_KEY: Final = "observed_at"
+"""Key of the time of the last poll in the store."""
+
+
+class ObservingExecutor(Protocol):
+    """The part of an executor that an observing service may use."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+    async def configure(self, servers: Sequence[ServerSlice]) -> None:
+        """Set the servers."""
+
+    async def observe(self) -> tuple[Observed, ...]:
+        """Return the jobs that really run."""
+
+
+# ------------------------------------------------------------------ one poll
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Changes of a poll to the table of observed runs: inserts, ends, reopened rows."""
+
+    began: list[dict[str, Any]] = field(default_factory=list)
+    ended: list[dict[str, Any]] = field(default_factory=list)
+    again: list[dict[str, Any]] = field(default_factory=list)
+
+    def end(self, row: Row[Any], at: int) -> None:
+        """End a row's run."""
+        self.ended.append({"key": row.id, "at": max(at, row.since)})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordObservation:
+    """Operation that records a complete poll: running jobs and recently ended ones.
+
+    A job that disappeared ended at the previous poll, so that observed completion times are never
+    too late. A job whose placement changed moved now.
+    """
+
+    seen: Sequence[Observed]
+
+    def perform(self, batch: Batch) -> None:
+        """Record the differences from the previous poll."""
+        connection, now = batch.connection, batch.now
+        previous_poll = last_observation_time(connection)
+        open_rows = {row.job: row for row in _open(connection)}
+        seen: dict[str, Observed] = {}
+        for observed in self.seen:
+            if not 0 < len(observed.job) <= bounds.NAME.most:
+                continue
+            # Only new jobs are limited: an open job that is left out would count as ended.
+            if observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
+                seen[observed.job] = observed
+        rows = _Rows()
+        changed: dict[str, Observed | None] = {}
+        new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
+        last_rows = _newest(connection, [observed.job for observed in new_jobs])
+        for observed in new_jobs:
+            if self._came(observed, last_rows.get(observed.job), now, rows):
+                changed[observed.job] = observed
+        for name, row in open_rows.items():
+            current = seen.get(name)
+            if current is None:
+                end = now if previous_poll is None else min(previous_poll, now)
+                rows.end(row, end)
+            elif current.ended is not None:
+                rows.end(row, min(int(current.ended * SECOND), now))
+            elif self._began_anew(row, current, previous_poll):
+                rows.end(row, now if previous_poll is None else min(previous_poll, now))
+                rows.began.append(_row(current, min(int(current.since * SECOND), now)))
+            elif row.placement != _placed(current.placement):
+                rows.end(row, now)
+                rows.began.append(_row(current, now))
+            else:
+                continue
+            changed[name] = current
+        self._write(batch, rows)
+        _settle(batch, changed, rows, open_rows)
+        batch.put(LAST_OBSERVATION_KEY, str(now))
+
+    @staticmethod
+    def _came(one: Observed, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
+        """Record a job that didn't run at the previous poll; return whether that is a change."""
+        since = min(int(one.since * SECOND), now)
+        if one.ended is not None:
+            if last is not None and since <= max(last.since + START_TIME_TOLERANCE_NS, last.ended):
+                return False  # already recorded
+            row = _row(one, since)
+            rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
+        elif last is None:
+            rows.began.append(_row(one, since))
+        elif since > last.ended or last.placement != _placed(one.placement):
+            rows.began.append(_row(one, max(since, last.ended)))
+        else:  # the previous poll missed the job: reopen the row
+            rows.again.append({"key": last.id})
+        return True
+
+    @staticmethod
+    def _began_anew(row: Row[Any], told: Observed, before: int | None) -> bool:
+        """Return whether a job ended and started again between two polls."""
+        since = int(told.since * SECOND)
+        return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
+
+    @staticmethod
+    def _write(batch: Batch, rows: _Rows) -> None:
+        table = tables.observed
+        update = table.update().where(table.c.id == bindparam("key"))
+        if rows.ended:
+            batch.also(update.values(ended=bindparam("at")), rows.ended)
+        if rows.again:
+            batch.also(update.values(ended=None), rows.again)
+        if rows.began:
+            batch.also(table.insert(), rows.began)
+
+
+def _placed(placement: Iterable[Share]) -> str:
+    return json.dumps([[share.server, share.workers, share.ps] for share in placement])
+
+
+def _row(one: Observed, since: int) -> dict[str, Any]:
+    return {"job": one.job, "since": since, "ended": None, "placement": _placed(one.placement)}
+
+
+def _open(connection: Connection) -> Sequence[Row[Any]]:
+    table = tables.observed
+    return connection.execute(select(table).where(table.c.ended.is_(None))).all()
+
+
+def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return the newest observed run of each job."""
+    table = tables.observed
+    rows: dict[str, Row[Any]] = {}
+    for index in range(0, len(names), 500):
+        in_chunk = table.c.job.in_(names[index : index + 500])
+        for row in connection.execute(select(table).where(in_chunk).order_by(table.c.id)):
+            rows[row.job] = row
+    return rows
+
+
+def last_observation_time(connection: Connection) -> int | None:
+    """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
+    table = tables.meta
+    value = connection.execute(
+        select(table.c.value).where(table.c.key == LAST_OBSERVATION_KEY)
+    ).scalar()
+    return None if value is None else int(value)
+
+
+# ------------------------------------------------------------------ outcomes
+
+
+def _settle(
+    batch: Batch,
+    changed: Mapping[str, Observed | None],
+    rows: _Rows,
+    going: Mapping[str, Row[Any]],
+) -> None:
+    """Update the outcomes of changed jobs, and emit an event for each."""
+    if not changed:
+        return
+    names = list(changed)
+    stored = _outcomes(batch.connection, names)
+    jobs = _jobs(batch, names)
+    started_rows = {row["job"]: row for row in rows.began}
+    ended = {row["key"]: row["at"] for row in rows.ended}
+    inserts, updates, now = [], [], batch.now
+    for name, current in changed.items():
+        tenant, submitted = jobs.get(name, (current.tenant if current else None, None))[:2]
+        outcome = stored.get(name)
+        first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
+        if (
+            name in started_rows
+            and outcome is not None
+            and (outcome.ended or now) < (submitted or 0)
+        ):
+            first, runs = None, 0  # a run before the submission was another job of this name
+        record: dict[str, Any] = {
+            "started": started_rows[name]["since"] if first is None else first,
+            "runs": runs + (name in started_rows),
+            "ended": None,
+            "slot": None,
+            "done": None,
+            "utility": None,
+        }
+        is_over = current is None or current.ended is not None
+        if is_over:
+            end = ended[going[name].id] if name in going else started_rows[name]["ended"]
+            record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
+            record["done"] = None if current is None or current.done is None else int(current.done)
+            if submitted is not None and end >= submitted:
+                record["utility"] = 0.0 if record["done"] == 0 else _worth(batch, jobs[name], end)
+        if outcome is None:
+            inserts.append(record | {"job": name, "tenant": tenant})
+        else:
+            updates.append(record | {"key": name})
+        kind = "real-ended" if is_over else "real-moved" if name in going else "real-started"
+        owner = tenant[:200] if tenant else None
+        data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
+        if name in batch.truth.views:
+            batch.tell(kind, name, **data)
+        else:
+            batch.tell(kind, name, tenant=owner, **data)
+    table = tables.outcomes
+    if inserts:
+        batch.also(table.insert(), inserts)
+    if updates:
+        values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
+        batch.also(table.update().where(table.c.job == bindparam("key")).values(**values), updates)
+
+
+def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
+    table = tables.outcomes
+    outcomes: dict[str, Row[Any]] = {}
+    for index in range(0, len(names), 500):
+        in_chunk = table.c.job.in_(names[index : index + 500])
+        outcomes |= {row.job: row for row in connection.execute(select(table).where(in_chunk))}
+    return outcomes
+
+
+_Job = tuple[str | None, int, Mapping[str, Any], int]
+"""A job's tenant, submission time, specification, and start time of its utility."""
+
+
+def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
+    table = tables.jobs
+    specs: dict[str, Mapping[str, Any]] = {}
+    for index in range(0, len(names), 500):
+        in_chunk = table.c.name.in_(names[index : index + 500])
+        for row in batch.connection.execute(select(table.c.name, table.c.spec).where(in_chunk)):
+            specs[row.name] = json.loads(row.spec)
+    return {
+        name: (
+            view.tenant,
+            view.submitted,
+            batch.truth.specs.get(name) or specs[name],
+            view.arrived,
+        )
+        for name, (view, _) in batch.stored(names).items()
+        if name in specs or name in batch.truth.specs
+    }
+
+
+def _worth(batch: Batch, job: _Job, ended: int) -> float | None:
+    """Return a submitted job's utility at its completion time; None if it can't be resolved."""
+    _, _, spec, arrived = job
+    cluster: Cluster = batch.engine.cluster
+    try:
+        resolved_job = resolve_job(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)
+    except (InputError, ValueError):  # the servers changed since the submission
+        return None
+    return utility_value(
+        resolved_job.utility, max(0, batch.calendar.slot_at(ended) - resolved_job.arrival)
+    )
+
+
+# ------------------------------------------------------------------ polling
+
+
+class ObservationLoop:
+    """Polls the executor while the service runs, and records the results."""
+
+    def __init__(self, driver: Driver, executor: ObservingExecutor) -> None:
+        self._health_error: str | None = None
+        self._executor = executor
+        self._driver = driver
+        self._cluster: Cluster | None = None
+        self._background = Background(log, driver.metrics.failed)
+        seconds = float(driver.published.servers.cluster.slot_seconds)
+        self._pause = max(MIN_POLL_SECONDS, min(MAX_POLL_SECONDS, seconds / 2))
+
+    @property
+    def health_error(self) -> str | None:
+        """Why polls fail or can't be recorded; None if neither is the case."""
+        return self._health_error or self._background.health_error
+
+    async def open(self) -> None:
+        """Open the executor.
+
+        Raises
+        ------
+        ExecutorError
+            If the executor is unreachable.
+        """
+        await self._executor.open()
+
+    def begin(self) -> None:
+        """Start polling in the background."""
+        self._background.again("observer", self._step, "looking at what runs")
+
+    async def close(self) -> None:
+        """Stop polling, and close the executor."""
+        await all_of(self._background.end, self._executor.close)
+
+    async def look(self) -> None:
+        """Poll once, and record the changes.
+
+        Raises
+        ------
+        ExecutorError
+            If the executor is unreachable.
+        ProblemError
+            If the store can't be written.
+        """
+        cluster = self._driver.published.servers.cluster
+        if cluster is not self._cluster:
+            await self._executor.configure(to_server_infos(cluster))
+            self._cluster = cluster
+        seen = await self._executor.observe()
+        await self._driver.do(RecordObservation(seen))
+
+    async def _step(self) -> None:
+        try:
+            await self.look()
+            self._health_error = None
+        except ExecutorError as error:
+            self._driver.metrics.executor_errors.inc()
+            self._health_error = f"what runs cannot be seen: {error}"
+            log.warning("%s", self._health_error)
+        except ProblemError as error:
+            log.info("what runs is looked at later: %s", error)
+        except ShadowpriceError as error:
+            self._health_error = f"what runs cannot be written down: {error}"
+            log.error("%s", self._health_error)
+        await asyncio.sleep(self._pause)
+
+
+__all__ = ["ObservationLoop", "ObservingExecutor", "RecordObservation", "last_observation_time"]

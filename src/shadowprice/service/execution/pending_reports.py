@@ -1,0 +1,137 @@
+"""Buffer of the executor's reports until they are recorded. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shadowprice.executors.background import monotonic
+from shadowprice.executors.contract import (
+    Ended,
+    Misreported,
+    Refused,
+    Report,
+    ServerGone,
+    ServerSeen,
+    Started,
+)
+from shadowprice.service.state.report_operations import DurableReport
+
+log = logging.getLogger("shadowprice.service")
+
+INITIAL_BACKOFF_SECONDS: Final = 1.0
+"""Initial backoff, in seconds, of a report that could not be recorded."""
+
+MAX_BACKOFF_SECONDS: Final = 60.0
+"""Maximum backoff, in seconds."""
+
+
+@dataclass(slots=True)
+class PendingReport:
+    """A report that is not recorded yet.
+
+    Parameters
+    ----------
+    report : Report
+        The newest report of its subject.
+    fault : str
+        Why the last attempt failed; empty before the first one.
+    due : float
+        Monotonic time of the next attempt.
+    pause : float
+        Backoff in seconds after the next failure.
+    """
+
+    report: DurableReport | ServerSeen | ServerGone
+    fault: str = ""
+    due: float = 0.0
+    pause: float = INITIAL_BACKOFF_SECONDS
+
+
+class PendingReports:
+    """Reports that are not recorded yet.
+
+    Executors send each report once on a stream, so each one is kept until it is recorded. A
+    report that can't be recorded is retried with backoff, and doesn't delay other reports.
+
+    Attributes
+    ----------
+    told : list of Report
+        New reports, not processed yet.
+    kept : dict of PendingReport
+        Reports to be recorded, by subject.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[Report] = []
+        self.kept: dict[Hashable, PendingReport] = {}
+
+    @property
+    def fault(self) -> str | None:
+        """Why a report can't be recorded; None if no attempt failed."""
+        return next((entry.fault for entry in self.kept.values() if entry.fault), None)
+
+    @property
+    def due(self) -> list[PendingReport]:
+        """Reports to record now."""
+        now = monotonic()
+        return [entry for entry in self.kept.values() if entry.due <= now]
+
+    def seconds_to_next_retry(self, otherwise: float) -> float:
+        """Return the seconds until the next retry; ``otherwise`` if there is none."""
+        now = monotonic()
+        return min(
+            (entry.due - now for entry in self.kept.values() if entry.fault), default=otherwise
+        )
+
+    def keep(self, report: DurableReport | ServerSeen | ServerGone) -> None:
+        """Add a report, which replaces an earlier one of the same subject."""
+        previous = self.kept.pop(_subject(report), None)
+        if isinstance(report, ServerSeen | ServerGone):
+            previous = None
+            self._overtake(_server_of(report))
+        entry = PendingReport(report) if previous is None else replace(previous, report=report)
+        self.kept[_subject(report)] = entry
+
+    def _overtake(self, server: str) -> None:
+        """Drop failed reports of a server, because a newer report supersedes them."""
+        for kind in (ServerSeen, ServerGone):
+            entry = self.kept.get((kind, server))
+            if entry is not None and entry.fault:
+                del self.kept[kind, server]
+
+    def drop(self, one: PendingReport) -> None:
+        """Remove a recorded report; an end also removes the generation's start."""
+        if self.kept.get(_subject(one.report)) is one:  # a newer report may have replaced it
+            del self.kept[_subject(one.report)]
+        if isinstance(one.report, Ended | Refused):
+            self.kept.pop((Started, one.report.job, one.report.generation, ""), None)
+
+    def put_off(self, one: PendingReport, error: Exception | None) -> None:
+        """Schedule a retry of a report, with backoff, and log the error."""
+        reason = "the log tells why" if error is None else f"{type(error).__name__}: {error}"
+        one.fault = f"what was reported of {_about(one.report)} cannot be recorded: {reason}"
+        one.due, one.pause = monotonic() + one.pause, min(2.0 * one.pause, MAX_BACKOFF_SECONDS)
+        log.error("%s; it is tried again", one.fault, exc_info=error)
+
+
+def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:
+    """Return the key by which a newer report replaces an older one."""
+    if isinstance(report, ServerSeen | ServerGone):
+        return type(report), _server_of(report)
+    reason = report.reason if isinstance(report, Misreported) else ""
+    kind = Ended if isinstance(report, Refused) else type(report)
+    return kind, report.job, report.generation, reason
+
+
+def _server_of(report: ServerSeen | ServerGone) -> str:
+    return report.server if isinstance(report, ServerGone) else report.server.name
+
+
+def _about(report: DurableReport | ServerSeen | ServerGone) -> str:
+    """Describe a report's subject for a log line."""
+    if isinstance(report, ServerSeen | ServerGone):
+        return f"server {_server_of(report)!r}"
+    return f"generation {report.generation} of {report.job!r}"

@@ -1,0 +1,117 @@
+"""Servers that the executor discovers, and the servers that it is configured with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.cluster import Cluster, Role
+from shadowprice.core.errors import EventError, InputError
+from shadowprice.core.events import ServerState
+from shadowprice.executors.contract import ServerGone, ServerSeen, ServerSlice
+from shadowprice.service.driver import Driver
+from shadowprice.service.state.commit_result import ClusterState
+from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
+
+log = logging.getLogger("shadowprice.service")
+
+ROLE_LABEL: Final = "shadowprice.io/role"
+"""Label with a server's role: worker, ps or any."""
+
+
+class ServerDiscovery:
+    """Applies the executor's server reports to the engine's cluster.
+
+    Parameters
+    ----------
+    stated : collection of str
+        Servers of the cluster file. Their capacity is the file's, not what the executor discovers.
+    discovers : bool
+        Whether the executor discovers servers itself.
+    """
+
+    def __init__(self, driver: Driver, stated: Collection[str], *, discovers: bool) -> None:
+        self._driver = driver
+        self._stated = frozenset(stated)
+        self._discovers = discovers
+        self._closed: set[str] = set()
+
+    async def take(self, report: ServerSeen | ServerGone) -> None:
+        """Add, change, drain, lose or restore a server, as a report implies."""
+        servers = self._driver.published.servers
+        if isinstance(report, ServerGone):
+            if report.server in servers.cluster.index and report.server not in servers.lost:
+                await self._try(SetServerAvailability(report.server))
+            return
+        name = report.server.name
+        if name not in servers.cluster.index:
+            state = to_server_spec(report.server, servers.cluster)
+            if any(state.capacity.values()) and report.server.takes_work:
+                await self._try(UpdateServers({name: state}, "joined"))
+            return
+        if not report.server.takes_work or name in self._closed:
+            servers = await self._opened_or_closed(report.server)
+        if name in servers.lost and name not in servers.drained:
+            await self._try(SetServerAvailability(name, back=True))
+        if name not in self._stated and self._discovers:
+            row = servers.cluster.index[name]
+            state = to_server_spec(report.server, servers.cluster)
+            state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
+            if to_server_infos(servers.cluster)[row].capacity != state.capacity:
+                await self._try(UpdateServers({name: state}, "changed"))
+
+    async def _opened_or_closed(self, server: ServerSlice) -> ClusterState:
+        """Drain a server that no longer accepts work, or undo that; return all servers.
+
+        Servers that an operator drained stay drained.
+        """
+        servers = self._driver.published.servers
+        row = servers.cluster.index[server.name]
+        drained = server.name in servers.drained
+        if drained != server.takes_work:
+            return servers
+        capacity = to_server_infos(servers.cluster)[row].capacity
+        state = ServerState(servers.cluster.roles[row], capacity, drained=not drained)
+        await self._try(UpdateServers({server.name: state}, "closed" if not drained else "opened"))
+        if server.takes_work:
+            self._closed.discard(server.name)
+        else:
+            self._closed.add(server.name)
+        return self._driver.published.servers
+
+    async def _try(self, operation: SetServerAvailability | UpdateServers) -> None:
+        try:
+            await self._driver.do(operation)
+        except (InputError, EventError) as error:  # retries can't succeed; other errors are retried
+            log.warning("%s was left out: %s", operation, error)
+
+
+def to_server_spec(server: ServerSlice, cluster: Cluster) -> ServerState:
+    """Return the state of a discovered server, with the resources that the cluster counts.
+
+    GPUs count by kind if the cluster has that kind, otherwise as ``gpu``.
+    """
+    counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
+    if any(name.startswith("gpu/") for name in counted):
+        counted.pop("gpu", None)
+    label = server.labels.get(ROLE_LABEL, Role.ANY.value)
+    role = Role(label) if label in {known.value for known in Role} else Role.ANY
+    return ServerState(role, counted)
+
+
+def to_server_infos(cluster: Cluster) -> Sequence[ServerSlice]:
+    """Return a cluster's servers as an executor's configuration, without unlimited resources."""
+    return [
+        ServerSlice(
+            name,
+            {
+                resource: amount
+                for resource, amount in zip(cluster.resources, row, strict=True)
+                if 0 < amount < UNLIMITED
+            },
+        )
+        for name, row in zip(cluster.names, cluster.capacity.tolist(), strict=True)
+    ]

@@ -1,0 +1,357 @@
+"""Handling of engine events within a unit of work, with all rows that follow from them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    Charge,
+    Command,
+    Commit,
+    Completed,
+    Decided,
+    Displaced,
+    DriverEvent,
+    Drop,
+    JobCancelled,
+    Place,
+    Promise,
+    Queue,
+    Reject,
+    Resize,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    Stop,
+)
+from shadowprice.core.policy import Status
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.journal import entry_line
+from shadowprice.engine.records import placement_record
+from shadowprice.service.budgets.billing import InsufficientPointsError
+from shadowprice.service.state.ending import CODE, has_ended, refusal_reason
+from shadowprice.service.state.job_views import JobView, State, promised_slot, view_changes
+from shadowprice.service.state.transaction import Transaction
+
+
+class Batch(Transaction):
+    """A unit of work that passes events to the engine; `Transaction` collects the rows."""
+
+    def take(
+        self, event: DriverEvent, *, counted: Iterable[str] = (), lost: bool = False
+    ) -> list[Command]:
+        """Pass an event to the engine, and record its consequences.
+
+        If the event gives a waiting job a price that its tenant can't pay, abandon that job first.
+
+        Parameters
+        ----------
+        event : DriverEvent
+            The event.
+        counted : iterable of str
+            Jobs whose progress it changes, besides those of its commands.
+        lost : bool
+            Whether it ends a generation through no fault of the job.
+
+        Raises
+        ------
+        InsufficientPointsError
+            If a tenant can't pay for jobs that arrive with it. The event has no effect.
+        ShadowpriceError
+            If the event is invalid, or the policy fails. The event has no effect.
+        """
+        try:
+            return self._take(event, counted, lost=lost)
+        except InsufficientPointsError as error:
+            waiting = [name for name in error.reasons if name in self.engine.open_jobs]
+            if not waiting:
+                raise
+            reasons = error.reasons
+        with self.whole():  # if the event fails, the waiting jobs are kept
+            for name in waiting:
+                self._give_up(event, name, reasons[name])
+            return self.take(event, counted=counted, lost=lost)
+
+    def _give_up(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
+        """Abandon a waiting job before an event whose price its tenant can't pay."""
+        engine = self.engine
+        admitted = engine.open_jobs[name].status is Status.ADMITTED  # it ran without a promise
+        slot = engine.slot if isinstance(event, SlotEnded) else event.slot
+        self.take(JobCancelled(slot, name))
+        self.tell("given-up" if admitted else "refused", name, decision=True, reason=dict(reason))
+        self.change(name, state=State.FAILED if admitted else State.REFUSED, reason=reason)
+
+    def _take(self, event: DriverEvent, counted: Iterable[str], *, lost: bool) -> list[Command]:
+        engine = self.engine
+        started = time.perf_counter()
+        occupied = self.billing.standing(event, lost=lost)
+        with _blamed(event.tag), engine.staged(event) as staged:
+            self.billing.check(staged.commands)
+            line = entry_line(staged.entry, engine.cluster.names)
+        self.truth.decided(time.perf_counter() - started)
+        sequence = staged.entry.sequence
+        self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
+        self.truth.last_at = self.now
+        self.billing.stood(occupied)
+        self._note(event, staged.commands, counted)
+        return staged.commands
+
+    def begin_policy_anew(self) -> None:
+        """Resync the policy with the engine's state.
+
+        Raises
+        ------
+        ShadowpriceError
+            If the policy can't resync, or fails.
+        """
+        with _blamed("beginning anew"):
+            self.engine.session.resync()
+
+    # ---------------------------------------------------------------- consequences
+
+    def _note(
+        self, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
+    ) -> None:
+        touched: dict[str, None] = dict.fromkeys(counted)
+        for job in getattr(event, "jobs", ()):
+            touched[job.name] = None
+        subject = getattr(event, "job", None)
+        if subject is not None:
+            touched[subject if isinstance(subject, str) else subject.name] = None
+        if isinstance(event, SlotBegan) and has_ended(self.engine):
+            touched.update(
+                dict.fromkeys(name for name in self.engine.open_jobs if self._is_unaware(name))
+            )
+        messages: dict[str, str] = {}
+        for command in commands:
+            if isinstance(command, Start | Resize | Stop):
+                self._order(command)
+                touched[command.job] = None
+            elif isinstance(command, Decided):
+                self._decision(command, messages)
+                touched[command.decision.job] = None
+            else:
+                touched[command.job] = None
+                if isinstance(command, Displaced):
+                    messages.setdefault(command.job, command.reason)
+                    self.tell("displaced", command.job, reason=command.reason)
+                    if command.job in self.truth.views:
+                        message = f"{command.reason}: it waits for a place"
+                        self.change(command.job, reason={"code": "displaced", "message": message})
+                elif isinstance(command, Completed):
+                    self._completed(command)
+        for name in touched:
+            record = self.engine.jobs.get(name)
+            if record is not None and name in self.truth.views:
+                self._refresh(record, messages.get(name, ""))
+
+    def _is_unaware(self, name: str) -> bool:
+        """Return whether a job's view doesn't say yet that the timespan has ended."""
+        view = self.truth.views.get(name)
+        return view is not None and not _waits_for_end(view)
+
+    def _decision(self, command: Decided, messages: dict[str, str]) -> None:
+        decision = command.decision
+        name = decision.job
+        view = self.truth.views.get(name)
+        if view is None:
+            return
+        match decision:
+            case Commit(_, _, payoff, utility, cost):
+                if decision.message:
+                    messages[name] = decision.message
+                self.billing.decided(decision)
+                self.change(name, payoff=payoff, utility=utility, cost=cost, reason=None)
+            case Promise():
+                if decision.message:
+                    messages[name] = decision.message
+                if decision.completion is not None:
+                    self.billing.decided(decision)
+                    self.change(
+                        name,
+                        payoff=decision.payoff,
+                        utility=decision.utility,
+                        cost=decision.cost,
+                        reason=None,
+                    )
+                else:
+                    self.change(name, reason={"code": "standby", "message": decision.message})
+            case Queue():
+                reason = {"code": "standby", "message": decision.message or "waits its turn"}
+                self.change(name, reason=reason)
+                self.tell("standby", name, decision=True, message=reason["message"])
+            case Reject() | Drop():
+                kind = "refused" if isinstance(decision, Reject) else "given-up"
+                reason = refusal_reason(self.engine, self.calendar, decision.refusal)
+                self.tell(kind, name, decision=True, reason=reason)
+            case Place():
+                if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
+                    self.change(name, reason=None)
+                    self.tell("placed", name, decision=True)
+            case Charge():
+                self.tell(
+                    "paid",
+                    name,
+                    decision=True,
+                    slot=decision.slot,
+                    payer=decision.payer,
+                    payee=decision.payee,
+                    amounts=dict(decision.amounts),
+                )
+                self.billing.charged(decision)
+            case _:
+                pass
+
+    def _order(self, command: Start | Resize | Stop) -> None:
+        record: dict[str, Any] = {
+            "slot": command.slot,
+            "after": list(command.after),
+            "frees": list(command.frees),
+        }
+        name, engine = command.job, self.engine
+        if isinstance(command, Stop):
+            record["finished"] = command.finished
+            if name in self.truth.orders:
+                self.undo.drop(self.truth.orders, name)
+            self._over_at_once(command)
+            if not command.finished:
+                self.tell("stopped", name, slot=command.slot, generation=command.generation)
+        else:
+            record["on"] = on = placement_record(command.placement, engine.cluster.names)
+            record["plan"] = command.plan
+            self.undo.put(self.truth.orders, name, command)
+            view = self.truth.views.get(name)
+            if view is not None and view.reason and view.reason.get("code") == "displaced":
+                self.change(name, reason=None)
+            kind = "started" if isinstance(command, Start) else "resized"
+            self.tell(kind, name, slot=command.slot, generation=command.generation, placement=on)
+            start = None
+            if self.truth.virtual:
+                self._over_at_once(command)
+                self._ran_at_once(command)
+                start = self.calendar.begins(command.slot)
+            self._generations.append(
+                {
+                    "job": name,
+                    "generation": command.generation,
+                    "ordered": self.now,
+                    "started": start,
+                    "placement": json.dumps(on),
+                    "slot": command.slot,
+                    "workers": command.placement.total_workers,
+                    "ps": command.placement.total_ps,
+                }
+            )
+        self._commands.append(
+            {
+                "id": command.id,
+                "sequence": self.engine.sequence,
+                "job": name,
+                "generation": command.generation,
+                "kind": command.tag.lower(),
+                "at": self.now,
+                "record": json.dumps(record),
+                "acknowledged": None,
+            }
+        )
+
+    def _over_at_once(self, command: Start | Resize | Stop) -> None:
+        """In virtual mode, end the job's previous generation when the command's slot begins."""
+        if not self.truth.virtual:
+            return
+        self._over.append({"of": command.job, "at": self.calendar.begins(command.slot)})
+
+    def _ran_at_once(self, command: Start | Resize) -> None:
+        view = self.truth.views.get(command.job)
+        if view is not None:
+            start = self.calendar.begins(command.slot)
+            first = start if view.first_start is None else view.first_start
+            self.change(
+                command.job, started=command.generation, running_since=start, first_start=first
+            )
+
+    def _completed(self, command: Completed) -> None:
+        view = self.truth.views.get(command.job)
+        if view is None:
+            return
+        kept = None if view.first_promise is None else command.slot <= view.first_promise
+        self.change(command.job, utility=command.utility)
+        data: dict[str, Any] = {"slot": command.slot, "utility": command.utility, "kept": kept}
+        if not (self.truth.virtual or view.reports):
+            data["reported"] = False  # it may have done no work: only its exit was observed
+        self.tell("finished", command.job, **data)
+
+    def _refresh(self, record: JobRecord, message: str) -> None:
+        name = record.job.name
+        before = self.truth.views[name]
+        if before.first_promise is None and record.status.open:
+            before = self._with_margin(record, before)
+        changes = view_changes(self.engine, record, before, self.calendar, self.now)
+        if not changes["state"].open:
+            self.closed.append(name)
+            self.billing.settle(name)
+        elif changes["promise"] != before.promise:
+            self._promised(name, before, changes, message)
+        waits = changes.get("reason")
+        if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
+            self.tell("standby", name, message=f"waits: {waits['message']}")
+        self.change(name, **changes)
+
+    def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
+        """Add the promise margin to the view of a job that is about to get a promise."""
+        planned, job = promised_slot(record), record.job
+        if planned is None:
+            return view
+        margin = self.truth.margins.margin(
+            view.tenant, view.family, planned, job.arrival, self.engine.until
+        )
+        self.change(view.name, margin=margin.slots, margin_jobs=margin.jobs)
+        return self.truth.views[view.name]
+
+    def _promised(
+        self, name: str, before: JobView, changes: Mapping[str, Any], message: str
+    ) -> None:
+        promise, view = changes["promise"], self.truth.views[name]
+        if before.promise is None and before.first_promise is None:
+            self.tell(
+                "admitted",
+                name,
+                decision=True,
+                promise=promise,
+                payoff=view.payoff,
+                utility=view.utility,
+                cost=view.cost,
+                margin=view.margin,
+                margin_jobs=view.margin_jobs,
+            )
+        else:
+            kind = "broken" if promise is None else "moved"
+            self.tell(
+                kind,
+                name,
+                decision=True,
+                promise=promise,
+                before=before.promise,
+                first=before.first_promise,
+                reason=message,
+            )
+
+
+def _waits_for_end(view: JobView) -> bool:
+    return view.reason is not None and view.reason.get("code") == CODE
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Raise unexpected errors of a block as `PolicyError`; the engine has rolled it back."""
+    try:
+        yield
+    except ShadowpriceError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"{what}: {error!r}") from error

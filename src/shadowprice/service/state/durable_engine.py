@@ -1,0 +1,388 @@
+"""The engine together with its store: changes are durable before they are published.
+
+`DurableEngine` is synchronous and belongs to one thread. `commit` performs operations in one
+transaction of the database; its result may be published. An unexpected error can leave the engine
+ahead of the store. Then the engine is discarded and recovered from the store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import delete, func, select
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
+from shadowprice.core.events import Resize, Start
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.snapshot import Captured
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.accounts import Accounts
+from shadowprice.service.clock import SECOND, MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.commit_result import ClusterState, CommitResult, Operation
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.margins import Margins
+from shadowprice.service.state.operations import (
+    SubmitJobs,
+    leading_submissions,
+    submit_in_one_event,
+)
+from shadowprice.service.state.prices import prices, prices_by_kind
+from shadowprice.service.state.recovery import (
+    RecoveredState,
+    policy_fingerprint,
+    put_policy,
+    recover,
+)
+from shadowprice.service.state.restart_costs import RestartCostEstimator
+from shadowprice.service.state.speed_estimates import SpeedEstimator
+from shadowprice.service.state.start_ups import StartUps, read_start_ups
+from shadowprice.service.state.timespan import TimespanEnd, read_end
+from shadowprice.service.store import Store, tables
+
+log = logging.getLogger("shadowprice.service")
+
+SNAPSHOT_EVENTS: Final = 5_000
+"""Maximum number of events between two snapshots."""
+
+SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND
+"""Maximum time between two snapshots, if there were events."""
+
+SNAPSHOT_JOBS_PER_STEP: Final = 25
+"""Jobs that one step of a snapshot serializes: about a millisecond."""
+
+JOURNAL_DELETE_BATCH: Final = 1_000
+"""Events that one transaction deletes from the journal after a snapshot replaced them."""
+
+SMALL_POLICY_STATE_BYTES: Final = 64 << 10
+"""Maximum bytes of policy state that are written with every batch; larger ones less often."""
+
+POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
+"""Minimum time between two writes of a larger policy state."""
+
+
+class DurableEngine:
+    """The engine, the service's data about its jobs, and the store.
+
+    ``store`` is open for writing, and ``cluster`` comes from the cluster file. If ``virtual``, no
+    job really runs: a command counts as carried out when it is issued.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        choice: PolicyChoice,
+        clock: MonotonicWallClock,
+        *,
+        virtual: bool = False,
+    ) -> None:
+        self.store = store
+        self.choice = choice
+        self.clock = clock
+        self.virtual = virtual
+        self._file_cluster = cluster
+        self.decided: Callable[[float], None] = lambda _: None
+        self.speeds = SpeedEstimator()
+        # Newest generation with progress reports, and its maximum progress, by job.
+        self.furthest: dict[str, tuple[int, int]] = {}
+        self.restarts = RestartCostEstimator(json.loads(store.get("restarts") or "{}"))
+        self.recover()
+
+    # ---------------------------------------------------------------- state
+
+    def recover(self) -> None:
+        """Load the state from the store, or initialize an empty store.
+
+        Raises
+        ------
+        StoreError
+            If the store can't be read.
+        InputError
+            If its content doesn't fit the cluster file or the policy.
+        """
+        started = time.monotonic()
+        recovered: RecoveredState = recover(
+            self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
+        )
+        self.engine: Engine = recovered.engine
+        # Copying the policy state before each event would cost more than everything else.
+        self.engine.session.keeps_memory = False
+        self.calendar: SlotCalendar = recovered.calendar
+        self.views: dict[str, JobView] = recovered.views
+        self.specs: dict[str, Mapping[str, Any]] = recovered.specs
+        self.orders: dict[str, Start | Resize] = recovered.orders
+        self.backlog: deque[str] = deque(recovered.pending)
+        self.next_job: int = recovered.next_job
+        self.next_told: int = recovered.next_told
+        self.accounts: Accounts = recovered.accounts
+        self.last_at: int = recovered.last_at
+        self.end: TimespanEnd = read_end(self.store)
+        self.start_ups: StartUps = read_start_ups(self.store)
+        self.margins: Margins = recovered.margins
+        self._snapshot_sequence: int = recovered.snapshot_sequence
+        self._snapshot_at = self._memory_at = self.clock.now()
+        self._snapshotting: Iterator[None] | None = None  # its engine was replaced
+        self._memory_is_large = False
+        self._posted_at: tuple[object, ...] | None = None
+        self._posted: Mapping[tuple[str, str], float] = {}
+        self.recovery_seconds = time.monotonic() - started
+        self.recovered_events = recovered.replayed
+
+    @property
+    def coming(self) -> int:
+        """The first slot that can still be decided now."""
+        engine = self.engine
+        if engine.slot_running is not None:
+            return engine.slot
+        next_slot = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
+        try:
+            engine.state.check_skip(next_slot)
+        except EventError:
+            return engine.slot  # overdue: it must begin before a later slot
+        return next_slot
+
+    def outcome(self) -> CommitResult:
+        """Return the complete present state as an outcome."""
+        return self._published(CommitResult(views=dict(self.views), specs=dict(self.specs)))
+
+    def _published(self, outcome: CommitResult) -> CommitResult:
+        """Fill in the present state of an outcome, and return it."""
+        engine, names = self.engine, self.engine.cluster.names
+        outcome.running = dict(self.orders)
+        outcome.unacknowledged = dict(engine.unacknowledged)
+        outcome.sequence = engine.sequence
+        outcome.servers = ClusterState(
+            engine.cluster,
+            frozenset(names[row] for row in engine.lost),
+            frozenset(names[row] for row in engine.state.drained),
+            self.calendar,
+            engine.slot_running,
+            self.coming,
+            len(self.backlog),
+            engine.until,
+            self.end.at,
+            self.start_ups,
+        )
+        outcome.accounts = self.accounts.shown()
+        outcome.prices = self._prices()
+        return outcome
+
+    def _prices(self) -> Mapping[tuple[str, str], float]:
+        """Return the prices of the coming slot; computed once a slot, so that reads are free."""
+        engine = self.engine
+        moment = (engine.slot, engine.slot_running, engine.ledger.capacity_version)
+        if moment != self._posted_at:
+            self._posted_at = moment
+            try:
+                found = prices(engine, self.calendar, self.choice.name, 1)
+            except Exception:  # a policy from outside the package must not stop the service
+                log.exception("failed to compute the prices of slot %d", engine.slot)
+                self._posted = {}
+            else:
+                self._posted = prices_by_kind(found)
+        return self._posted
+
+    # ---------------------------------------------------------------- committing
+
+    def commit(self, operations: Sequence[Operation]) -> CommitResult:
+        """Perform operations in order, in one transaction.
+
+        The answers of the outcome hold an error for each operation that failed.
+
+        Raises
+        ------
+        StoreError
+            If nothing was written. The engine was recovered; if that failed too, `damaged` is set
+            and the caller must call `recover`.
+        """
+        try:
+            return self._commit(operations)
+        except BaseException as error:
+            self.damaged = True
+            if not isinstance(error, Exception):
+                raise  # the process is about to end
+            log.warning("a batch of %d was taken back: %s", len(operations), error)
+            self.recover()
+            self.damaged = False
+            if isinstance(error, ShadowpriceError) or len(operations) == 1:
+                raise
+            # One operation met an unexpected error. Retry each alone, so that the others succeed.
+        outcome = CommitResult()
+        for operation in operations:
+            try:
+                alone = self.commit([operation])
+            except Exception as error:  # the answer for its caller
+                outcome.answers.append(error)
+                continue
+            outcome.answers += alone.answers
+            outcome.views |= alone.views
+            outcome.specs |= alone.specs
+            outcome.told += alone.told
+        return self._published(outcome)
+
+    damaged = False
+    """Whether the engine may be ahead of the store and needs `recover`."""
+
+    def _commit(self, operations: Sequence[Operation]) -> CommitResult:
+        outcome = CommitResult()
+        with self.store.transaction() as connection:
+            batch = Batch(self, connection)
+            batch.billing.renew()
+            remaining = list(operations)
+            while remaining:
+                together = leading_submissions(remaining)
+                if len(together) > 1:
+                    answers = self._together(batch, together)
+                else:
+                    answers = [self._attempt(batch, remaining[0])]
+                outcome.answers += answers
+                del remaining[: len(answers)]
+            batch.write()
+        if not self.virtual:
+            for view in batch.views.values():
+                self.margins.follow(view)
+        for name in batch.closed:
+            self.views.pop(name, None)
+            self.specs.pop(name, None)
+            self.speeds.forget(name)
+            self.furthest.pop(name, None)
+            self.restarts.forget(name)
+        self.engine.state.collect()
+        for name in self.orders.keys() - self.engine.running.keys():
+            del self.orders[name]  # the processes ended without a stop command
+        outcome.views, outcome.specs, outcome.told = batch.views, batch.specs, batch.told
+        return self._published(outcome)
+
+    def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
+        """Decide submissions in one event; if that fails, each in its own event."""
+        try:
+            with batch.whole():
+                return submit_in_one_event(batch, submits)
+        except ShadowpriceError as error:
+            if error.code == "storage":
+                raise
+            return [self._attempt(batch, submit) for submit in submits]
+
+    @staticmethod
+    def _attempt(batch: Batch, operation: Operation) -> Any:
+        """Perform an operation atomically; return its answer, or its error as the answer."""
+        try:
+            with batch.whole():
+                return operation.perform(batch)
+        except ShadowpriceError as error:
+            if error.code == "storage":
+                raise
+            if isinstance(error, PolicyError):
+                log.error("the policy failed: %s", error)
+            return error
+
+    # ---------------------------------------------------------------- snapshots
+
+    def snapshot_due(self) -> bool:
+        """Return whether enough events or time passed since the last snapshot."""
+        events = self.engine.sequence - self._snapshot_sequence
+        if not events:
+            return False
+        late = self.clock.now() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
+        return late or events >= SNAPSHOT_EVENTS
+
+    def write_snapshot(self) -> None:
+        """Write a snapshot at once, and delete the journal entries that it replaces.
+
+        Raises
+        ------
+        StoreError
+            If it can't be written.
+        """
+        self._snapshotting = None  # an unfinished snapshot is outdated
+        for _ in self._snapshot():
+            pass
+
+    @property
+    def snapshotting(self) -> bool:
+        """Whether a snapshot is under way."""
+        return self._snapshotting is not None
+
+    def write_snapshot_step(self, seconds: float) -> None:
+        """Continue a snapshot, or start one, for about this many seconds.
+
+        Events may be handled between two calls: the snapshot holds the state that it captured
+        first. If the process ends before it is complete, the previous snapshot and its journal
+        remain.
+
+        Raises
+        ------
+        StoreError
+            If it can't be written.
+        """
+        until = time.perf_counter() + seconds
+        if self._snapshotting is None:
+            self._snapshotting = self._snapshot()
+        try:
+            for _ in self._snapshotting:
+                if time.perf_counter() >= until:
+                    return
+        except BaseException:
+            self._snapshotting = None
+            raise
+        self._snapshotting = None
+
+    def _snapshot(self) -> Iterator[None]:
+        """Write a snapshot in steps; each takes about a millisecond, or one transaction."""
+        # Only the steps that are due now: on a busy service, new changes could extend this forever.
+        for _ in range(
+            self.engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP) // SNAPSHOT_JOBS_PER_STEP
+        ):
+            yield
+            self.engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP)
+        now, captured = self.clock.now(), Captured(self.engine)
+        yield
+        packer = zlib.compressobj(1)
+        packed = []
+        for piece in captured.pieces(SNAPSHOT_JOBS_PER_STEP):
+            packed.append(packer.compress(piece.encode()))
+            yield
+        state, sequence = b"".join((*packed, packer.flush())), captured.sequence
+        table, journal = tables.snapshots, tables.journal
+        with self.store.transaction() as connection:
+            self.store.write(connection, delete(table).where(table.c.sequence == sequence))
+            row = {"sequence": sequence, "at": now, "state": state}
+            self.store.write(connection, table.insert(), [row])
+            kept = connection.execute(
+                select(table.c.sequence).order_by(table.c.sequence.desc()).limit(2)
+            ).scalars()
+            oldest = min(kept)
+            self.store.write(connection, delete(table).where(table.c.sequence < oldest))
+            put_policy(self.store, connection, self.choice, self.engine.policy)
+            first = connection.execute(select(func.min(journal.c.sequence))).scalar()
+        self._snapshot_sequence, self._snapshot_at = sequence, now
+        for start in range(
+            oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
+        ):
+            yield
+            last = min(start + JOURNAL_DELETE_BATCH - 1, oldest)
+            with self.store.transaction() as connection:
+                self.store.write(connection, delete(journal).where(journal.c.sequence <= last))
+
+    def policy_state_row(self, now: int) -> Mapping[str, Any] | None:
+        """Return the row of the policy state if its write is due, else None."""
+        late = now - self._memory_at >= POLICY_STATE_INTERVAL_NS
+        if self._memory_is_large and not late and not self.engine.session.keeps_memory:
+            return None
+        memory = self.engine.session.dump_state()
+        self._memory_is_large = len(memory) > SMALL_POLICY_STATE_BYTES
+        self._memory_at = now
+        return {
+            "id": 1,
+            "sequence": self.engine.sequence,
+            "policy": policy_fingerprint(self.choice),
+            "memory": zlib.compress(memory, 1),
+        }

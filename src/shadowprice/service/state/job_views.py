@@ -1,0 +1,332 @@
+"""Views of jobs: immutable records with times and server names, for queries and the API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from shadowprice.core.budget import in_points
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.rest import jobs as rest
+from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
+from shadowprice.service.state.ending import CODE, has_ended, reason_to_wait, refusal_reason
+
+
+class State(StrEnum):
+    """State of a job, as clients see it."""
+
+    PENDING = "pending"
+    ADMITTED = "admitted"
+    STANDBY = "standby"
+    RUNNING = "running"
+    RESIZING = "resizing"
+    FINISHED = "finished"
+    REFUSED = "refused"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        """Whether the job may still run."""
+        return self not in _CLOSED
+
+
+_CLOSED: Final = frozenset({State.FINISHED, State.REFUSED, State.FAILED, State.CANCELLED})
+
+_OF_STATUS: Final[Mapping[Status, State]] = {
+    Status.ARRIVED: State.PENDING,
+    Status.QUEUED: State.STANDBY,
+    Status.ADMITTED: State.ADMITTED,
+    Status.FINISHED: State.FINISHED,
+    Status.REFUSED: State.REFUSED,
+    Status.DROPPED: State.FAILED,
+    Status.CANCELLED: State.CANCELLED,
+    Status.FAILED: State.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job after an event. All moments are nanoseconds since 1970.
+
+    Parameters
+    ----------
+    id : int
+        Number in the order of submission.
+    name : str
+        Unique name, never reused.
+    tenant : str or None
+        Owner of the job.
+    state : State
+        State for clients.
+    submitted : int
+        Moment of submission.
+    arrived : int
+        Moment that determines its arrival slot and the start of its utility's clock.
+    arrival : int or None
+        Arrival slot; None until the job is decided.
+    promise, first_promise : int or None
+        Slots by whose end the job is to complete: the present and the first promise.
+    promise_at : int or None
+        End of the slot ``promise``.
+    margin : int
+        Slots between the planned completion and the promise (`truth.margins`).
+    margin_jobs : int
+        Number of finished jobs that the margin was learnt from.
+    completion, completion_at : int or None
+        Slot and moment of the completion; of the planned completion while the job is open.
+    progress, required : float
+        Mini-batches; tasks for a bag.
+    generation : int
+        Newest generation, by number.
+    started : int
+        Newest generation that was observed to run.
+    running_since : int or None
+        Moment when generation ``started`` began to run.
+    first_start : int or None
+        Moment when the job first ran.
+    workers, ps : int
+        Counts of the present placement.
+    servers : tuple of str
+        Servers of the present placement.
+    payoff, utility, cost : float or None
+        Values of the decision; ``utility`` is the earned one once the job is finished.
+    reason : mapping or None
+        Why the job was refused, waits, or ended without success.
+    setback : mapping or None
+        Why the newest generation was refused or lost: code and message. None once one runs.
+    failures, lost : int
+        Generations that failed, and generations lost through no fault of the job.
+    family : str or None
+        Family whose speed curve the job uses; None if it states its own.
+    measured : tuple of int
+        Worker counts with a measured speed.
+    reports : bool
+        Whether the job ever reported progress, even of 0.
+    done : bool
+        Whether a generation exited 0 while it was being stopped. It is not restarted.
+    price : int or None
+        Price in millionths of a point; 0 if its tenant has no account, None until it is priced.
+    paid_at : int or None
+        Moment of the debit.
+    planned, held : int
+        Process-slots (workers and PS) that the price covers, and those held so far. Both are 0 if
+        the job pays other tenants instead.
+    used : int
+        Used part of the price, in millionths of a point.
+    unused : tuple of (int, int, int) or None
+        Paid but unused parts: slot, process count, price (`service.budgets.paid`). None if every
+        process-slot costs the same.
+    refund : int or None
+        Refund in millionths of a point when the job was closed.
+    decided, closed : int or None
+        Moments of the first decision and of the end.
+    """
+
+    id: int
+    name: str
+    tenant: str | None
+    state: State
+    submitted: int
+    arrived: int
+    arrival: int | None = None
+    promise: int | None = None
+    first_promise: int | None = None
+    promise_at: int | None = None
+    margin: int = 0
+    margin_jobs: int = 0
+    completion: int | None = None
+    completion_at: int | None = None
+    progress: float = 0.0
+    required: float = 0.0
+    generation: int = 0
+    started: int = 0
+    running_since: int | None = None
+    first_start: int | None = None
+    workers: int = 0
+    ps: int = 0
+    servers: tuple[str, ...] = ()
+    payoff: float | None = None
+    utility: float | None = None
+    cost: float | None = None
+    reason: Mapping[str, Any] | None = None
+    setback: Mapping[str, str] | None = None
+    failures: int = 0
+    lost: int = 0
+    family: str | None = None
+    measured: tuple[int, ...] = ()
+    reports: bool = False
+    done: bool = False
+    price: int | None = None
+    paid_at: int | None = None
+    planned: int = 0
+    unused: tuple[tuple[int, int, int], ...] | None = None
+    held: int = 0
+    used: int = 0
+    refund: int | None = None
+    decided: int | None = None
+    closed: int | None = None
+
+    def stored(self) -> str:
+        """Serialize the view for the store."""
+        return _ENCODE({name: getattr(self, name) for name in _NAMES})
+
+    @classmethod
+    def from_json(cls, text: str) -> JobView:
+        """Parse a view that `stored` serialized."""
+        values = json.loads(text)
+        values["state"] = State(values["state"])
+        values["servers"] = tuple(values["servers"])
+        values["measured"] = tuple(values["measured"])
+        if values["unused"] is not None:
+            values["unused"] = tuple(map(tuple, values["unused"]))
+        return cls(**values)
+
+    def to_resource(self) -> rest.Job:
+        """Return the job as a REST resource."""
+        reason, speed = self.reason, _STATED_SPEED
+        if self.family is not None or self.measured:
+            source: Literal["stated", "family"] = "stated" if self.family is None else "family"
+            speed = rest.JobSpeed(source=source, family=self.family, measured=self.measured)
+        return rest.Job(
+            id=self.id,
+            name=self.name,
+            tenant=self.tenant,
+            state=self.state.value,
+            submitted=to_datetime(self.submitted),
+            decided=to_datetime_or_none(self.decided),
+            started=to_datetime_or_none(self.first_start),
+            promise=to_datetime_or_none(self.promise_at),
+            promise_slot=self.promise,
+            first_promise_slot=self.first_promise,
+            promise_margin_slots=self.margin,
+            promise_margin_jobs=self.margin_jobs,
+            completion=to_datetime_or_none(self.completion_at),
+            completion_slot=self.completion,
+            closed=to_datetime_or_none(self.closed),
+            progress=round(self.progress, 6),
+            required=self.required,
+            generation=self.generation,
+            workers=self.workers,
+            ps=self.ps,
+            servers=self.servers,
+            payoff=self.payoff,
+            utility=self.utility,
+            cost=self.cost,
+            reason=None if reason is None else rest.JobReason.model_validate(reason),
+            failures=self.failures,
+            lost=self.lost,
+            speed=speed,
+            points=self._points() if self.price else None,
+        )
+
+    def _points(self) -> rest.JobPoints:
+        return rest.JobPoints(
+            price=in_points(self.price or 0),
+            used=in_points(self.used),
+            refund=None if self.refund is None else in_points(self.refund),
+            planned=self.planned,
+            held=self.held,
+        )
+
+
+_STATED_SPEED: Final = rest.JobSpeed(source="stated", family=None, measured=())
+_NAMES: Final = tuple(field.name for field in fields(JobView))
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def promised_slot(record: JobRecord) -> int | None:
+    """Return the slot in which the policy promises or plans to complete a job, if any."""
+    if record.promise is not None:
+        return record.promise
+    return record.plan.completion if len(record.plan) else None
+
+
+def derive_state(engine: Engine, record: JobRecord, started: int) -> State:
+    """Return a job's state; ``started`` is its newest generation that was observed to run."""
+    if record.status.open and record.job.name in engine.running:
+        if started >= record.generation:
+            return State.RUNNING
+        return State.RESIZING if started else State.ADMITTED
+    return _OF_STATUS[record.status]
+
+
+def minibatches(job: Job, units: int) -> float:
+    """Convert progress units to mini-batches, or to tasks for a bag."""
+    return units if job.bag is not None else units * job.work / job.required
+
+
+def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
+    """Return the promise of an open job: its planned completion plus its margin.
+
+    The promise stays unchanged if the plan slips within the margin. A margin never reaches past the
+    end of the timespan.
+    """
+    planned = promised_slot(record)
+    if planned is None:
+        return None
+    promised = planned + view.margin
+    if until is not None:
+        promised = max(planned, min(promised, until - 1))
+    if view.promise is not None and planned <= view.promise < promised:
+        return view.promise
+    return promised
+
+
+def view_changes(
+    engine: Engine, record: JobRecord, view: JobView, calendar: SlotCalendar, now: int
+) -> dict[str, Any]:
+    """Return the fields of a job's view that an event may have changed."""
+    job, name = record.job, record.job.name
+    state = derive_state(engine, record, view.started)
+    changes: dict[str, Any] = {
+        "state": state,
+        "arrival": job.arrival,
+        "progress": minibatches(job, record.progress),
+        "required": float(minibatches(job, job.required)),
+        "generation": record.generation,
+        "failures": record.failures,
+    }
+    promise = _promise(record, view, engine.until) if record.status.open else view.promise
+    changes["promise"] = promise
+    changes["promise_at"] = None if promise is None else calendar.ends(promise)
+    if view.first_promise is None and promise is not None:
+        changes["first_promise"] = promise
+    if record.status.open:
+        expected = record.plan.completion if len(record.plan) else record.promise
+        changes["completion"] = expected
+        changes["completion_at"] = None if expected is None else calendar.ends(expected)
+    elif record.completion is not None:
+        changes["completion"] = record.completion
+        changes["completion_at"] = min(now, calendar.ends(record.completion))
+    else:
+        changes["completion"] = changes["completion_at"] = None
+    placement = engine.running.get(name) if state.open else None
+    if placement is None:
+        changes |= {"workers": 0, "ps": 0, "servers": ()}
+    else:
+        names = engine.cluster.names
+        changes |= {
+            "workers": placement.total_workers,
+            "ps": placement.total_ps,
+            "servers": tuple(names[row] for row in placement.servers),
+        }
+    if record.refusal is not None:
+        changes["reason"] = refusal_reason(engine, calendar, record.refusal)
+    elif state is State.FINISHED:
+        changes["reason"] = None  # a former reason to wait is outdated
+    elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:
+        changes["reason"] = reason_to_wait(engine, calendar)
+    elif view.reason is not None and view.reason.get("code") == CODE:
+        changes["reason"] = None
+    if view.decided is None and record.status is not Status.ARRIVED:
+        changes["decided"] = now
+    if not state.open and view.closed is None:
+        changes["closed"] = now
+    return changes

@@ -1,0 +1,214 @@
+"""Promise margins, learnt from the delays of jobs against their plans.
+
+A policy plans with stated speeds and whole slots. Real jobs start late, run longer and yield to
+other jobs. The service therefore promises a completion later than the planned one, by a share of
+the time from a job's arrival to its planned completion.
+
+The share is the 95 % quantile of earlier delays, corrected for their number: of n measured shares,
+it is that of rank ceil(0.95 (n + 1)). If jobs behave like those before them, at least 95 % of the
+promises are kept. This is conformal prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in
+a Random World, 2005, chapter 2).
+
+Delays come in bursts. So open jobs count as soon as their plans slip, and the quantile adapts. Each
+broken promise raises it, and each kept promise lowers it a little, never below 95 % (Gibbs and
+Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021).
+
+A tenant's own jobs determine its margin. A tenant with too few of them takes the median of the
+other tenants' margins, so that no single tenant can move the promises of others far.
+
+Plans and prices do not change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from statistics import median_low
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.store import tables
+
+KEPT_SHARE: Final = 0.95
+"""Minimum share of promises that are to be kept."""
+
+NEWEST: Final = 200
+"""Number of a group's newest finished jobs that determine its margin."""
+
+STORED: Final = 1_000
+"""Number of newest finished jobs that recovery reads."""
+
+MAX_GROUPS: Final = 10_000
+"""Maximum number of groups; the oldest is dropped first."""
+
+ENOUGH: Final = 19
+"""Minimum finished jobs of a group. With fewer, ceil(0.95 (n + 1)) exceeds n."""
+
+FEWEST: Final = 3
+"""Minimum finished jobs of a tenant without `ENOUGH`: then the longest delay counts."""
+
+MIN_VOTES: Final = 3
+"""Minimum number of tenants for a median: with fewer, a single tenant would determine it."""
+
+STEP: Final = 0.05
+"""Step of the quantile per promise: gamma of Gibbs and Candes."""
+
+_Group = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Slots between a planned completion and the promise.
+
+    ``jobs`` is the number of finished jobs that the margin was learnt from; 0 if too few.
+    """
+
+    slots: int = 0
+    jobs: int = 0
+
+
+@dataclass(slots=True)
+class _Delays:
+    """Delays of a group of jobs, as shares of their planned time.
+
+    Parameters
+    ----------
+    newest : deque of float
+        Delays of the newest finished jobs.
+    slipped : dict of str to float
+        Present delays of open jobs that complete later than first planned, by name.
+    given_up : float
+        Share of promises that the quantile allows to break, at most ``1 - KEPT_SHARE``: alpha of
+        Gibbs and Candes.
+    """
+
+    newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    slipped: dict[str, float] = field(default_factory=dict)
+    given_up: float = 1.0 - KEPT_SHARE
+    _quantile: float | None = None
+
+    def slip(self, name: str, delay: float | None) -> None:
+        """Record the present delay of an open job; None if its plan doesn't slip."""
+        self._quantile = None
+        self.slipped.pop(name, None)
+        if delay is not None:
+            self.slipped[name] = delay
+
+    def note(self, delay: float, *, is_broken: bool | None) -> None:
+        """Record a delay, and whether the promise was broken; None if it had no learnt margin."""
+        self._quantile = None
+        self.newest.append(delay)
+        if is_broken is not None:
+            moved = self.given_up + STEP * (1.0 - KEPT_SHARE - is_broken)
+            self.given_up = min(1.0 - KEPT_SHARE, max(0.0, moved))
+
+    def quantile(self) -> float:
+        """Return the delay that promises allow for, as a share of the planned time."""
+        if self._quantile is None:
+            delays = sorted([*self.newest, *islice(reversed(self.slipped.values()), NEWEST)])
+            rank = min(len(delays), math.ceil((1.0 - self.given_up) * (len(delays) + 1)))
+            self._quantile = delays[rank - 1]
+        return self._quantile
+
+
+class Margins:
+    """Delays of jobs by tenant and family; the oldest are dropped."""
+
+    def __init__(self) -> None:
+        self._groups: dict[_Group, _Delays] = {}
+
+    def follow(self, view: JobView) -> None:
+        """Record a job's delay: that of its end, or of its present plan while it is open."""
+        if view.first_promise is None or view.arrival is None:
+            return
+        planned = view.first_promise - view.margin
+        late = 0 if view.completion is None else max(0, view.completion - planned)
+        delay = late / _slots(planned, view.arrival)
+        for group in _groups(view.tenant, view.family):
+            delays = self._groups.get(group)
+            if delays is not None:
+                delays.slip(view.name, delay if late and view.state.open else None)
+        if view.state is not State.FINISHED:
+            return
+        assert view.completion is not None
+        is_broken = view.completion > view.first_promise if view.margin_jobs else None
+        for group in _groups(view.tenant, view.family):
+            self._groups.setdefault(group, _Delays()).note(delay, is_broken=is_broken)
+        while len(self._groups) > MAX_GROUPS:
+            del self._groups[next(iter(self._groups))]
+
+    def margin(
+        self,
+        tenant: str | None,
+        family: str | None,
+        planned: int,
+        arrival: int,
+        until: int | None = None,
+    ) -> Margin:
+        """Return the margin of a job that is planned to complete in slot ``planned``.
+
+        It comes from the narrowest group with enough finished jobs: the job's tenant and family, or
+        its tenant. Without one, it comes from the other tenants. The promise stays before
+        ``until``, the first slot in which nothing may run.
+        """
+        share, jobs = self._own(tenant, family) or self._of_others(tenant)
+        slots = math.ceil(share * _slots(planned, arrival) - 1e-9)
+        if until is not None:
+            slots = min(slots, max(0, until - 1 - planned))
+        return Margin(slots, jobs)
+
+    def _own(self, tenant: str | None, family: str | None) -> tuple[float, int] | None:
+        """Return a tenant's margin as a share, and the number of its jobs; None if too few."""
+        for group, fewest in (
+            *((group, ENOUGH) for group in _groups(tenant, family)),
+            ((tenant,), FEWEST),
+        ):
+            delays = self._groups.get(group)
+            if delays is not None and len(delays.newest) >= fewest:
+                return delays.quantile(), len(delays.newest)
+        return None
+
+    def _of_others(self, tenant: str | None) -> tuple[float, int]:
+        """Return the median of the other tenants' margins as shares, and the number of jobs."""
+        voting = [
+            delays
+            for group, delays in self._groups.items()
+            if len(group) == 1 and group != (tenant,) and len(delays.newest) >= FEWEST
+        ]
+        if len(voting) < MIN_VOTES:
+            return 0.0, 0
+        # The lower of two middle values: half of the voters must ask for a margin.
+        return (
+            median_low(delays.quantile() for delays in voting),
+            sum(len(delays.newest) for delays in voting),
+        )
+
+
+def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margins:
+    """Return the delays of open jobs, and of the newest finished jobs in the store."""
+    table, margins = tables.jobs, Margins()
+    rows = connection.execute(
+        select(table.c.view)
+        .where(table.c.state == State.FINISHED.value)
+        .order_by(table.c.id.desc())
+        .limit(STORED)
+    ).scalars()
+    views = [JobView.from_json(text) for text in rows]
+    for view in (*sorted(views, key=lambda view: view.closed or 0), *open_views):
+        margins.follow(view)
+    return margins
+
+
+def _slots(planned: int, arrival: int) -> int:
+    return max(1, planned - arrival + 1)
+
+
+def _groups(tenant: str | None, family: str | None) -> list[_Group]:
+    """Return the groups of a job, narrowest first: its tenant and family, and its tenant."""
+    groups: list[_Group] = [] if family is None else [(tenant, family)]
+    return [*groups, (tenant,)]

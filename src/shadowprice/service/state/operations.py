@@ -1,0 +1,467 @@
+"""Operations of clients on the durable state: jobs, quotes, servers and tenants."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from shadowprice.core.budget import in_points
+from shadowprice.core.cluster import Tenant
+from shadowprice.core.errors import InputError, ShadowpriceError
+from shadowprice.core.events import (
+    CapacityChanged,
+    JobCancelled,
+    JobRevised,
+    JobsArrived,
+    ServerBack,
+    ServerLost,
+    ServerState,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.quote import Quote
+from shadowprice.core.specs import JobSpec
+from shadowprice.rest import jobs as rest
+from shadowprice.service.budgets.billing import (
+    InsufficientPointsError,
+    insufficient_points_reason,
+    to_price_units,
+)
+from shadowprice.service.clock import SlotCalendar, to_datetime
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.commit_result import Operation
+from shadowprice.service.state.ending import lengthened, without_end_text
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.margins import Margin
+from shadowprice.service.state.submission import (
+    Submission,
+    content_hash,
+    family_keys,
+    merge_changes,
+    read_submissions,
+    resolve_job,
+    without_keys,
+)
+from shadowprice.service.state.timespan import end_of_quote, explain_end
+
+log = logging.getLogger("shadowprice.service")
+
+MAX_BACKLOG_JOBS: Final = 1_000_000
+"""Maximum number of accepted jobs that wait for a decision."""
+
+MAX_SUBMISSIONS_PER_EVENT: Final = 32
+"""Maximum number of waiting submissions that one event decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitJobs:
+    """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog."""
+
+    submissions: Sequence[Submission]
+    at_once: bool
+
+    def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
+        """Return the name of each job, with its problem if it can't be accepted."""
+        truth = batch.truth
+        if len(truth.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
+            raise ProblemError("overloaded", f"{len(truth.backlog)} jobs wait to be decided on")
+        answers, fresh = self._take_in(
+            batch, batch.stored([submission.name for submission in self.submissions])
+        )
+        if self.at_once:
+            _arrive_fresh(batch, fresh)
+        else:
+            truth.backlog.extend(submission.name for submission in fresh)
+        return answers
+
+    def _take_in(
+        self, batch: Batch, known: dict[str, tuple[JobView, str]]
+    ) -> tuple[list[tuple[str, ProblemError | None]], list[Submission]]:
+        """Record the new jobs; return the response, and the new submissions.
+
+        ``known`` holds the stored jobs by name (`Batch.stored`). New jobs are added to it.
+        """
+        truth = batch.truth
+        answers: list[tuple[str, ProblemError | None]] = []
+        fresh: list[Submission] = []
+        for submission in self.submissions:
+            problem = None
+            if submission.name in known:
+                problem = _taken(submission, *known[submission.name])
+            else:
+                now = batch.now
+                view = JobView(
+                    truth.next_job, submission.name, submission.tenant, State.PENDING, now, now,
+                    family=submission.spec.family,
+                )  # fmt: skip
+                truth.next_job += 1
+                batch.add(view, submission.record, submission.content)
+                known[submission.name] = view, submission.content
+                fresh.append(submission)
+            answers.append((submission.name, problem))
+        return answers, fresh
+
+
+def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
+    """Return the leading submissions of a list of operations, to decide them in one event."""
+    submits: list[SubmitJobs] = []
+    for operation in operations[:MAX_SUBMISSIONS_PER_EVENT]:
+        if not isinstance(operation, SubmitJobs) or not operation.at_once:
+            break
+        submits.append(operation)
+    return submits
+
+
+def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
+    """Submit the jobs of several requests in one event; return the response to each request.
+
+    Raises
+    ------
+    ShadowpriceError
+        If the event can't be handled.
+    """
+    responses, fresh = [], []
+    known = batch.stored([item.name for submit in submits for item in submit.submissions])
+    for item in submits:
+        response, new = item._take_in(batch, known)
+        responses.append(response)
+        fresh += new
+    _arrive_fresh(batch, fresh)
+    return responses
+
+
+def _arrive_fresh(batch: Batch, fresh: Sequence[Submission]) -> None:
+    _arrive(
+        batch,
+        [submission.name for submission in fresh],
+        {submission.name: submission.spec for submission in fresh},
+    )
+
+
+def _taken(one: Submission, view: JobView, content: str) -> ProblemError | None:
+    if view.tenant != one.tenant:
+        return ProblemError("name-conflict", f"another job is called {one.name!r}")
+    if content != one.content:
+        return ProblemError(
+            "name-conflict",
+            f"job {one.name!r} was submitted with other content; revise it, or use another name",
+        )
+    return None
+
+
+def _resolved(batch: Batch, spec: JobSpec, moment: int) -> Job:
+    """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
+
+    Its restart cost is the stated cost, adjusted by measured restarts (`Restarts.expected`).
+
+    Raises
+    ------
+    InputError
+        If the cluster lacks a resource that the job needs.
+    """
+    cluster = batch.engine.cluster
+    job = resolve_job(spec, cluster, batch.calendar, moment)
+    if spec.tasks is not None:
+        return job
+    if not batch.truth.virtual:
+        job = replace(job, resumable=_is_resumable(batch, spec))
+    is_stated = spec.restart is not None or cluster.restart_seconds
+    stated = job.restart if is_stated else None
+    share = batch.truth.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
+    return job if share == job.restart else replace(job, restart=share)
+
+
+def _is_resumable(batch: Batch, spec: JobSpec) -> bool | None:
+    """Return the stated ``run.checkpoints``, or what the job's processes have shown so far."""
+    if spec.run is not None and spec.run.checkpoints is not None:
+        return spec.run.checkpoints
+    record = batch.engine.open_jobs.get(spec.name)
+    return None if record is None else record.job.resumable
+
+
+def _arrive(batch: Batch, names: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
+    """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
+    truth = batch.truth
+    slot = truth.coming
+    slot_start = batch.calendar.begins(slot)
+    jobs = []
+    for name in names:
+        view = truth.views[name]
+        spec = specs[name] if specs else JobSpec.model_validate(truth.specs[name])
+        moment = min(view.submitted, slot_start)
+        try:
+            job = _resolved(batch, spec, moment)
+        except InputError as error:  # the servers changed after the job was accepted
+            batch.tell("refused", name, decision=True, reason={"message": str(error)})
+            batch.close(name, State.REFUSED, {"code": "input", "message": str(error)})
+            continue
+        if moment != view.arrived:
+            batch.change(name, arrived=moment)
+        jobs.append(job)
+    try:
+        if jobs:
+            batch.take(JobsArrived(slot, tuple(jobs)))
+            explain_end(batch, jobs)
+    except InsufficientPointsError as error:
+        if len(jobs) > 1:  # retry them singly: each is checked against the remaining balance
+            for job in jobs:
+                _arrive_alone(batch, job.name)
+            return
+        [(name, reason)] = error.reasons.items()
+        batch.tell("refused", name, decision=True, reason=dict(reason))
+        batch.close(name, State.REFUSED, reason)
+
+
+def _arrive_alone(batch: Batch, name: str) -> None:
+    """Decide one job in an event of its own; refuse it if the event fails."""
+    try:
+        with batch.whole():
+            _arrive(batch, [name])
+    except ShadowpriceError as error:
+        reason = {"code": error.code, "message": f"it could not be decided on: {error}"}
+        batch.tell("refused", name, decision=True, reason=reason)
+        batch.close(name, State.REFUSED, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class DecideBacklog:
+    """Decide the oldest accepted jobs of the backlog, at most ``most`` of them."""
+
+    most: int
+
+    def perform(self, batch: Batch) -> int:
+        """Return the number of jobs that remain in the backlog."""
+        truth = batch.truth
+        names: list[str] = []
+        while truth.backlog and len(names) < self.most:
+            name = truth.backlog.popleft()
+            view = truth.views.get(name)
+            if view is not None and view.state is State.PENDING:
+                names.append(name)
+        try:
+            with batch.whole():
+                _arrive(batch, names)
+        except ShadowpriceError as error:
+            log.error("%d jobs cannot be decided on together: %s", len(names), error)
+            for name in names:
+                _arrive_alone(batch, name)
+        return len(truth.backlog)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """Cancel a job."""
+
+    name: str
+
+    def perform(self, batch: Batch) -> JobView:
+        """Return the cancelled job."""
+        view = batch.view(self.name)
+        if view.state is State.CANCELLED:
+            return view
+        if not view.state.open:
+            raise ProblemError("conflict", f"job {self.name!r} is {view.state} already")
+        batch.tell("cancelled", self.name)
+        if self.name not in batch.engine.open_jobs:
+            return batch.close(
+                self.name, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
+            )
+        batch.take(JobCancelled(batch.truth.coming, self.name))
+        return batch.views[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class ReviseJob:
+    """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values."""
+
+    name: str
+    changes: Mapping[str, Any]
+
+    def perform(self, batch: Batch) -> JobView:
+        """Return the revised job."""
+        view = batch.view(self.name)
+        if not view.state.open:
+            raise ProblemError("conflict", f"job {self.name!r} is {view.state} already")
+        truth = batch.truth
+        record = merge_changes(truth.specs[self.name], self.changes)
+        cluster = batch.engine.cluster
+        [submission] = read_submissions(
+            [record], cluster, tenant=None, runs=False, single=True, owned=True
+        )
+        if record != truth.specs[self.name]:
+            record_before = batch.engine.open_jobs.get(self.name)
+            if record_before is not None:
+                job = _resolved(batch, submission.spec, view.arrived)
+                before = record_before.job
+                job = replace(job, arrival=before.arrival, before_arrival=before.before_arrival)
+                stated = JobSpec.model_validate(truth.specs[self.name])
+                stated_job = _resolved(batch, stated, view.arrived)
+                extra = batch.billing.extra_work_price(view, stated_job, job)
+                batch.take(JobRevised(truth.coming, job))
+                batch.billing.debit_extra_work(self.name, extra)
+            # Without its family's curve, so that the revised file can be submitted again.
+            _, content_before = batch.stored([self.name])[self.name]
+            added = family_keys(truth.specs[self.name], content_before)
+            content = content_hash(without_keys(record, added - self.changes.keys()))
+            batch.revise(self.name, record, content)
+            if submission.spec.family != view.family:
+                batch.change(self.name, family=submission.spec.family)
+            after = truth.views.get(self.name) or batch.views[self.name]
+            required = [view.required, after.required]
+            batch.tell("revised", self.name, changes=dict(self.changes), required=required)
+        return truth.views.get(self.name) or batch.views[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteResult:
+    """A policy's quote, with the effects of the budget, the timespan and the promise margin.
+
+    Parameters
+    ----------
+    quote : Quote
+        The policy's answer.
+    price : int or None
+        In millionths of a point; None if the policy gave no price.
+    held : int or None
+        Balance of the tenant in millionths of a point; None if it has no budget.
+    reason : mapping or None
+        Why the service would refuse a job that the policy would admit.
+    timespan : mapping
+        Effect of the end of the timespan; empty if the end can't limit the plan.
+    margin : Margin
+        Margin between the planned completion and the promise.
+    """
+
+    quote: Quote
+    price: int | None = None
+    held: int | None = None
+    reason: Mapping[str, Any] | None = None
+    timespan: Mapping[str, Any] = field(default_factory=dict)
+    margin: Margin = field(default_factory=Margin)
+
+    def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
+        """Return the quote as a REST resource.
+
+        Displaced jobs are listed by name if ``names``, else only counted.
+        """
+        quote, reason, points, message = self.quote, self.reason, None, self.quote.message
+        if reason is None and quote.refusal is not None:
+            reason = quote.refusal.record()
+        if self.timespan.get("admitted_without"):
+            end = str(self.timespan["ends"])
+            text = without_end_text(end)
+            if quote.refusal is None:
+                message = f"{message}; {text}".removeprefix("; ")
+            elif self.reason is None:
+                reason = lengthened(quote.refusal.record(), text, end)
+        if self.held is not None:
+            remaining = None if self.price is None else in_points(self.held - self.price)
+            points = rest.QuotePoints(held=in_points(self.held), left=remaining)
+        completion = None if quote.completion is None else quote.completion + self.margin.slots
+        return rest.Quote(
+            job=job,
+            slot=quote.slot,
+            answer="refused" if self.reason is not None else quote.answer.value,
+            admitted=quote.admitted and self.reason is None,
+            completion=completion,
+            promise=None if completion is None else to_datetime(calendar.ends(completion)),
+            utility=quote.utility,
+            promise_margin_slots=self.margin.slots,
+            promise_margin_jobs=self.margin.jobs,
+            price=quote.price,
+            displaced=list(quote.displaced) if names else len(quote.displaced),
+            refusal=None if reason is None else rest.JobReason.model_validate(reason),
+            message=message,
+            points=points,
+            timespan=rest.QuoteEnd.model_validate(self.timespan) if self.timespan else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteJob:
+    """Quote a job without submitting it."""
+
+    submission: Submission
+
+    def perform(self, batch: Batch) -> QuoteResult:
+        """Return the quote for the first slot that can still be decided."""
+        engine, truth = batch.engine, batch.truth
+        if not engine.capabilities.quotes:
+            raise ProblemError("unsupported", f"{truth.choice.name} gives no quotes")
+        slot = truth.coming
+        if slot > engine.slot:
+            # An idle engine stays at an older slot until the next event. Advance the ledger as
+            # that event would, because a quote is for the slot that can still be decided.
+            engine.state.check_skip(slot)
+            engine.ledger.advance(slot)
+        moment = min(batch.now, batch.calendar.begins(slot))
+        job = _resolved(batch, self.submission.spec, moment)
+        if job.name in engine.jobs:
+            job = replace(job, name=f"{job.name} (quote)")
+        quote = engine.quote(job, explained=True)
+        effect = end_of_quote(engine, batch.calendar, job, quote)
+        price = None if quote.price is None else to_price_units(quote.price)
+        margin = Margin()
+        if quote.completion is not None:
+            family = self.submission.spec.family
+            margin = truth.margins.margin(
+                job.tenant, family, quote.completion, job.arrival, engine.until
+            )
+        account = truth.accounts.get(job.tenant)
+        if account is None:
+            return QuoteResult(quote, price, timespan=effect, margin=margin)
+        is_unaffordable = quote.admitted and price is not None and price > account.balance
+        reason = (
+            insufficient_points_reason(account, price)
+            if is_unaffordable and price is not None
+            else None
+        )
+        return QuoteResult(quote, price, account.balance, reason, effect, margin)
+
+
+# ------------------------------------------------------------------ servers and tenants
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateServers:
+    """Add, remove, resize, drain or resume servers.
+
+    ``servers`` is that of `CapacityChanged`; ``what`` describes the change in the event stream.
+    """
+
+    servers: Mapping[str, ServerState | None]
+    what: str
+
+    def perform(self, batch: Batch) -> None:
+        """Apply the change, and emit an event for each server."""
+        batch.take(CapacityChanged(batch.truth.coming, dict(self.servers)))
+        for name in self.servers:
+            batch.tell("server", server=name, what=self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class SetServerAvailability:
+    """Record the loss of a server, or its return if ``back``."""
+
+    server: str
+    back: bool = False
+
+    def perform(self, batch: Batch) -> None:
+        """Apply the change, and emit an event."""
+        kind = ServerBack if self.back else ServerLost
+        batch.take(kind(batch.truth.coming, self.server))
+        batch.tell("server", server=self.server, what="back" if self.back else "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTenants:
+    """Replace all tenants and their shares."""
+
+    tenants: tuple[Tenant, ...]
+
+    def perform(self, batch: Batch) -> None:
+        """Apply the change, and emit an event."""
+        batch.take(CapacityChanged(batch.truth.coming, {}, self.tenants))
+        batch.tell("tenants")  # without names: every subscriber gets it, only operators see tenants

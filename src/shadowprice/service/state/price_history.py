@@ -1,0 +1,127 @@
+"""History of prices: one sample per slot, thinned with age.
+
+A sample holds the prices of the first slot that `prices` returns. Its grain is 2 for the first
+sample of an hour, 1 for the first of a minute, else 0. Grain 0 is purged after an hour, and grain 1
+after a week. So months of slots of one second need only some thousand rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, select
+
+from shadowprice.rest.monitoring import PriceSlot
+from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.prices import prices
+from shadowprice.service.store import Store, tables
+
+HOUR: Final = 3_600 * SECOND
+MINUTE: Final = 60 * SECOND
+
+_LEAST: Final = 5.0
+"""Minimum seconds between two samples."""
+
+_SHARE: Final = 100.0
+"""Minimum time between two samples, as a multiple of the time that a sample takes."""
+
+_LOOKED: Final = 20
+"""Maximum samples to read per returned sample; if there are more, use a coarser grain."""
+
+_SWEPT: Final = 1_000
+"""Maximum number of rows that one call purges."""
+
+
+class PriceSampler:
+    """Takes samples of prices, in the thread that owns the durable state."""
+
+    def __init__(self, truth: DurableEngine) -> None:
+        self._truth = truth
+        self._slot: int | None = None
+        self._hour = self._minute = -1
+        self._not_before = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether a new slot runs, and enough time passed since the last sample."""
+        running = self._truth.engine.slot_running
+        return (
+            running is not None and running != self._slot and time.monotonic() >= self._not_before
+        )
+
+    def take(self) -> None:
+        """Take a sample, and write it to the store.
+
+        Raises
+        ------
+        StoreError
+            If it can't be written.
+        """
+        truth, started = self._truth, time.monotonic()
+        self._slot = truth.engine.slot_running
+        now = truth.clock.now()
+        result = prices(truth.engine, truth.calendar, truth.choice.name, 1)
+        if result.slots:
+            [row] = result.slots
+            hour, minute = now // HOUR, now // MINUTE
+            grain = 2 if hour != self._hour else 1 if minute != self._minute else 0
+            self._hour, self._minute = hour, minute
+            kinds = json.dumps(row.kinds, separators=(",", ":"))
+            record = {"at": now, "slot": row.slot, "grain": grain, "record": kinds}
+            with truth.store.transaction() as connection:
+                truth.store.write(connection, tables.prices.insert(), [record])
+        spent = time.monotonic() - started
+        self._not_before = time.monotonic() + max(_LEAST, _SHARE * spent)
+
+
+def history(
+    connection: Connection, calendar: SlotCalendar, since: int, most: int
+) -> list[PriceSlot]:
+    """Return evenly spaced samples since a moment in nanoseconds since 1970, at most ``most``."""
+    table = tables.prices
+    ids: list[int] = []
+    for grain in (0, 1, 2):
+        query = select(table.c.id).where(table.c.at >= since, table.c.grain >= grain)
+        query = query.order_by(table.c.id.desc()).limit(_LOOKED * most)
+        ids = list(connection.execute(query).scalars())
+        if len(ids) < _LOOKED * most:
+            break
+    chosen = ids[:: max(1, -(-len(ids) // most))]
+    rows: list[Any] = []
+    for start in range(0, len(chosen), 500):
+        part = select(table).where(table.c.id.in_(chosen[start : start + 500]))
+        rows += connection.execute(part).all()
+    return [
+        PriceSlot(
+            slot=row.slot,
+            begins=to_datetime(calendar.begins(row.slot)),
+            kinds=json.loads(row.record),
+        )
+        for row in sorted(rows, key=lambda row: row.id)
+    ]
+
+
+def purge_prices(store: Store, now: int, before: int) -> None:
+    """Purge samples from before a moment, and those that are too old for their grain.
+
+    Raises
+    ------
+    StoreError
+        If the store can't be written.
+    """
+    table = tables.prices
+    old = (
+        (table.c.at < before)
+        | ((table.c.grain == 0) & (table.c.at < now - HOUR))
+        | ((table.c.grain == 1) & (table.c.at < now - 7 * 24 * HOUR))
+    )
+    with store.reading() as connection:
+        ids = list(connection.execute(select(table.c.id).where(old).limit(_SWEPT)).scalars())
+    if not ids:
+        return
+    with store.transaction() as connection:
+        for start in range(0, len(ids), 500):
+            store.write(connection, delete(table).where(table.c.id.in_(ids[start : start + 500])))

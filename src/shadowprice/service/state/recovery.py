@@ -1,0 +1,470 @@
+"""Recovery of the engine and the open jobs from snapshot, journal and tables.
+
+Recovery applies recorded decisions; it never asks the policy to decide again. The policy gets its
+stored policy state back if that state belongs to the last event. Otherwise the policy resyncs with
+the engine, from what it had learnt by the snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, func, select
+
+import shadowprice
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import Fault, InputError, PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    CapacityChanged,
+    Decision,
+    PolicyEvent,
+    Resize,
+    ServerState,
+    Start,
+)
+from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
+from shadowprice.engine.capacity import changed_cluster
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.journal import entry_of
+from shadowprice.engine.memory import sources
+from shadowprice.engine.records import cluster_of, cluster_record, placement_of
+from shadowprice.engine.snapshot import restore, snapshot
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.accounts import Accounts
+from shadowprice.service.budgets.billing import read_accounts
+from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.margins import Margins, read_margins
+from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
+
+log = logging.getLogger("shadowprice.service")
+
+STORE_FORMAT: Final = 1
+"""Version of the tables' content; the schema has a version of its own."""
+
+
+@dataclass(slots=True)
+class RecoveredState:
+    """Everything that recovery reads from the store."""
+
+    engine: Engine
+    calendar: SlotCalendar
+    views: dict[str, JobView]
+    specs: dict[str, Mapping[str, Any]]
+    orders: dict[str, Start | Resize]
+    pending: list[str]
+    next_job: int
+    next_told: int
+    accounts: Accounts
+    last_at: int
+    snapshot_sequence: int
+    replayed: int
+    margins: Margins
+
+
+def recover(
+    store: Store,
+    cluster: Cluster,
+    choice: PolicyChoice,
+    clock: MonotonicWallClock,
+    *,
+    virtual: bool = False,
+) -> RecoveredState:
+    """Recover the durable state from a store, or initialize an empty store.
+
+    ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
+    ``virtual``, no job really runs, so commands need no acknowledgement.
+
+    Raises
+    ------
+    InputError
+        If the data doesn't fit the cluster's slots or resources, or has an unknown format.
+    StoreError
+        If the store can't be read.
+    """
+    version = store.get("format")
+    if version is None:
+        return _begin(store, cluster, choice, clock, virtual=virtual)
+    if version != str(STORE_FORMAT):
+        raise InputError(
+            Fault(
+                f"--data {store.shown}",
+                f"the content is of the unknown format {version}",
+                UNKNOWN_FORMAT_HINT,
+            )
+        )
+    with store.reading() as connection:
+        engine, since, replayed = _engine(connection, choice, virtual=virtual)
+        views, specs, pending = _jobs(connection)
+        return RecoveredState(
+            engine,
+            _calendar(connection, cluster, store),
+            views,
+            specs,
+            _orders(connection, engine),
+            pending,
+            (connection.execute(select(func.max(tables.jobs.c.id))).scalar() or 0) + 1,
+            (connection.execute(select(func.max(tables.events.c.id))).scalar() or 0) + 1,
+            read_accounts(connection),
+            _last_at(connection),
+            since,
+            replayed,
+            Margins() if virtual else read_margins(connection, views.values()),
+        )
+
+
+def _begin(
+    store: Store,
+    cluster: Cluster,
+    choice: PolicyChoice,
+    clock: MonotonicWallClock,
+    *,
+    virtual: bool,
+) -> RecoveredState:
+    engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
+    now = clock.now()
+    calendar = SlotCalendar.starting(now, cluster.slot_seconds)
+    packed = _packed(engine)
+    with store.transaction() as connection:
+        for table in (tables.snapshots, tables.meta):
+            store.write(connection, delete(table))
+        row = {"sequence": 0, "at": now, "state": packed}
+        store.write(connection, tables.snapshots.insert(), [row])
+        store.put(connection, "origin", str(calendar.origin))
+        store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
+        put_policy(store, connection, choice, engine.policy)
+        store.put(connection, "python", platform.python_version())
+        store.put(connection, "format", str(STORE_FORMAT))
+    store.mark_used()
+    return RecoveredState(
+        engine, calendar, {}, {}, {}, [], 1, 1, Accounts({}, 1), now, 0, 0, Margins()
+    )
+
+
+def _packed(engine: Engine) -> bytes:
+    return zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
+
+
+def _value(connection: Connection, key: str) -> str:
+    table = tables.meta
+    return str(connection.execute(select(table.c.value).where(table.c.key == key)).scalar_one())
+
+
+def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCalendar:
+    first = cluster_of(json.loads(_value(connection, "cluster")))
+    if first.slot_seconds != cluster.slot_seconds:
+        raise InputError(
+            Fault(
+                "--cluster",
+                f"its slots take {float(cluster.slot_seconds):g} s, those in {store.shown} "
+                f"{float(first.slot_seconds):g} s",
+                "keep the length of a slot, or begin with other data",
+            )
+        )
+    origin = int(_value(connection, "origin"))
+    calendar = SlotCalendar.starting(0, cluster.slot_seconds)
+    return SlotCalendar(origin, calendar.slot)
+
+
+def _last_at(connection: Connection) -> int:
+    latest = [
+        connection.execute(select(func.max(table.c.at))).scalar() or 0
+        for table in (tables.journal, tables.snapshots, tables.events)
+    ]
+    return max(latest)
+
+
+# ---------------------------------------------------------------- engine
+
+
+def _engine(
+    connection: Connection, choice: PolicyChoice, *, virtual: bool
+) -> tuple[Engine, int, int]:
+    """Return the engine, the snapshot's sequence number, and the number of replayed events.
+
+    If the newest snapshot is damaged, fall back to the previous one.
+    """
+    table = tables.snapshots
+    rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
+    problem: ShadowpriceError | None = None
+    for row in rows:
+        try:
+            state = json.loads(zlib.decompress(row.state))
+            engine, replayed, same = _replayed(connection, state, choice, virtual=virtual)
+        except (ValueError, zlib.error) as error:
+            problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
+        except InputError as error:
+            problem = error
+        else:
+            return engine if same else _under(engine, choice), row.sequence, replayed
+        log.error("%s; trying the one before", problem)
+    raise InputError(
+        Fault(
+            "--data",
+            f"no snapshot can be read: {problem or 'there is none'}",
+            "restore a backup",
+        )
+    )
+
+
+def _replayed(
+    connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
+) -> tuple[Engine, int, bool]:
+    """Restore a snapshot and replay the journal after it, under the policy that decided then.
+
+    Return the engine, the number of replayed events, and whether that policy is the chosen one.
+    """
+    mark = _value(connection, "policy")
+    same = mark == policy_fingerprint(choice)
+    before = choice if same else _choice_of(mark, choice)
+    if before == choice and not same:
+        log.info("policy %s has another version; it resyncs with the state", choice.name)
+    exact = _is_exact(mark, before)
+    past = _past_policy(connection, before, cluster_of(state["cluster"]))
+    # Another version of a policy file may have pickled an incompatible policy state.
+    engine = restore(state, past, memory=exact or (before is not None and before.file is None))
+    # Follow the mode of this service, not of the one that wrote the snapshot. Without an executor,
+    # nothing acknowledges commands: they would pile up, and each slot would go through them.
+    engine.state.acknowledges = not virtual
+    if virtual:
+        engine.unacknowledged.clear()
+    table, replayed = tables.journal, 0
+    memory = connection.execute(select(tables.memory)).first()
+    # The mark includes digests of this package's sources and of the policy's file.
+    if memory is not None and not _is_exact(memory.policy, before):
+        memory = None
+    synced = engine.sequence
+    rows = connection.execute(
+        select(table.c.entry)
+        .where(table.c.sequence > engine.sequence)
+        .order_by(table.c.sequence)
+        .execution_options(yield_per=500)
+    )
+    for line in rows.scalars():
+        engine.apply(entry_of(line, engine.cluster))
+        engine.state.collect()
+        replayed += 1
+        if memory is not None and memory.sequence == engine.sequence:
+            try:
+                engine.session.load_state(zlib.decompress(memory.memory))
+                synced = engine.sequence
+            except (ShadowpriceError, zlib.error) as error:
+                log.warning("the policy's memory cannot be read: %s", error)
+    if synced < engine.sequence:
+        engine.session.resync()
+    return engine, replayed, same
+
+
+def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
+    """Build the policy for the live service.
+
+    Raises
+    ------
+    InputError
+        If the policy or a parameter is unknown, or the policy can't run live.
+    """
+    return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
+
+
+def policy_fingerprint(choice: PolicyChoice) -> str:
+    """Return a text that identifies a policy, its settings and its code version.
+
+    A policy state is only valid for the mark that it was stored with.
+    """
+    version = f"{shadowprice.__version__}+{sources()}"
+    parts = [choice.name, choice.settings, version]
+    return json.dumps(parts if choice.origin is None else [*parts, choice.origin], sort_keys=True)
+
+
+def _is_exact(mark: str, choice: PolicyChoice | None) -> bool:
+    """Return whether a mark is that of a choice with its present code."""
+    try:
+        return choice is not None and mark == policy_fingerprint(choice)
+    except InputError:
+        return False
+
+
+def put_policy(store: Store, connection: Connection, choice: PolicyChoice, policy: Policy) -> None:
+    """Store the policy's mark, and its capabilities for `_PastPolicy`."""
+    store.put(connection, "policy", policy_fingerprint(choice))
+    store.put(connection, "capabilities", json.dumps(asdict(policy.capabilities)))
+
+
+class _PastPolicy:
+    """Placeholder for a policy whose code is missing: it never decides."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        """Raise `PolicyError`: recovery applies recorded decisions instead."""
+        del view, event
+        raise PolicyError("a policy of the past was asked to decide")
+
+    def resume(self, view: View) -> None:
+        """Do nothing: another policy takes over."""
+        del view
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return no parameters."""
+        return {}
+
+
+def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: Cluster) -> Policy:
+    """Build the policy that decided before; a placeholder if its code or a parameter is gone."""
+    if before is not None:
+        try:
+            return build_live_policy(before, cluster)
+        except InputError as error:
+            log.warning("policy %s can't be built as it was: %s", before.name, error)
+    return _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
+
+
+def _choice_of(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
+    """Return the policy choice of a mark; None if its file isn't that of ``choice``.
+
+    A file that only the store names is never loaded, because the store holds data, not code.
+    """
+    name, settings, _, *origin = json.loads(mark)
+    if origin and "file" in origin[0]:
+        now = choice.file
+        same = now is not None and (now.path, now.name) == (origin[0]["file"], origin[0]["object"])
+        return replace(choice, settings=settings) if same else None
+    return PolicyChoice(name, settings)
+
+
+def _under(engine: Engine, choice: PolicyChoice) -> Engine:
+    """Return a copy of the engine under another policy."""
+    try:
+        return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
+    except ShadowpriceError as error:  # for example, plans reach beyond the policy's horizon
+        raise InputError(
+            Fault(
+                "--policy",
+                f"{choice.name} cannot take over what is planned: {error}",
+                "keep the policy until open jobs are done, or begin with other data",
+            )
+        ) from error
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _jobs(
+    connection: Connection,
+) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], list[str]]:
+    """Return the views and specifications of open jobs, and the names of undecided ones."""
+    table = tables.jobs
+    views: dict[str, JobView] = {}
+    specs: dict[str, Mapping[str, Any]] = {}
+    pending: list[str] = []
+    rows = connection.execute(
+        select(table.c.name, table.c.view, table.c.spec)
+        .where(table.c.open == 1)
+        .order_by(table.c.id)
+    )
+    for row in rows:
+        view = views[row.name] = JobView.from_json(row.view)
+        specs[row.name] = json.loads(row.spec)
+        if view.state is State.PENDING:
+            pending.append(row.name)
+    return views, specs, pending
+
+
+def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
+    """Return the newest start or resize command of each running job."""
+    commands: dict[str, Start | Resize] = {}
+    names = list(engine.running)
+    table, index = tables.commands, engine.cluster.index
+    for start in range(0, len(names), 500):
+        rows = connection.execute(
+            select(table)
+            .where(table.c.job.in_(names[start : start + 500]), table.c.kind != "stop")
+            .order_by(table.c.id)
+        )
+        for row in rows:
+            record = json.loads(row.record)
+            kind = Start if row.kind == "start" else Resize
+            on = [entry for entry in record["on"] if entry[0] in index]
+            commands[row.job] = kind(
+                record["slot"],
+                row.job,
+                placement_of(on, index),
+                id=row.id,
+                generation=row.generation,
+                after=tuple(record["after"]),
+                frees=tuple(record["frees"]),
+                servers=tuple(name for name, _, _ in record["on"]),
+                plan=record["plan"],
+            )
+    return commands
+
+
+# ---------------------------------------------------------------- cluster file
+
+
+def cluster_file_diff(
+    before: Cluster, file: Cluster, now: Cluster, slot: int
+) -> CapacityChanged | None:
+    """Return the event that applies the changes of the cluster file; None if it has none.
+
+    Parameters
+    ----------
+    before : Cluster
+        Content of the file when it was last read.
+    file : Cluster
+        Content of the file now.
+    now : Cluster
+        The cluster in force, including the changes of operators.
+    slot : int
+        First slot that can still be decided.
+
+    Raises
+    ------
+    InputError
+        If the file changes the set of resources or the horizon, or the event is invalid.
+    """
+    if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
+        raise InputError(
+            Fault(
+                "--cluster",
+                "its resources or its horizon are not those of the data",
+                "keep both, or begin with other data",
+            )
+        )
+    old = {name: _state(before, name) for name in before.names}
+    servers: dict[str, ServerState | None] = {}
+    for name in file.names:
+        state = _state(file, name)
+        if old.get(name) != state:
+            servers[name] = state
+    for name in before.names:
+        if name not in file.index and name in now.index:
+            servers[name] = None
+    event = CapacityChanged(
+        slot,
+        servers,
+        file.tenants if file.tenants != before.tenants else None,
+        file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
+        file.restart_first if file.restart_first != before.restart_first else None,
+    )
+    if event == CapacityChanged(slot):
+        return None
+    changed_cluster(now, event)
+    return event
+
+
+def _state(cluster: Cluster, name: str) -> ServerState:
+    row = cluster.index[name]
+    amounts = cluster.capacity[row].tolist()
+    return ServerState(
+        cluster.roles[row],
+        dict(zip(cluster.resources, amounts, strict=True)),
+        cost=None if cluster.costs is None else float(cluster.costs[row]),
+    )

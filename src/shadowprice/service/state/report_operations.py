@@ -1,0 +1,558 @@
+"""Operations that apply reports of executors and jobs to the durable state."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from sqlalchemy import bindparam, select
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import (
+    Acknowledged,
+    JobEnded,
+    JobFailed,
+    JobRevised,
+    ProgressMeasured,
+    Resize,
+    Start,
+    StartFailed,
+)
+from shadowprice.core.job import MICRO
+from shadowprice.core.specs import JobSpec
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Held,
+    Misreported,
+    Obstacle,
+    Progressed,
+    Refused,
+    Started,
+)
+from shadowprice.executors.generations.logs import TAIL_LINES
+from shadowprice.executors.generations.verdict import COMPLETE
+from shadowprice.service.clock import SECOND
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.job_views import view_changes
+from shadowprice.service.state.missing_files import explain_missing_file
+from shadowprice.service.state.restart_costs import is_restart
+from shadowprice.service.state.start_ups import (
+    note_process,
+    note_work,
+    ordered_at,
+    stated_seconds,
+)
+from shadowprice.service.store import tables
+
+log = logging.getLogger("shadowprice.service")
+
+FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
+"""Maximum work before a first report that still measures the start, as a share of a slot."""
+
+
+_WENT_BACK: Final = (
+    "its progress went back, which is not counted; report mini-batches since the job's beginning, "
+    "not since the last checkpoint"
+)
+
+MAX_REPORTED_ERRORS: Final = 5
+"""Maximum number of different `misreported` events of one generation."""
+
+
+DurableReport = Started | Refused | Ended | Misreported
+"""A report that is applied by itself; progress reports are applied together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReports:
+    """Apply reports in the executor's order, each of them atomically."""
+
+    reports: Sequence[DurableReport]
+
+    def perform(self, batch: Batch) -> tuple[DurableReport, ...]:
+        """Apply the reports; return those that failed, and later ones of the same jobs.
+
+        The caller must retry the returned reports. A report that was applied before has no effect.
+        """
+        remaining: list[DurableReport] = []
+        waiting: set[str] = set()
+        for report in self.reports:
+            if report.job not in waiting:
+                try:
+                    with batch.whole():
+                        self._take(batch, report)
+                    continue
+                except ShadowpriceError as error:
+                    if error.code == "storage":
+                        raise
+                    log.error("a report on job %r could not be taken in: %s", report.job, error)
+                waiting.add(report.job)
+            remaining.append(report)
+        return tuple(remaining)
+
+    def _take(self, batch: Batch, report: DurableReport) -> None:
+        if isinstance(report, Started):
+            self._started(batch, report)
+        elif isinstance(report, Misreported):
+            self.misreported(batch, report)
+        elif self._first(batch, report):
+            self._over(batch, report)
+
+    @staticmethod
+    def _first(batch: Batch, report: Refused | Ended) -> bool:
+        """Record the end of a generation; return whether it was not recorded before.
+
+        The end of a generation that was never commanded says nothing about its job.
+        """
+        name, generation = report.job, report.generation
+        was_recorded = batch.is_end_recorded(name, generation)
+        if was_recorded is None:
+            log.warning("ignored the end of generation %d of %r: not commanded", generation, name)
+            return False
+        if not was_recorded:
+            code, reason = None, report.reason
+            if isinstance(report, Ended):
+                code, reason = report.code, f"{report.ending}: {report.reason}"
+            batch.end(name, generation, int(report.at * SECOND), code, reason)
+        return not was_recorded
+
+    @staticmethod
+    def _started(batch: Batch, report: Started) -> None:
+        name, started_at = report.job, int(report.at * SECOND)
+        table = tables.generations
+        batch.also(
+            table.update()
+            .where(
+                (table.c.job == bindparam("one"))
+                & (table.c.generation == bindparam("which"))
+                & table.c.started.is_(None)
+            )
+            .values(started=bindparam("at")),
+            [{"one": name, "which": report.generation, "at": started_at}],
+        )
+        view = batch.truth.views.get(name)
+        record = batch.engine.open_jobs.get(name)
+        if view is None or record is None or report.generation <= view.started:
+            return
+        note_process(batch, report)
+        batch.change(name, started=report.generation, running_since=started_at, setback=None)
+        if view.first_start is None:
+            batch.change(name, first_start=started_at)
+        changes = view_changes(
+            batch.engine, record, batch.truth.views[name], batch.calendar, batch.now
+        )
+        batch.change(name, **changes)
+        batch.tell("running", name, generation=report.generation)
+
+    @staticmethod
+    def misreported(batch: Batch, report: Misreported) -> None:
+        """Emit an event for an invalid progress report.
+
+        A generation gets at most `MAX_REPORTED_ERRORS` of them. A restarted executor reports an
+        error again, so the stored events prevent duplicates.
+        """
+        name, generation = report.job, report.generation
+        record = batch.engine.open_jobs.get(name)
+        if record is None or record.generation != generation:
+            return
+        table = tables.events
+        stored = batch.connection.execute(
+            select(table.c.data).where(table.c.job == name, table.c.kind == "misreported")
+        ).scalars()
+        fresh = (
+            event.data for event in batch.told if (event.kind, event.job) == ("misreported", name)
+        )
+        reasons = {
+            event["reason"]
+            for event in (*map(json.loads, stored), *fresh)
+            if event["generation"] == generation
+        }
+        if report.reason not in reasons and len(reasons) < MAX_REPORTED_ERRORS:
+            batch.tell("misreported", name, generation=generation, reason=report.reason)
+
+    def _over(self, batch: Batch, report: Refused | Ended) -> None:
+        engine, name, generation = batch.engine, report.job, report.generation
+        record = engine.open_jobs.get(name)
+        if (
+            isinstance(report, Ended)
+            and report.ending is Ending.STOPPED
+            and (record is None or report.forced)
+        ):
+            self._ended(batch, report)
+        if record is None:
+            if isinstance(report, Ended) and report.ending is Ending.LOST:
+                tenant = _tenant(batch, name)
+                batch.tell("lost", name, tenant=tenant, generation=generation, reason=report.reason)
+            return
+        slot = batch.truth.coming
+        current = record.generation == generation and name in engine.running
+        if isinstance(report, Refused):
+            if current:
+                batch.change(name, setback={"code": "start-failed", "message": report.reason})
+                batch.tell("start-failed", name, generation=generation, reason=report.reason)
+                batch.take(StartFailed(slot, name, generation, report.reason or "refused"))
+            return
+        if report.ending is Ending.DONE:
+            if report.reason not in {"", COMPLETE}:  # processes died or were left behind
+                reason = _with_tail(report)
+                batch.tell("ended", name, generation=generation, code=0, reason=reason)
+            if name in engine.running:
+                batch.take(JobEnded(slot, name, record.generation))
+            else:
+                batch.change(name, done=True)
+        elif current:
+            self._failed(batch, record, report)
+
+    @staticmethod
+    def _ended(batch: Batch, report: Ended) -> None:
+        """Emit the end of a stopped generation, with the last lines of its log.
+
+        Its job is closed already, or the executor had to kill the generation.
+        """
+        reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
+        if batch.connection.execute(reported).first() is None:
+            # Explains why the job shows no measured progress: only its time was counted.
+            report = replace(report, reason=f"{report.reason}; it never reported progress")
+        batch.tell(
+            "ended",
+            report.job,
+            tenant=_tenant(batch, report.job),
+            generation=report.generation,
+            code=report.code,
+            reason=_with_tail(report),
+        )
+
+    @staticmethod
+    def _failed(batch: Batch, record: JobRecord, report: Ended) -> None:
+        """Record that a generation failed or was lost while it should run."""
+        name = report.job
+        view = batch.truth.views[name]
+        slot = batch.truth.coming
+        if report.ending is not Ending.FAILED:
+            # Not caused by the job, so it doesn't use up a retry.
+            setback = {"code": "lost", "message": report.reason}
+            batch.change(name, lost=view.lost + 1, setback=setback)
+            batch.tell("lost", name, generation=report.generation, reason=report.reason)
+            allowed = record.failures + 1
+        else:
+            run = batch.truth.specs[name].get("run") or {}
+            allowed = int(run.get("retries", 0)) + view.lost
+            hint = explain_missing_file(run, report.reason, report.tail)
+            if hint:
+                report = replace(report, reason=f"{report.reason}; {hint}")
+        reason = _with_tail(report)
+        failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
+        batch.take(failed, lost=report.ending is not Ending.FAILED)
+        if report.ending is Ending.FAILED:
+            batch.tell(
+                "failed" if name not in batch.engine.open_jobs else "retrying",
+                name,
+                generation=report.generation,
+                code=report.code,
+                reason=reason,
+            )
+
+
+def _with_tail(report: Ended) -> str:
+    """Return the reason of a generation's end, followed by the last lines of its log."""
+    return "\n".join((report.reason, *report.tail[-TAIL_LINES:]))
+
+
+@dataclass(frozen=True, slots=True)
+class EmitOrphans:
+    """Report orphaned generations: they run without a command in this store, and are stopped."""
+
+    held: Sequence[Held]
+
+    def perform(self, batch: Batch) -> None:
+        """Emit an event for each generation; their progress is ignored."""
+        for generation in self.held:
+            servers = [share.server for share in generation.placement]
+            reason = f"it runs on {', '.join(servers)} and was never ordered here: it is stopped"
+            batch.tell(
+                "foreign",
+                generation.job,
+                generation=generation.generation,
+                servers=servers,
+                reason=reason,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TellObstacles:
+    """Report generations that the executor can't start or end now."""
+
+    obstacles: Sequence[Obstacle]
+
+    def perform(self, batch: Batch) -> None:
+        """Emit an event for each generation; its job may be closed already."""
+        for obstacle in self.obstacles:
+            batch.tell(
+                "obstructed",
+                obstacle.job,
+                tenant=_tenant(batch, obstacle.job),
+                generation=obstacle.generation,
+                servers=list(obstacle.servers),
+                reason=obstacle.reason,
+            )
+
+
+def _tenant(batch: Batch, job: str) -> str | None:
+    """Return the tenant of a job, open or closed."""
+    query = select(tables.jobs.c.tenant).where(tables.jobs.c.name == job)
+    tenant: str | None = batch.connection.execute(query).scalar()
+    return tenant
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeCommands:
+    """Record that the executor carried out commands."""
+
+    commands: Sequence[int]
+
+    def perform(self, batch: Batch) -> None:
+        """Mark the commands as acknowledged; ignore those that are already."""
+        waiting = batch.engine.unacknowledged
+        numbers = tuple(number for number in self.commands if number in waiting)
+        if not numbers:
+            return
+        batch.take(Acknowledged(batch.truth.coming, numbers))
+        table = tables.commands
+        batch.also(
+            table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
+            [{"key": number} for number in numbers],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProgress:
+    """Apply progress reports: the newest of each job, and all points of progress curves."""
+
+    newest: Mapping[str, Progressed]
+    points: Sequence[Progressed]
+
+    def perform(self, batch: Batch) -> None:
+        """Record the progress of running generations, and store the points of all reports."""
+        progress: dict[str, tuple[int, int]] = {}
+        restarts, speeds = batch.truth.restarts, batch.truth.speeds
+        running: list[tuple[Progressed, float | None]] = []
+        behind: list[str] = []
+        repeating: dict[str, Progressed] = {}
+        first_reports = self._first_reports()
+        for record, report in self._of_running(batch):
+            name = report.job
+            first_report = first_reports.get((name, report.generation), report)
+            running.append((report, _lost_at_start(batch, record, first_report)))
+            note_work(batch, record, first_report)
+            # A job completes only when its processes exit 0, so progress stops just below that.
+            maximum = record.job.work * MICRO - 1
+            micro = min(report.progress, maximum)
+            # A first report of 0 counts: from now on progress is measured, not derived from time.
+            first = not batch.truth.views[name].reports
+            if first:
+                batch.change(name, reports=True)
+            if micro > record.measured or first:
+                progress[name] = (report.generation, micro)
+            elif micro < record.measured:
+                behind.append(name)
+            if first_report.progress < record.measured and self._is_first(batch, report):
+                repeating[name] = first_report
+        for name, report in repeating.items():
+            self._went_back(batch, name, report)
+        if progress:
+            batch.take(ProgressMeasured(batch.truth.coming, progress), counted=list(progress))
+        # Last, because a rollback of the batch can't undo changes of the measured speeds.
+        for name in {*behind, *repeating}:
+            speeds.unknown(name)
+        for report, _ in running:
+            record = batch.engine.jobs[report.job]
+            if report.checkpoints and record.job.resumable is None:
+                _set_resumable(batch, record, resumable=True)
+        noted = [
+            _note_change(batch, _first_with_cost(report, first_reports), lost)
+            for report, lost in running
+        ]
+        if any(noted):
+            batch.put("restarts", json.dumps(restarts.record()))
+        for point in self.points:
+            self._follow(batch, point)
+        if self.points:
+            batch.also(
+                tables.progress.insert(),
+                [
+                    {
+                        "job": point.job,
+                        "generation": point.generation,
+                        "at": int(point.at * SECOND),
+                        "minibatches": point.progress / MICRO,
+                        "metrics": json.dumps(dict(point.metrics)),
+                    }
+                    for point in self.points
+                ],
+            )
+
+    def _of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
+        """Yield the newest report of each running generation, with its job."""
+        engine = batch.engine
+        for name, report in self.newest.items():
+            record = engine.open_jobs.get(name)
+            if record is None or name not in engine.running:
+                continue
+            if record.generation == report.generation:
+                yield record, report
+
+    @staticmethod
+    def _is_first(batch: Batch, report: Progressed) -> bool:
+        """Return whether this is the first report of its generation."""
+        generation, _ = batch.truth.furthest.get(report.job, (0, 0))
+        return generation < report.generation
+
+    @staticmethod
+    def _went_back(batch: Batch, name: str, report: Progressed) -> None:
+        """Record that a generation repeats work, given its first report.
+
+        If the previous generation saved nothing, the job becomes non-resumable.
+        """
+        record = batch.engine.jobs[name]
+        repeated = (record.measured - report.progress) / MICRO
+        saved = record.resumed_before < 0 or report.progress > record.resumed_before
+        batch.tell("repeated", name, generation=report.generation, steps=repeated, saved=saved)
+        measured = {name: (report.generation, report.progress)}
+        batch.take(ProgressMeasured(batch.truth.coming, measured))
+        if not saved and record.job.resumable is not False:
+            _set_resumable(batch, record, resumable=False)
+
+    def _first_reports(self) -> dict[tuple[str, int], Progressed]:
+        """Return the first report with progress, by job and generation."""
+        reports: dict[tuple[str, int], Progressed] = {}
+        for point in self.points:
+            if point.progress > 0:
+                reports.setdefault((point.job, point.generation), point)
+        return reports
+
+    @staticmethod
+    def _follow(batch: Batch, point: Progressed) -> None:
+        """Emit an event if the progress of a generation decreases; it isn't counted.
+
+        A new generation may start below the previous one, because it resumes from a checkpoint.
+        """
+        furthest = batch.truth.furthest
+        generation, reached = furthest.get(point.job, (0, 0))
+        if point.generation > generation or point.progress >= reached:
+            if point.generation >= generation:
+                furthest[point.job] = point.generation, point.progress
+        elif point.generation == generation:
+            RecordReports.misreported(
+                batch, Misreported(point.job, generation, point.at, _WENT_BACK)
+            )
+
+
+def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
+    """Record whether the processes of a job resume from saved progress."""
+    job = replace(record.job, resumable=resumable)
+    try:
+        batch.take(JobRevised(batch.truth.coming, job))
+    except ShadowpriceError as error:
+        if error.code == "storage":
+            raise
+        log.error("failed to record whether job %r saves its progress: %s", job.name, error)
+
+
+def _stated(batch: Batch, name: str) -> float:
+    """Return the restart seconds that the job file, or else the cluster file, states; or 0."""
+    cluster = batch.engine.cluster
+    stated = JobSpec.model_validate(batch.truth.specs[name]).restart
+    return float(
+        cluster.restart_seconds if stated is None else stated.in_seconds(cluster.slot_seconds)
+    )
+
+
+def _note_change(batch: Batch, report: Progressed, lost: float | None) -> bool:
+    """Record the measured cost of a restart or a first start; return whether there was any.
+
+    ``lost`` is the cost of a first start in seconds; None if the report measures none.
+    """
+    name, restarts = report.job, batch.truth.restarts
+    tenant = batch.truth.views[name].tenant
+    is_new = restarts.note(
+        name,
+        tenant,
+        report.generation,
+        report.metrics,
+        resized=isinstance(batch.truth.orders.get(name), Resize),
+        observed=partial(_observed_seconds, batch, report),
+        stated=partial(_stated, batch, name),
+    )
+    if lost is not None:
+        restarts.started(tenant, lost, _stated(batch, name))
+    return is_new or lost is not None
+
+
+def _first_with_cost(
+    report: Progressed, first_reports: Mapping[tuple[str, int], Progressed]
+) -> Progressed:
+    """Return a generation's first report if it has a restart cost, else its newest one."""
+    first = first_reports.get((report.job, report.generation), report)
+    return first if is_restart(first.metrics) else report
+
+
+def _observed_seconds(batch: Batch, report: Progressed) -> float:
+    """Return the seconds that the service itself observed of a restart, up to a report.
+
+    They last from the command of the generation to the report. A paused job was stopped earlier, by
+    a command of its own; that stop counts from the command to the end of the processes.
+    """
+    order = batch.truth.orders.get(report.job)
+    if order is None:
+        return 0.0
+    ordered = ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
+    seconds = report.at - ordered / SECOND
+    if isinstance(order, Start):
+        seconds += _stop_seconds(batch, report.job, report.generation - 1)
+    return seconds
+
+
+def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
+    """Return the seconds from a generation's stop command to its end; 0 if it wasn't stopped."""
+    commands, generations = tables.commands, tables.generations
+    row = batch.connection.execute(
+        select(commands.c.at, generations.c.ended)
+        .join(
+            generations,
+            (generations.c.job == commands.c.job)
+            & (generations.c.generation == commands.c.generation),
+        )
+        .where(
+            (commands.c.job == job)
+            & (commands.c.generation == generation)
+            & (commands.c.kind == "stop")
+        )
+    ).first()
+    if row is None or row.ended is None:
+        return 0.0
+    return max(0.0, float((row.ended - row.at) / SECOND))
+
+
+def _lost_at_start(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
+    """Return the seconds that a job's first start took of its slot; None if unmeasurable.
+
+    That is the time until its first report, less the time for its work at the estimated speed.
+    If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, the time would measure the
+    speed instead.
+    """
+    order = batch.truth.orders.get(report.job)
+    first = record.generation == 1 and not record.measured and report.progress > 0
+    if not first or not isinstance(order, Start) or record.job.bag is not None:
+        return None
+    slot_seconds = float(batch.calendar.slot / SECOND)
+    since = report.at - batch.calendar.begins(order.slot) / SECOND
+    worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
+    if since < 0 or worked > FIRST_REPORT_MAX_SLOT_SHARE * slot_seconds:
+        return None
+    return max(0.0, since - worked)

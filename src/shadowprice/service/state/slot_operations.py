@@ -1,0 +1,298 @@
+"""Operations that follow time: slots end and begin, and clock changes move slots."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    JobEnded,
+    JobRevised,
+    SlotBegan,
+    SlotEnded,
+)
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.executors.contract import Ended, Ending
+from shadowprice.service.clock import SECOND
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.job_views import view_changes
+from shadowprice.service.state.report_operations import DurableReport, RecordReports
+from shadowprice.service.state.timespan import follow_clock
+
+log = logging.getLogger("shadowprice.service")
+
+MAX_CATCH_UP_SLOTS: Final = 1_000
+"""Maximum number of missed slots that run one by one; moving slot 0 skips the others."""
+
+MAX_SLOTS_PER_BATCH: Final = 50
+"""Maximum number of slots that begin in one batch."""
+
+ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
+"""Seconds after which the remaining slots wait for the next batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAdvanceResult:
+    """Result of `AdvanceSlots`.
+
+    Parameters
+    ----------
+    caught_up : bool
+        Whether the current slot runs. Only then all reports were applied.
+    left : tuple of Started, Refused, Ended or Misreported
+        Reports that failed; see `RecordReports.perform`.
+    """
+
+    caught_up: bool
+    left: tuple[DurableReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceSlots:
+    """Advance time: end the slots that are over, and begin those that are due.
+
+    Parameters
+    ----------
+    virtual : bool
+        Whether jobs are simulated: they progress at the declared rate and complete with their work.
+    unheard : frozenset of str
+        Jobs with stale progress: they may have done more than was reported.
+    reports : sequence of Started, Refused, Ended or Misreported
+        Pending reports of the executor. Each is applied in the slot in which it happened.
+    since : int
+        Moment since which the service receives reports, in nanoseconds since 1970. Progress reports
+        of slots that began before may be lost.
+    heard : mapping of str to int
+        Moment of each job's newest progress report, in nanoseconds since 1970.
+    """
+
+    virtual: bool = False
+    unheard: frozenset[str] = frozenset()
+    reports: Sequence[DurableReport] = ()
+    since: int = 0
+    heard: Mapping[str, int] = field(default_factory=dict)
+
+    def perform(self, batch: Batch) -> SlotAdvanceResult | ShadowpriceError:
+        """Advance to the current slot; return the result, or the error that stopped it.
+
+        The end and the beginning of each slot are atomic: an error doesn't undo earlier slots.
+        """
+        reports = deque(sorted(self.reports, key=lambda report: report.at))
+        remaining: list[DurableReport] = []
+        try:
+            caught_up = self._go_on(batch, reports, remaining)
+            if caught_up:
+                remaining += RecordReports(tuple(reports)).perform(batch)
+        except ShadowpriceError as error:
+            if error.code == "storage":
+                raise
+            return error
+        return SlotAdvanceResult(caught_up, tuple(remaining))
+
+    def _go_on(
+        self, batch: Batch, reports: deque[DurableReport], left: list[DurableReport]
+    ) -> bool:
+        """End and begin slots; return whether the current slot was reached."""
+        engine = batch.engine
+        started = time.monotonic()
+        target = self._within_reach(batch)
+        for _ in range(MAX_SLOTS_PER_BATCH):
+            running = engine.slot_running
+            if running is not None:
+                if running >= target:
+                    return True
+                left += self._happened(batch, reports, batch.calendar.ends(running))
+                self._end(batch, running, _completed_later(batch, reports))
+            next_slot = engine.slot
+            if next_slot > target:
+                return True
+            if next_slot < target and self._idle(batch, target):
+                next_slot = target
+            if not engine.open_jobs and engine.state.idle:
+                return True  # without jobs, no slot needs to begin
+            self._begin(batch, next_slot)
+            if not self.virtual:
+                self._finish(batch)
+            if time.monotonic() - started > ADVANCE_TIME_BUDGET_SECONDS:
+                break
+        return engine.slot_running is not None and engine.slot_running >= target
+
+    @staticmethod
+    def _happened(
+        batch: Batch, reports: deque[DurableReport], until: int
+    ) -> Sequence[DurableReport]:
+        """Apply reports from before the end of a slot, ``until``; return those that failed."""
+        happened = []
+        while reports and int(reports[0].at * SECOND) <= until:
+            happened.append(reports.popleft())
+        return RecordReports(happened).perform(batch)
+
+    def _within_reach(self, batch: Batch) -> int:
+        """Return the current slot; if too many were missed, first move slot 0 to a later time."""
+        calendar, engine = batch.calendar, batch.engine
+        target = calendar.slot_at(batch.now)
+        missed = target - engine.slot
+        if missed <= MAX_CATCH_UP_SLOTS or (
+            engine.slot_running is None and self._idle(batch, target)
+        ):
+            return target
+        shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
+        ShiftSlotOrigin(shift, "the service was not there for many slots").perform(batch)
+        return batch.calendar.slot_at(batch.now)
+
+    @staticmethod
+    def _idle(batch: Batch, slot: int) -> bool:
+        try:
+            batch.engine.state.check_skip(slot)
+        except EventError:
+            return False
+        return True
+
+    def _begin(self, batch: Batch, slot: int) -> None:
+        try:
+            batch.take(SlotBegan(slot))
+        except PolicyError as error:
+            # The event was rolled back. The policy state may be the cause, so resync the policy
+            # and retry. If it fails again, the slot waits and the service reports the error.
+            log.error("slot %d could not begin (%s); the policy begins anew", slot, error)
+            batch.begin_policy_anew()
+            batch.take(SlotBegan(slot))
+
+    @staticmethod
+    def _finish(batch: Batch) -> None:
+        """Complete the jobs that exited 0 while they were being stopped."""
+        engine, views = batch.engine, batch.truth.views
+        for name in [name for name in engine.running if name in views and views[name].done]:
+            try:
+                batch.take(JobEnded(batch.truth.coming, name, engine.jobs[name].generation))
+            except ShadowpriceError as error:  # the job starts, and is completed in the next slot
+                log.error("job %r is done, and could not be closed: %s", name, error)
+
+    def _end(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
+        engine = batch.engine
+        progress: dict[str, int] = {}
+        slot_start = batch.calendar.begins(slot)
+        missed = not self.virtual and slot_start < self.since
+        for name in engine.running:
+            record = engine.jobs[name]
+            if name in completed_later:
+                # Less progress could abandon the job before the slot in which it was done.
+                progress[name] = max(0, record.remaining - 1)
+                continue
+            is_measured = not self.virtual and (record.measured or batch.truth.views[name].reports)
+            if is_measured and not (missed and self.heard.get(name, 0) < slot_start):
+                continue  # its measured progress counts, even if it is 0
+            progress[name] = self._gain(batch, record, slot)
+        batch.take(SlotEnded(slot, progress), counted=list(engine.running))
+        if not self.virtual:
+            if missed:  # the next report covers several slots
+                for name in engine.running:
+                    batch.truth.speeds.unknown(name)
+            else:
+                self._remeasure(batch, slot)
+            self._recharge(batch)
+
+    @staticmethod
+    def _recharge(batch: Batch) -> None:
+        """Replan jobs with their measured restart cost."""
+        slot_seconds = float(batch.calendar.slot / SECOND)
+        for name in list(batch.engine.running):
+            revised = batch.truth.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
+            if revised is None:
+                continue
+            try:
+                batch.take(JobRevised(batch.engine.slot, revised))
+            except ShadowpriceError as error:
+                batch.truth.restarts.forget(name)
+                log.info("the restart of job %r stays as stated: %s", name, error)
+                continue
+            batch.tell("remeasured", name, restart=float(revised.restart) * slot_seconds)
+
+    def _remeasure(self, batch: Batch, slot: int) -> None:
+        """Replan jobs with their measured speed if it differs from the stated one."""
+        engine, slot_start = batch.engine, batch.calendar.begins(slot)
+        for name in list(engine.running):
+            record, view = engine.jobs[name], batch.truth.views.get(name)
+            if view is None or not record.measured or view.started != record.generation:
+                continue
+            if view.running_since is None or view.running_since > slot_start:
+                continue
+            if name in self.unheard:
+                batch.truth.speeds.unknown(name)
+                continue
+            revised = batch.truth.speeds.revised(engine, record)
+            measured = tuple(sorted({*view.measured, *batch.truth.speeds.measured(name)}))
+            if measured != view.measured:
+                batch.change(name, measured=measured)
+            if revised is None:
+                continue
+            try:
+                batch.take(JobRevised(engine.slot, revised.job))
+            except ShadowpriceError as error:
+                batch.truth.speeds.forget(name)
+                log.info("the speed of job %r stays as stated: %s", name, error)
+                continue
+            batch.tell("remeasured", name, workers=revised.workers, factor=revised.factor)
+
+    def _gain(self, batch: Batch, record: JobRecord, slot: int) -> int:
+        """Return the progress units of a slot at the declared rate, while the job ran."""
+        engine, job = batch.engine, record.job
+        placement = engine.running[job.name]
+        order = batch.truth.orders.get(job.name)
+        has_cost = record.generation > 1 or engine.cluster.restart_first
+        moved = has_cost and order is not None and order.slot == slot
+        gain = job.gain(placement.total_workers, colocated=placement.colocated, moved=moved)
+        if self.virtual:
+            return min(gain, record.remaining)
+        view = batch.truth.views[job.name]
+        if view.started != record.generation or view.running_since is None:
+            return 0
+        start, end = batch.calendar.begins(slot), batch.calendar.ends(slot)
+        ran = end - max(start, min(view.running_since, end))
+        # A job completes only when its processes exit 0, so progress stops one unit below.
+        return max(0, min(gain * ran // (end - start), record.remaining - 1))
+
+
+def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:
+    """Return the open jobs that pending reports say were done in a later slot."""
+    return {
+        report.job
+        for report in reports
+        if isinstance(report, Ended)
+        and report.ending is Ending.DONE
+        and batch.is_end_recorded(report.job, report.generation) is False
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftSlotOrigin:
+    """Move all slots by some nanoseconds (positive: later); ``why`` is the reason to report."""
+
+    by: int
+    why: str
+
+    def perform(self, batch: Batch) -> None:
+        """Move the slots, and emit an event for each promise that moves with them."""
+        truth = batch.truth
+        truth.calendar = truth.calendar.moved(self.by)
+        batch.put("origin", str(truth.calendar.origin))
+        follow_clock(batch)
+        moved = []
+        for name, view in list(truth.views.items()):
+            record = batch.engine.open_jobs.get(name)
+            if record is None:
+                continue
+            changes = view_changes(batch.engine, record, view, truth.calendar, batch.now)
+            if changes["promise"] is not None:
+                moved.append(name)
+            if view.running_since is not None:
+                changes["running_since"] = view.running_since + self.by
+            batch.change(name, **changes)
+        batch.tell("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
+        for name in moved:
+            batch.tell("rescheduled", name, seconds=self.by / SECOND, why=self.why)

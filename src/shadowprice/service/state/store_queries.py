@@ -1,0 +1,215 @@
+"""Queries of the store: jobs, events, generations and progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Select, bindparam, func, select, tuple_
+
+from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
+from shadowprice.service.clock import to_datetime
+from shadowprice.service.state.job_views import JobView
+from shadowprice.service.store import tables
+from shadowprice.service.store.prepared_statement import PreparedStatement
+
+MAX_NAMES_PER_QUERY: Final = 500
+"""Maximum number of names in one query, because SQLite limits bound parameters."""
+
+PAGE: Final = 1_000
+"""Maximum number of entries of a page."""
+
+HISTORY_HEAD_ENTRIES: Final = 10
+"""First events of a long history that are kept: the submission and its decision."""
+
+_JOB_BY_NAME: Final = PreparedStatement(
+    select(tables.jobs.c.name, tables.jobs.c.view, tables.jobs.c.content).where(
+        tables.jobs.c.name == bindparam("named")
+    )
+)
+
+CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
+
+
+def jobs_by_name(connection: Connection, names: Sequence[str]) -> Iterable[Any]:
+    """Yield rows with the name, view and content of stored jobs."""
+    if len(names) == 1:
+        yield from _JOB_BY_NAME.rows(connection, {"named": names[0]})
+        return
+    table = tables.jobs
+    for start in range(0, len(names), MAX_NAMES_PER_QUERY):
+        yield from connection.execute(
+            select(table.c.name, table.c.view, table.c.content).where(
+                table.c.name.in_(names[start : start + MAX_NAMES_PER_QUERY])
+            )
+        )
+
+
+def job(connection: Connection, name: str) -> tuple[JobView, dict[str, Any]] | None:
+    """Return a job's stored view and specification; None if it is unknown."""
+    table = tables.jobs
+    row = connection.execute(select(table.c.view, table.c.spec).where(table.c.name == name)).first()
+    return None if row is None else (JobView.from_json(row.view), json.loads(row.spec))
+
+
+def list_jobs(
+    connection: Connection,
+    *,
+    states: Sequence[str] = (),
+    tenant: str | None = None,
+    before: int | None = None,
+    limit: int = 100,
+    current: Mapping[str, JobView] = MappingProxyType({}),
+) -> list[JobView]:
+    """Return jobs with an id below ``before``, newest first.
+
+    Views in ``current`` replace the stored ones: they are newer, and need no decoding.
+    """
+    table = tables.jobs
+    query: Select[Any] = select(table.c.id, table.c.name, table.c.view)
+    query = query.order_by(table.c.id.desc()).limit(limit)
+    if tenant is not None:
+        query = query.where(table.c.tenant == tenant)
+    if before is not None:
+        query = query.where(table.c.id < before)
+    if len(states) <= 1:
+        if states:
+            query = query.where(table.c.state == states[0])
+        rows = connection.execute(query).all()
+    else:
+        # One index scan for each state; in one query, all their rows would be sorted.
+        scans = (connection.execute(query.where(table.c.state == state)).all() for state in states)
+        rows = sorted(chain.from_iterable(scans), key=lambda row: -row.id)[:limit]
+    return [current.get(row.name) or JobView.from_json(row.view) for row in rows]
+
+
+def list_events(
+    connection: Connection,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+    job: str | None = None,
+    tenant: str | None = None,
+    decisions: bool = False,
+    limit: int = 100,
+) -> list[StoredEvent]:
+    """Return stored events: in order after an id, else newest first."""
+    table = tables.events
+    query = select(table).limit(limit)
+    if job is not None:
+        query = query.where(table.c.job == job)
+    # A job has few events: coalesce() keeps the planner from using the tenant's larger index.
+    if tenant is not None:
+        owner = table.c.tenant if job is None else func.coalesce(table.c.tenant, "")
+        query = query.where(owner == tenant)
+    if decisions:
+        query = query.where(tables.decided)
+    if after is not None:
+        query = query.where(table.c.id > after).order_by(table.c.id)
+    else:
+        query = query.order_by(table.c.id.desc())
+        if before is not None:
+            query = query.where(table.c.id < before)
+    return [_event(row) for row in connection.execute(query)]
+
+
+def job_history(
+    connection: Connection, name: str
+) -> tuple[list[StoredEvent], OmittedEvents | None]:
+    """Return a job's events in order, and the gap in a long history: at most `PAGE` events."""
+    newest = list_events(connection, job=name, limit=PAGE)[::-1]
+    if len(newest) < PAGE:
+        return newest, None
+    first = list_events(connection, after=0, job=name, limit=HISTORY_HEAD_ENTRIES)
+    last = first[-1].id
+    newest = [event for event in newest if event.id > last][HISTORY_HEAD_ENTRIES - PAGE :]
+    table = tables.events
+    between = connection.execute(
+        select(func.count()).where(
+            table.c.job == name, table.c.id > last, table.c.id < newest[0].id
+        )
+    ).scalar_one()
+    gap = OmittedEvents(after=last, events=between) if between else None
+    return [*first, *newest], gap
+
+
+def _event(row: Row[Any]) -> StoredEvent:
+    return StoredEvent(
+        id=row.id,
+        at=to_datetime(row.at),
+        kind=row.kind,
+        job=row.job,
+        tenant=row.tenant,
+        data=json.loads(row.data),
+    )
+
+
+def generations(connection: Connection, name: str, limit: int = PAGE) -> list[Generation]:
+    """Return a job's generations, newest first."""
+    table = tables.generations
+    rows = connection.execute(
+        select(table).where(table.c.job == name).order_by(table.c.generation.desc()).limit(limit)
+    )
+    return [
+        Generation(
+            generation=row.generation,
+            slot=row.slot,
+            ordered=to_datetime(row.ordered),
+            started=None if row.started is None else to_datetime(row.started),
+            ended=None if row.ended is None else to_datetime(row.ended),
+            exit=row.exit,
+            reason=row.reason,
+            workers=row.workers,
+            ps=row.ps,
+            placement=[
+                ServerShare(server=server, workers=workers, ps=ps)
+                for server, workers, ps in json.loads(row.placement)
+            ],
+        )
+        for row in rows
+    ]
+
+
+def command_times(
+    connection: Connection, generations: Sequence[tuple[str, int]]
+) -> Mapping[tuple[str, int], int]:
+    """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
+    table = tables.generations
+    ordered: dict[tuple[str, int], int] = {}
+    for start in range(0, len(generations), MAX_NAMES_PER_QUERY):
+        rows = connection.execute(
+            select(table.c.job, table.c.generation, table.c.ordered).where(
+                tuple_(table.c.job, table.c.generation).in_(
+                    generations[start : start + MAX_NAMES_PER_QUERY]
+                )
+            )
+        )
+        ordered |= {(row.job, row.generation): row.ordered for row in rows}
+    return ordered
+
+
+def progress_points(connection: Connection, name: str, limit: int = 5_000) -> list[ProgressPoint]:
+    """Return a job's progress reports in order, evenly sampled above the limit."""
+    table = tables.progress
+    place = func.row_number().over(order_by=table.c.id.desc()).label("place")
+    mine = select(table.c.id, place).where(table.c.job == name).subquery()
+    points = connection.execute(select(func.count()).where(table.c.job == name)).scalar_one()
+    apart = max(1, -(-points // limit))
+    rows = connection.execute(
+        select(table)
+        .join(mine, mine.c.id == table.c.id)
+        .where((mine.c.place - 1) % apart == 0)
+        .order_by(table.c.id)
+    )
+    return [
+        ProgressPoint(
+            at=to_datetime(row.at),
+            generation=row.generation,
+            minibatches=row.minibatches,
+            metrics=json.loads(row.metrics),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,181 @@
+"""The end of the timespan: operators set, move and remove it, and it survives restarts.
+
+The store holds the end as a moment. If the clock is changed, the moment falls into another slot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.events import TimespanChanged
+from shadowprice.core.job import Job
+from shadowprice.core.moments import parse_moment_ahead
+from shadowprice.core.policy import Status
+from shadowprice.core.quote import Answer, Quote
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.snapshot import clone
+from shadowprice.service.clock import SlotCalendar, format_rfc3339
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.ending import end_text, is_near, lengthened, without_end_text
+from shadowprice.service.state.job_views import view_changes
+from shadowprice.service.store import Store
+
+log = logging.getLogger("shadowprice.service")
+
+KEY: Final = "timespan"
+"""Key of the end in the store."""
+
+NONE: Final = "none"
+"""Value of ``--until`` that removes the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimespanEnd:
+    """The stored end of the timespan.
+
+    ``at`` is in nanoseconds since 1970, and None means no end. ``option`` is the last applied text
+    of ``--until``: the same text at the next start changes nothing.
+    """
+
+    at: int | None = None
+    option: str | None = None
+
+    def stored(self) -> str:
+        """Serialize the end for the store."""
+        return json.dumps({"at": self.at, "option": self.option})
+
+
+def read_end(store: Store) -> TimespanEnd:
+    """Read the end from the store."""
+    text = store.get(KEY)
+    return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
+
+
+def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:
+    """Return the first slot in which nothing may run: the slot of the moment ``at``."""
+    return None if at is None else max(0, calendar.slot_at(at))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTimespan:
+    """Set the end of the timespan to nanoseconds since 1970, or remove it if None."""
+
+    at: int | None
+
+    def perform(self, batch: Batch) -> None:
+        """Change the end; the engine replans jobs that it affects."""
+        change_end(batch, replace(batch.truth.end, at=self.at))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOption:
+    """Apply the text of ``--until`` at the start of the service, if it has changed.
+
+    A restart with the same text keeps the end. A duration doesn't start again, a clock time doesn't
+    move to the next day, and a change by an operator persists. ``option`` is None if not given.
+    """
+
+    option: str | None
+
+    def perform(self, batch: Batch) -> None:
+        """Change the end if the option has changed."""
+        if self.option is None or self.option == batch.truth.end.option:
+            return
+        at = None
+        if self.option != NONE:
+            slot_seconds = batch.engine.cluster.slot_seconds
+            at = parse_moment_ahead(self.option, batch.now, slot_seconds, "--until")
+        change_end(batch, TimespanEnd(at, self.option))
+
+
+def change_end(batch: Batch, end: TimespanEnd) -> None:
+    """Store an end, update the engine, and emit an event."""
+    batch.undo.assign(batch.truth, "end", end)
+    batch.put(KEY, end.stored())
+    follow_clock(batch)
+    ends = end_text(batch.engine, batch.calendar)
+    batch.tell("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)
+
+
+def follow_clock(batch: Batch) -> None:
+    """Update the engine's last slot from the end's moment, and the views of all open jobs."""
+    truth = batch.truth
+    slot = slot_of_end(batch.calendar, truth.end.at)
+    if slot != batch.engine.until:
+        batch.take(TimespanChanged(truth.coming, slot))
+    for name, view in list(truth.views.items()):
+        record = batch.engine.open_jobs.get(name)
+        if record is not None:
+            batch.change(
+                name, **view_changes(batch.engine, record, view, truth.calendar, batch.now)
+            )
+
+
+# ---------------------------------------------------------------- decisions without the end
+
+
+def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
+    """Explain jobs that were refused, or got no promise, only because the timespan ends.
+
+    Extends the reason of each such job, and emits an event.
+    """
+    engine = batch.engine
+    if not is_near(engine) or not engine.capabilities.quotes:
+        return
+    excluded = [job for job in jobs if _left_out(engine, job.name)]
+    if not excluded:
+        return
+    twin = without_end(engine)
+    end = str(end_text(engine, batch.calendar))
+    text = without_end_text(end)
+    for job in excluded:
+        refused = engine.jobs[job.name].status is Status.REFUSED
+        if admitted_without_end(twin, job, promised=not refused):
+            reason = batch.truth.views[job.name].reason or {}
+            batch.change(job.name, reason=lengthened(reason, text, end))
+            batch.tell("timespan", job.name, reason=text)
+
+
+def _left_out(engine: Engine, name: str) -> bool:
+    record = engine.jobs.get(name)
+    if record is None or record.status not in {Status.REFUSED, Status.QUEUED}:
+        return False
+    return record.promise is None and not len(record.plan)
+
+
+def without_end(engine: Engine) -> Engine:
+    """Return a copy of the engine without an end, with its policy resynced."""
+    twin = clone(engine)
+    twin.state.until = None
+    twin.session.resync()
+    return twin
+
+
+def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
+    """Return whether a copy without an end would admit a job; with a promise if ``promised``."""
+    if job.name in twin.jobs:
+        job = replace(job, name=f"{job.name} (without the end)")
+    try:
+        quote = twin.quote(job)
+    except ShadowpriceError as error:
+        log.info("job %s could not be quoted without the end: %s", job.name, error)
+        return False
+    return quote.answer is Answer.ADMITTED or (quote.admitted and not promised)
+
+
+def end_of_quote(engine: Engine, calendar: SlotCalendar, job: Job, quote: Quote) -> dict[str, Any]:
+    """Return the effect of the timespan's end on a quote; empty if the end can't limit it."""
+    if not is_near(engine):
+        return {}
+    effect: dict[str, Any] = {"ends": end_text(engine, calendar)}
+    refused = quote.answer is Answer.REFUSED
+    if quote.answer is not Answer.ADMITTED:
+        effect["admitted_without"] = admitted_without_end(
+            without_end(engine), job, promised=not refused
+        )
+    return effect

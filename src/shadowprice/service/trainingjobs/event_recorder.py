@@ -1,0 +1,149 @@
+"""Kubernetes events of resources, from the events of their jobs, for `kubectl describe`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from shadowprice.core.owner import Owner
+from shadowprice.kubernetes.connection import Connection
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.names import API_VERSION, KIND
+from shadowprice.service.clock import format_rfc3339
+from shadowprice.service.queries.event_text import format_event
+from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.trainingjobs.resource import TrainingJobResource
+from shadowprice.service.trainingjobs.status import SubmissionRejected
+
+log = logging.getLogger("shadowprice.service")
+
+WARNINGS: Final = frozenset(
+    {
+        "refused",
+        "given-up",
+        "broken",
+        "failed",
+        "lost",
+        "start-failed",
+        "displaced",
+        "obstructed",
+    }
+)
+"""Kinds of events that become warnings."""
+
+UNREPORTED_KINDS: Final = frozenset({"submitted", "paid", "debited", "refunded", "placed"})
+"""Kinds of events that are only in the job's history."""
+
+MAX_QUEUED_EVENTS: Final = 10_000
+"""Maximum number of queued events; above it, the oldest are dropped."""
+
+MAX_EVENT_MESSAGE_CHARS: Final = 1_000
+"""Maximum characters of an event's message; the API server allows 1,024."""
+
+MAX_ATTEMPTS: Final = 3
+
+
+class EventRecorder:
+    """Queues Kubernetes events and writes them one at a time, with a few retries.
+
+    An event's name contains its number in the service's stream, so repeated writes don't duplicate
+    it. ``may_write`` raises if this instance no longer leads.
+    """
+
+    def __init__(self, connection: Connection, may_write: Callable[[str, str], None]) -> None:
+        self._connection = connection
+        self._may_write = may_write
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_QUEUED_EVENTS)
+        self._wake = asyncio.Event()
+
+    def tell(self, owner: Owner, told: StreamEvent) -> None:
+        """Queue an event of a resource's job."""
+        if told.kind in UNREPORTED_KINDS:
+            return
+        entry = {"kind": told.kind, "data": told.data}
+        kind = "Warning" if told.kind in WARNINGS else "Normal"
+        reason = "".join(word.title() for word in told.kind.split("-"))
+        reference = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": owner.namespace,
+            "name": owner.name,
+            "uid": owner.uid,
+        }
+        self._put(reference, f"{told.id:x}", kind, reason, format_event(entry), told.at)
+
+    def refused(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
+        """Queue a warning that no job could be submitted for a resource."""
+        suffix = f"g{resource.generation}.{found.reason.value.lower()}"
+        now = datetime.now(UTC).timestamp()
+        self._put(
+            resource.reference(),
+            suffix,
+            "Warning",
+            found.reason.value,
+            found.message,
+            int(now * 1e9),
+        )
+
+    def warn(self, reference: Mapping[str, Any], reason: str, text: str) -> None:
+        """Queue a warning about another kind of object, at most one an hour for each text."""
+        now = datetime.now(UTC).timestamp()
+        suffix = f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}.{int(now) // 3600:x}"
+        self._put(dict(reference), suffix, "Warning", reason, text, int(now * 1e9))
+
+    def _put(
+        self, reference: dict[str, Any], suffix: str, kind: str, reason: str, text: str, at: int
+    ) -> None:
+        moment = f"{format_rfc3339(at)[:19]}Z"
+        short = reference["uid"].replace("-", "")[:12]
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{reference['name']}.{short}.{suffix}",
+                "namespace": reference["namespace"],
+            },
+            "involvedObject": reference,
+            "type": kind,
+            "reason": reason,
+            "message": text[:MAX_EVENT_MESSAGE_CHARS],
+            "source": {"component": "shadowprice"},
+            "reportingComponent": "shadowprice.io/controller",
+            "reportingInstance": "shadowprice",
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+        }
+        self._waiting.append((f"/api/v1/namespaces/{reference['namespace']}/events", event))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write queued events until cancelled."""
+        while True:
+            if not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            path, event = self._waiting.popleft()
+            await self._write(path, event)
+
+    async def _write(self, path: str, event: dict[str, Any]) -> None:
+        for attempt in range(MAX_ATTEMPTS):
+            try:
+                self._may_write("event", event["metadata"]["name"])
+                await self._connection.post(path, event)
+                return
+            except ApiError as error:
+                if error.exists or error.not_found or error.status == 403:
+                    return  # already written, or the namespace is being deleted
+                if not error.passing:
+                    log.warning("an event was not taken: %s", error)
+                    return
+                await asyncio.sleep(2.0**attempt)
+            except Exception as error:  # another instance leads, or a test injects a fault
+                log.debug("an event was dropped: %s", error)
+                return

@@ -1,0 +1,268 @@
+"""The stories in a run's page, against the run's own tables and what ``explain`` tells."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shadowprice.core.events import ServerBack, ServerLost
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.utility import Sigmoid
+from shadowprice.policies.registry import make_policy
+from shadowprice.results.job_history import read_job_history
+from shadowprice.results.job_history_text import history_lines
+from shadowprice.results.report import inline_assets
+from shadowprice.results.report.page import render_report
+from shadowprice.results.report.section_job_histories import MAX_CHARS, _ran, stories_block
+from shadowprice.results.run_directory import RunData, read_run, write_run
+from shadowprice.results.slot_snapshot import read_slot_snapshot, slot_snapshot_of
+from shadowprice.simulator.driver import Incident
+from shadowprice.simulator.scenario import Scenario, record_run
+from tests.support.astraea_cases import random_jobs, shared_cluster
+from tests.support.flat_rate import FlatPricePolicy
+from tests.support.pdors_cases import build_pool, random_two_rate_job
+from tests.support.workloads import cluster, job
+from tests.unit.results.test_report import check_page
+
+
+def planned_run(jobs: int = 12) -> RunData:
+    """A planner's run in which servers are lost, so that some plans are not kept."""
+    rng = np.random.default_rng(2)
+    on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
+    work = [random_two_rate_job(on, rng, f"job-{at}", latest=9) for at in range(jobs)]
+    policy = make_policy("pdors", PolicyContext(on, work, 20), {})
+    incidents = [
+        ServerLost(3, on.names[0]),
+        ServerLost(3, on.names[1]),
+        ServerBack(8, on.names[0]),
+        ServerBack(8, on.names[1]),
+    ]
+    return record_run(Scenario(on, work, until=20, incidents=incidents), "pdors", policy)
+
+
+def flat_run(jobs: int) -> RunData:
+    on = cluster(3, 2)
+    work = [
+        job(on, f"job-{at}", arrival=at // 3, utility=Sigmoid(5.0 + at, 0.5, 2.0))
+        for at in range(jobs)
+    ]
+    return record_run(Scenario(on, work), "flat-rate", FlatPricePolicy(0.5))
+
+
+def promised_run() -> RunData:
+    """A run of `rolling` in which servers are lost, so that promises are moved."""
+    on = cluster(4, 2, horizon=30)
+    work = [
+        job(on, f"job-{at}", arrival=at // 3, chunks=8, utility=Sigmoid(5.0 + at, 0.5, 8.0))
+        for at in range(9)
+    ]
+    policy = make_policy("rolling", PolicyContext(on, None, 40), {})
+    incidents: list[Incident] = [ServerLost(3, name) for name in on.names[:3]]
+    incidents += [ServerBack(12, name) for name in on.names[:3]]
+    return record_run(Scenario(on, work, until=40, incidents=incidents), "rolling", policy)
+
+
+def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
+    value: Any = inline_assets.unpack(stories_block(run, budget)[0])
+    assert isinstance(value, dict)
+    return value
+
+
+def test_a_run_read_back_gives_the_stories_of_the_run_in_memory(tmp_path: Path) -> None:
+    run = planned_run()
+    write_run(run, tmp_path)
+    assert list(read_run(tmp_path).decisions(True)) == list(run.decisions(True))
+    assert stories_of(read_run(tmp_path)) == stories_of(run)
+    assert read_slot_snapshot(tmp_path, 5).record() == slot_snapshot_of(run, 5).record()
+
+
+def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) -> None:
+    on = cluster(2, 1, horizon=40)
+    work = [job(on, "long", chunks=4, epochs=3, utility=Sigmoid(50.0, 0.2, 30.0))]
+    policy = make_policy("rolling", PolicyContext(on, None, 60), {})
+    incidents: list[Incident] = [ServerLost(1, name) for name in on.names]
+    incidents += [ServerBack(4, name) for name in on.names]
+    run = record_run(Scenario(on, work, until=60, incidents=incidents), "rolling", policy)
+    promises = [(line["outcome"], line["promise"] is not None) for line in run.decisions(True)]
+    assert promises == [("admitted", True), ("moved", False), ("moved", True)]
+    write_run(run, tmp_path)
+    told = [label for label, _ in history_lines(read_job_history(tmp_path, "long"), None)]
+    assert [told.count(label) for label in ("admitted", "promise lost", "promised again")] == [
+        1
+    ] * 3
+    assert "moved" not in told
+
+
+def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
+    on = shared_cluster()
+    jobs = random_jobs(on, 6, seed=1)
+    policy = make_policy("astraea", PolicyContext(on, jobs, None), {})
+    run = record_run(Scenario(on, jobs), "astraea", policy)
+    write_run(run, tmp_path)
+    for name in run.jobs["job"]:
+        told = [label for label, _ in history_lines(read_job_history(tmp_path, name), None)]
+        assert "queued" in told
+        assert "admitted again" not in told
+    assert "admitted" in told
+
+
+def rows_of(places: dict[str, list[int]]) -> list[tuple[int, ...]]:
+    names = ("job", "server", "workers", "ps", "slot", "slots")
+    return list(zip(*(places[name] for name in names), strict=True))
+
+
+def placed(places: dict[str, list[int]]) -> Counter[tuple[int, int, int, int, int]]:
+    """Return (job, slot, server, workers, ps) of placements, slot by slot."""
+    return Counter(
+        (job_, slot, server, workers, ps)
+        for job_, server, workers, ps, first, slots in rows_of(places)
+        for slot in range(first, first + slots)
+    )
+
+
+@pytest.mark.parametrize("run", [planned_run(), flat_run(9)], ids=["pdors", "flat"])
+def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: RunData) -> None:
+    told = stories_of(run)
+    names = told["jobs"]["job"]
+    at = {name: row for row, name in enumerate(names)}
+    assert names == run.jobs["job"].to_list()
+    allocations = run.allocations.select("job", "slot", "server", "workers", "ps").rows()
+    ran = Counter((at[name], *rest) for name, *rest in allocations)
+    assert placed(told["ran"]) == ran
+    plans = {r["job"]: r["plan"] for r in run.decisions(True) if r.get("plan")}
+    kept = placed(told["plan"])
+    assert any(plans.values())
+    how = Counter(told["jobs"]["planned"])
+    for row, name in enumerate(names):
+        plan = Counter(
+            (row, slot, run.server_names.index(server), w, p)
+            for slot, server, w, p in plans.get(name, [])
+        )
+        did = Counter({key: n for key, n in ran.items() if key[0] == row})
+        stored = Counter({key: n for key, n in kept.items() if key[0] == row})
+        match told["jobs"]["planned"][row]:
+            case 0:
+                assert (plan, stored) == (Counter(), Counter())
+            case 1:
+                assert (plan, stored) == (did, Counter())
+                assert plan
+            case _:
+                assert plan == stored
+                assert plan != did
+    assert how[1] > 0
+    if run.policy == "pdors":
+        assert how[2] > 0  # the lost server kept some from running as planned
+
+
+@pytest.mark.parametrize("piece", [1, 7, 200_000])
+def test_rows_are_ordered_by_job_and_joined(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stories_of(planned_run())["ran"]
+    monkeypatch.setattr("shadowprice.results.report.section_job_histories._PIECE", piece)
+    ran = stories_of(planned_run())["ran"]
+    assert ran["job"] == sorted(ran["job"])
+    ends = {(j, s, w, p, slot + n) for j, s, w, p, slot, n in rows_of(ran)}
+    assert not any((j, s, w, p, slot) in ends for j, s, w, p, slot, _ in rows_of(ran))
+    assert ran == whole
+
+
+def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -> None:
+    """It took 115 bytes a slot; numpy's own are counted here."""
+    run = planned_run()
+    count = 1_000_000
+    name = run.jobs.item(0, "job")
+    one = {"job": [name], "server": [0], "workers": [1], "ps": [0]}
+    schema = {key: run.allocations.schema[key] for key in one}
+    rows = pl.DataFrame(one, schema=schema).sample(count, with_replacement=True)
+    slots = pl.Series("slot", np.arange(count), dtype=run.allocations.schema["slot"])
+    tracemalloc.start()
+    ran = _ran(replace(run, allocations=rows.with_columns(slots)), [name])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert {key: column.tolist() for key, column in ran.items()} == {
+        "job": [0], "server": [0], "workers": [1], "ps": [0], "slot": [0], "slots": [count]
+    }  # fmt: skip
+    assert peak < 30 * count
+
+
+def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
+    run = planned_run()
+    write_run(run, tmp_path)
+    told = stories_of(run)
+    for name, facts in zip(told["jobs"]["job"], told["facts"], strict=True):
+        lines = [
+            [inline_assets.escape_invisible(part) for part in line]
+            for line in history_lines(read_job_history(tmp_path, name), 0)
+        ]
+        assert facts == lines
+
+
+def test_every_promise_is_in_the_story_in_the_order_in_which_it_was_given() -> None:
+    run = promised_run()
+    told = stories_of(run)
+    given: dict[str, list[tuple[int, int]]] = {}
+    for record in run.decisions(False):
+        if record.get("promise") is not None:
+            given.setdefault(record["job"], []).append((record["slot"], record["promise"]))
+    assert any(len({slot for _, slot in each}) > 1 for each in given.values())
+    names = told["jobs"]["job"]
+    found: dict[str, list[tuple[int, int]]] = {}
+    for at, *row in zip(*(told["promises"][key] for key in ("job", "told", "slot")), strict=True):
+        found.setdefault(names[at], []).append((row[0], row[1]))
+    assert found == given
+    for name, facts in zip(names, told["facts"], strict=True):
+        lines = [text for label, text in facts if label == "promise"]
+        assert lines == [f"complete by the end of slot {slot}" for _, slot in given.get(name, ())]
+
+
+def test_the_end_of_a_plan_is_no_promise_beside_it() -> None:
+    assert stories_of(planned_run())["promises"] is None
+
+
+def test_stories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
+    run = flat_run(60)
+    block, count = stories_block(run)
+    assert count == 60
+    small, fewer = stories_block(run, len(block) // 2)
+    assert len(small) <= len(block) // 2
+    assert 1 < fewer < 60
+    told: Any = inline_assets.unpack(small)
+    assert told["total"] == 60
+    worth = run.jobs.sort("value", descending=True, maintain_order=True)["job"].head(fewer)
+    assert sorted(told["jobs"]["job"]) == sorted(worth)
+    assert stories_block(run, 1)[1] == 1
+
+
+def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowprice.results.report.section_job_histories.MOST_STORIES", 4)
+    text = render_report(flat_run(9))
+    check_page(text)
+    assert "4 of 9 jobs are in this page: those worth most." in text
+
+
+def test_payments_are_summed_by_payee() -> None:
+    from tests.unit.results.test_report import run_of
+
+    run = run_of(jobs=2)
+    lines = [
+        {"job": "job-0", "slot": 1, "payer": "a", "payee": "b", "worker": 1.0, "ps": 0.5},
+        {"job": "job-0", "slot": 2, "payer": "a", "payee": "b", "worker": 2.0, "ps": 0.0},
+        {"job": "job-0", "slot": 2, "payer": "a", "payee": "a", "worker": 0.25, "ps": 0.0},
+        {"job": "job-1", "slot": 2, "payer": "c", "payee": "a", "worker": 4.0, "ps": 0.0},
+    ]
+    paying = RunData(
+        run.info, run.jobs, run.slots, run.allocations, run.heat, run.decisions, lambda: iter(lines)
+    )
+    assert stories_of(run)["payments"] is None
+    paid = stories_of(paying)["payments"]
+    assert list(zip(paid["job"], paid["payee"], paid["amount"], strict=True)) == [
+        (0, "a", 0.25),
+        (0, "b", 3.5),
+        (1, "a", 4.0),
+    ]

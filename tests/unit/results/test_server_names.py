@@ -1,0 +1,53 @@
+"""Servers are told in short, and none is lost by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowprice.results.server_names import (
+    compress_name_list,
+    compress_names,
+    group_equal_placements,
+    group_of,
+)
+
+NAMES = st.one_of(
+    st.builds("{}-{}".format, st.sampled_from(["gpu", "a-b", "rack-1"]), st.integers(0, 40)),
+    st.sampled_from(["spare", "gpu", "gpu-007", "net-", "-", "gpu-x3"]),
+)
+
+
+def unfolded(part: str) -> Iterator[str]:
+    """Yield the names that one part of a folded list stands for."""
+    match = re.fullmatch(r"(.*)-\[([\d,-]+)\]", part)
+    if not match:
+        yield part
+        return
+    for span in match[2].split(","):
+        low, _, high = span.partition("-")
+        for number in range(int(low), int(high or low) + 1):
+            yield f"{match[1]}-{number}"
+
+
+@given(st.lists(NAMES, unique=True))
+def test_every_name_is_told_once(names: list[str]) -> None:
+    told = [name for part in compress_name_list(names) for name in unfolded(part)]
+    assert sorted(told) == sorted(names)
+
+
+def test_names_are_folded_as_slurm_folds_them() -> None:
+    assert (
+        compress_names(["gpu-3", "net", "gpu-1", "gpu-2", "gpu-7", "cpu-5"])
+        == "gpu-[1-3,7] cpu-5 net"
+    )
+    assert group_of("gpu-3") == "gpu"
+    assert group_of("spare") == "spare"
+
+
+def test_servers_with_as_much_on_them_stand_together() -> None:
+    standing = [("gpu-0", 2), ("gpu-1", 1), ("gpu-2", 2)]
+    assert group_equal_placements(standing) == [(["gpu-0", "gpu-2"], 2), (["gpu-1"], 1)]

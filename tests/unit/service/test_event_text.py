@@ -1,0 +1,77 @@
+"""What a job's story says to people, entry by entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shadowprice.service.queries.event_text import format_event
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "expected"),
+    [
+        ("submitted", {}, "submitted"),
+        ("running", {"generation": 2}, "generation 2 runs"),
+        ("stopped", {"slot": 7, "generation": 2}, "generation 2 stopped from slot 7 on"),
+        (
+            "retrying",
+            {"generation": 1, "code": 3, "reason": "worker-0 exited 3\n  loading\n\noops\n"},
+            "generation 1 failed, and is tried again: worker-0 exited 3 | loading | oops",
+        ),
+        ("failed", {"generation": 2, "code": 3, "reason": ""}, "failed with generation 2"),
+        (
+            "lost",
+            {"generation": 1, "reason": "the machine was started again"},
+            "generation 1 was lost, through no fault of the job: the machine was started again",
+        ),
+        (
+            "start-failed",
+            {"generation": 1, "reason": "no such user"},
+            "generation 1 could not be started: no such user",
+        ),
+        (
+            "ended",
+            {"generation": 1, "code": 143, "reason": "stopped\nbye \x1b[31m"},
+            "generation 1 ended with status 143: stopped | bye \\x1b[31m",
+        ),
+        ("ended", {"generation": 1, "code": None, "reason": ""}, "generation 1 ended"),
+        (
+            "misreported",
+            {"generation": 2, "reason": "it is no count"},
+            "generation 2 reports what is no progress, and is not counted: it is no count",
+        ),
+        ("standby", {"message": "waits its turn"}, "waits its turn"),
+        ("standby", {"message": "no room"}, "waits: no room"),
+        ("revised", {"changes": {"utility": 1, "epochs": 2}}, "revised: utility, epochs"),
+        (
+            "rescheduled",
+            {"seconds": -90.0, "why": "the clock was set back"},
+            "promise is 90 s earlier on the clock: the clock was set back",
+        ),
+        (
+            "remeasured",
+            {"restart": 12.5},
+            "measured: a move costs 12.5 s; planned by that from now on",
+        ),
+        (
+            "moved",
+            {"before": 4, "promise": 6, "reason": {"message": "servers were lost"}},
+            "promise moved from slot 4 to slot 6: servers were lost",
+        ),
+        (
+            "moved",
+            {"before": None, "promise": 473, "first": 4, "reason": ""},
+            "has a promise again, by the end of slot 473: there is room for what is left of it",
+        ),
+        (
+            "moved",
+            {"before": None, "promise": 473, "first": 4, "reason": "servers are back"},
+            "has a promise again, by the end of slot 473: servers are back",
+        ),
+        ("new-kind", {"a": 1, "reason": "why"}, 'new-kind {"a": 1}: why'),
+    ],
+)
+def test_lines_are_sentences(kind: str, data: dict[str, Any], expected: str) -> None:
+    assert format_event({"kind": kind, "data": data}) == expected

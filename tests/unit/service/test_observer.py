@@ -1,0 +1,365 @@
+"""What is seen to run is written down as it was, and beside it what would have been decided."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from shadowprice.executors.contract import Observed, Share
+from shadowprice.rest.jobs import StoredEvent
+from shadowprice.service.clock import SECOND, to_datetime
+from shadowprice.service.execution.observer import RecordObservation
+from shadowprice.service.queries.comparison import compare_jobs, comparison, observed_bars, totals
+from shadowprice.service.queries.timeline import planned_bars
+from shadowprice.service.read_model import ReadModel
+from shadowprice.service.state.operations import CancelJob
+from shadowprice.service.state.store_queries import list_events
+from shadowprice.service.store import tables
+from tests.support.simulated_hours import SLOT, Crash
+from tests.unit.service.test_durable_engine import Bench
+
+
+class Watched(Bench):
+    """A truth that runs nothing, beside what really runs."""
+
+    def __init__(self, folder: Path, policy: str = "fifo") -> None:
+        super().__init__(folder, policy, virtual=True)
+
+    @property
+    def now(self) -> float:
+        return self.clock.wall() / SECOND
+
+    def look(self, *jobs: Observed) -> None:
+        self.do(RecordObservation(jobs))
+
+    def rows(self, job: str) -> list[tuple[int, int | None, str]]:
+        table = tables.observed
+        with self.store.reading() as connection:
+            found = connection.execute(select(table).where(table.c.job == job).order_by(table.c.id))
+            return [(row.since, row.ended, row.placement) for row in found]
+
+    def outcome(self, job: str) -> Any:
+        table = tables.outcomes
+        with self.store.reading() as connection:
+            return connection.execute(select(table).where(table.c.job == job)).first()
+
+    def published(self) -> ReadModel:
+        first = self.truth.outcome()
+        assert first.servers is not None
+        views = dict(first.views)
+        return ReadModel(views, None, first.running, {}, first.servers, 0)  # type: ignore[arg-type]
+
+    def compared(self, scope: str | None = None) -> dict[str, Any]:
+        with self.store.reading() as connection:
+            return comparison(
+                connection,
+                self.published(),
+                planned_bars(self.truth, 10),
+                now=self.clock.wall(),
+                days=30.0,
+                scope=scope,
+            ).record
+
+    def pair(self, name: str) -> dict[str, Any]:
+        with self.store.reading() as connection:
+            found = {one.view.name: one for one in compare_jobs(connection, self.published())}
+        return found[name].to_resource().record
+
+
+@pytest.fixture
+def bench(tmp_path: Path):
+    made = Watched(tmp_path)
+    yield made
+    made.store.close()
+
+
+def on(*servers: str) -> tuple[Share, ...]:
+    return tuple(Share(server, 1) for server in servers)
+
+
+def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None:
+    bench.submit("a")
+    bench.slot()
+    began = bench.now
+    bench.look(Observed("a", on("gpu-1"), began))
+    bench.slot(3)
+    bench.look(Observed("a", on("gpu-1"), began))
+    ended = bench.now
+    bench.slot(20)
+    bench.look()
+    slot = bench.truth.calendar.slot_at(int(ended * SECOND))
+    told = bench.pair("a")
+    assert told["observed"]["state"] == "ended"
+    assert told["observed"]["completion"] == told_time(ended)
+    # value / (1 + exp(decay (d - target))), from the slot in which it arrived
+    with bench.store.reading() as connection:
+        [one] = compare_jobs(connection, bench.published())
+    assert one.view.arrival is not None
+    duration = slot - one.view.arrival
+    assert one.utility == pytest.approx(20 / (1 + 2.718281828459045 ** (0.1 * (duration - 20))))
+    assert told["simulated"]["state"] == "finished"
+    assert told["gain"] == pytest.approx(told["simulated"]["utility"] - told["observed"]["utility"])
+    assert bench.compared()["observed"]["utility"] == told["observed"]["utility"]
+
+
+def told_time(moment: float) -> str:
+
+    return to_datetime(int(moment * SECOND)).isoformat().replace("+00:00", "Z")
+
+
+def test_what_nobody_submitted_has_no_known_worth(bench: Watched) -> None:
+    bench.submit("a")
+    began = bench.now
+    for _ in range(2):
+        bench.look(Observed("stranger", on("gpu-1"), began, "red"))
+        bench.slot()
+    bench.look()
+    told = bench.compared()
+    assert told["jobs"] == 1
+    assert told["observed"]["utility"] == 0
+    [stranger] = told["unmanaged_jobs"]["newest"]
+    assert stranger["name"] == "stranger"
+    assert stranger["utility"] is None
+    assert stranger["state"] == "ended"
+    assert told["utilization"]["unknown_jobs"] == 1
+    assert bench.compared("blue")["unmanaged_jobs"]["count"] == 0
+    assert bench.compared("red")["unmanaged_jobs"]["count"] == 1
+
+
+def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> None:
+    bench.submit("a")
+    bench.submit("b")
+    began = bench.now
+    bench.look(Observed("a", on("gpu-1"), began), Observed("b", on("gpu-2"), began))
+    bench.slot()
+    ended = bench.now - 1
+    over = Observed("a", on("gpu-1"), began, ended=ended, done=False)
+    well = Observed("b", on("gpu-2"), began, ended=ended, done=True)
+    for _ in range(3):  # it may be told again and again
+        bench.look(over, well)
+        bench.slot()
+    assert bench.pair("a")["observed"] == {
+        "state": "failed",
+        "started": told_time(began),
+        "completion": told_time(ended),
+        "utility": 0.0,
+        "runs": 1,
+    }
+    told = bench.compared()["observed"]
+    assert (told["failed"], told["finished"], told["assumed_completed"]) == (1, 1, 0)
+    kinds = [event.kind for event in _events(bench) if event.kind.startswith("real")]
+    assert kinds == ["real-started", "real-started", "real-ended", "real-ended"]
+
+
+def _events(bench: Watched) -> list[StoredEvent]:
+    with bench.store.reading() as connection:
+        return list_events(connection, after=0, limit=1_000)
+
+
+def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) -> None:
+    bench.submit("a")
+    bench.look()
+    bench.slot()
+    over = Observed("a", on("gpu-1"), bench.now - 30, ended=bench.now - 10, done=True)
+    bench.look(over)
+    bench.look(over)
+    assert len(bench.rows("a")) == 1
+    assert bench.pair("a")["observed"]["state"] == "ended"
+    assert bench.outcome("a").runs == 1
+
+
+def test_what_moves_and_begins_again_is_told_apart(bench: Watched) -> None:
+    bench.submit("a")
+    began = bench.now
+    bench.look(Observed("a", on("gpu-1"), began))
+    bench.slot()
+    bench.look(Observed("a", on("gpu-2"), began))  # moved
+    moved = bench.now
+    bench.slot()
+    bench.look(Observed("a", on("gpu-2"), began))
+    last = bench.now
+    bench.slot()
+    anew = bench.now - 5
+    bench.look(Observed("a", on("gpu-2"), anew))  # ended, and began again
+    assert [(since / SECOND, ended and ended / SECOND) for since, ended, _ in bench.rows("a")] == [
+        (began, moved),
+        (moved, last),
+        (anew, None),
+    ]
+    assert bench.outcome("a").runs == 3
+
+
+def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
+    bench: Watched,
+) -> None:
+    bench.submit("a")
+    began = bench.now
+    bench.look(Observed("a", on("gpu-1"), began))
+    bench.slot()
+    bench.look(Observed("a", on("gpu-1"), began))
+    last = bench.now
+    bench.clock.advance(100 * SLOT)
+    bench.read()  # a restart
+    bench.look()
+    assert bench.outcome("a").ended / SECOND == last
+
+
+def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
+    bench.submit("a")
+    bench.look(Observed("a", on("gpu-1"), bench.now))
+    bench.do(CancelJob("a"))
+    bench.look()
+    told = bench.compared()
+    assert (told["jobs"], told["withdrawn"], told["observed"]["utility"]) == (0, 1, 0)
+
+
+def test_what_was_over_before_the_job_was_submitted_is_another_one(bench: Watched) -> None:
+    bench.look(Observed("a", on("gpu-1"), bench.now))
+    bench.slot()
+    bench.look()
+    bench.slot()
+    bench.submit("a")
+    assert bench.pair("a")["observed"]["state"] == "not seen"
+    began = bench.now
+    bench.look(Observed("a", on("gpu-1"), began))
+    assert bench.pair("a")["observed"]["started"] == told_time(began)
+
+
+def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
+    for name in "abcd":
+        bench.submit(name)
+    bench.look(*(Observed(name, on("gpu-1"), bench.now) for name in "abc"))
+    bench.slot(4)
+    bench.look(Observed("c", on("gpu-1"), bench.now))
+    bench.slot(30)
+    with bench.store.reading() as connection:
+        found = compare_jobs(connection, bench.published())
+    told = totals(found)
+    jobs = [one.to_resource() for one in found]
+    assert told.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
+    assert told.observed.utility == sum(job.observed.utility or 0 for job in jobs)
+    assert (told.observed.running, told.observed.waiting) == (1, 1)
+    assert told.both.jobs == 2
+
+
+# ------------------------------------------------------------------ any history
+
+Moment = Mapping[str, tuple[int, str]]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Moment]:
+    """What really runs at each of some looks: by job, since when (in looks), and where."""
+    looks = draw(st.integers(1, 12))
+    runs = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from("ab"),
+                st.integers(0, looks),
+                st.integers(1, 6),
+                st.sampled_from(["gpu-1", "gpu-2"]),
+            ),
+            max_size=6,
+        )
+    )
+    found: list[dict[str, tuple[int, str]]] = [{} for _ in range(looks)]
+    for job, first, length, server in runs:
+        for at in range(first, min(looks, first + length)):
+            found[at].setdefault(job, (first, server))
+    hidden = draw(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, looks - 1)), max_size=3))
+    for job, at in hidden:
+        found[at].pop(job, None)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(history=histories(), crashes=st.sets(st.integers(0, 60), max_size=6))
+def test_any_history_is_kept_as_it_was_seen(history: list[Moment], crashes: Iterable[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Watched(Path(folder))
+        try:
+            _follow(bench, history, set(crashes))
+        finally:
+            bench.store.close()
+
+
+def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
+    began = bench.clock.wall()
+    writes = iter(range(10_000))
+
+    def fault(_: str) -> None:
+        if next(writes) in crashes:
+            raise Crash
+
+    bench.submit("a")
+    bench.store.fault = fault
+    moments = []
+    for look in history:
+        bench.clock.advance(10)
+        moments.append(bench.clock.wall())
+        told = [
+            Observed(job, on(server), (began + (first * 10 + 7) * SECOND) / SECOND)
+            for job, (first, server) in look.items()
+        ]
+        with contextlib.suppress(Crash):  # then the look is not known to be taken
+            bench.do(RecordObservation(told))
+            continue
+        bench.store.fault = lambda _: None
+        bench.read()
+        bench.look(*told)
+        bench.store.fault = fault
+    for job in "ab":
+        rows = bench.rows(job)
+        spans = [(since, ended or moments[-1], place) for since, ended, place in rows]
+        for (_, ended, _), (since, _, _) in itertools.pairwise(spans):
+            assert ended <= since, "two places at once"
+        shown = [at for at, look in zip(moments, history, strict=True) if job in look]
+        for at, look in zip(moments, history, strict=True):
+            if job not in look:
+                continue
+            place = json.dumps([[look[job][1], 1, 0]])
+            assert any(a <= at <= b and where == place for a, b, where in spans), "not kept"
+        assert all(any(since <= at <= ended for at in shown) for since, ended, _ in spans), (
+            "what nobody saw"
+        )
+        outcome = bench.outcome(job)
+        assert (outcome is None) == (not shown)
+        if shown:
+            running = job in history[-1]
+            assert outcome.ended == (None if running else shown[-1])
+            assert outcome.started == min(since for since, _, _ in rows)
+            assert (outcome.utility is not None) == (job == "a" and not running)
+
+
+def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
+    bench.look(Observed("a", on("gpu-1"), bench.now))
+    bench.slot()
+    bench.look(Observed("a", on("gpu-1"), bench.now - SLOT))
+    last = bench.clock.wall()
+    bench.slot(5)
+    with bench.store.reading() as connection:
+        [bar], cut = observed_bars(connection, bench.truth.calendar, 0, bench.clock.wall())
+    assert not cut
+    assert bar.ends == pytest.approx(float(bench.truth.calendar.in_slots(last)))
+
+
+def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowprice.service.execution.observer.MAX_JOBS_PER_OBSERVATION", 3)
+    watched = Watched(tmp_path)
+    jobs = [Observed(f"job-{number}", (Share("box-0", 1, 0),), watched.now) for number in range(5)]
+    watched.look(*jobs[:3])
+    watched.look(*reversed(jobs))  # the open jobs come last
+    open_jobs = [job.job for job in jobs if [row[1] for row in watched.rows(job.job)] == [None]]
+    assert set(open_jobs) >= {"job-0", "job-1", "job-2"}

@@ -1,0 +1,108 @@
+"""What is remembered of what an executor told, and what it is told of what was never ordered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shadowprice.core.events import Start
+from shadowprice.core.schedule import Placement
+from shadowprice.executors.contract import (
+    UNASKED,
+    Ended,
+    Ending,
+    Held,
+    Phase,
+    Refused,
+    Share,
+    Started,
+)
+from shadowprice.service.execution.reconciler import (
+    INITIAL_BACKOFF_NS,
+    STOP_OVERDUE_NS,
+    Reconciler,
+    StartAction,
+    StopAction,
+)
+
+
+def _start(job: str, number: int, server: str, generation: int = 1) -> Start:
+    placement = Placement((0,), (1,), (0,))
+    return Start(3, job, placement, id=number, generation=generation, servers=(server,))
+
+
+def _held(job: str, server: str, phase: Phase = Phase.RUNNING) -> Held:
+    return Held(job, 1, phase, (Share(server, 1),), ("worker-0",))
+
+
+@pytest.fixture
+def outbox() -> Reconciler:
+    made, held = Reconciler(), (_held("theirs", "one"), _held("ours", "two"))
+    made.found(held, held[:1])
+    return made
+
+
+def test_what_is_foreign_is_stopped_though_its_number_is_wanted(outbox: Reconciler) -> None:
+    running = {"theirs": _start("theirs", 5, "two"), "ours": _start("ours", 6, "two")}
+    unacknowledged = dict(enumerate(running.values(), 5))
+    assert outbox.actions(running, unacknowledged, 0) == [StopAction(UNASKED, "theirs", 1)]
+    outbox.stopping("theirs", 1, 0)
+    assert outbox.actions(running, unacknowledged, 0) == []
+    assert outbox.acknowledged(running, unacknowledged) == [6]
+
+
+def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None:
+    for job in ("theirs", "ours"):
+        outbox.stopping(job, 1, 0)
+    running = {"next": _start("next", 5, "one"), "beside": _start("beside", 6, "two")}
+    assert outbox.actions(running, {}, 0) == [StartAction(running["beside"])]
+    ended = Ended(UNASKED, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
+    outbox.heard(ended, 0)
+    outbox.recorded("theirs", 1)
+    assert outbox.actions(running, {}, 0) == [StartAction(order) for order in running.values()]
+
+
+def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Reconciler) -> None:
+    ended = Ended(0, "theirs", 1, 0.0, Ending.FAILED, 1, "")
+    for _ in range(2):
+        outbox.heard(ended, 0)
+        assert outbox.is_orphan_report(ended)
+        assert outbox.is_orphan_report(Started(5, "theirs", 1, 0.0))
+        outbox.recorded("theirs", 1)
+    assert not outbox.is_orphan_report(Ended(0, "theirs", 2, 0.0, Ending.DONE, 0, ""))
+    assert not outbox.is_orphan_report(Ended(0, "ours", 1, 0.0, Ending.DONE, 0, ""))
+
+
+def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
+    refused = Refused(5, "other", 1, 0.0, "")
+    outbox.mark_number_used("other", 1)
+    assert not outbox.is_orphan_report(refused)
+    outbox.heard(refused, 0)
+    outbox.recorded("other", 1)
+    again = {"other": _start("other", 6, "two", generation=2)}
+    assert outbox.actions(again, {}, 0)[-1] == StartAction(again["other"])
+
+
+def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
+    outbox = Reconciler()
+    running: Any = {"one": None}  # whatever its order is
+    end = Ended(0, "one", 1, 0.0, Ending.FAILED, 1, "why")
+    for _ in range(5):
+        outbox.heard(end, 0)
+    assert outbox.next_retry_at(running) == INITIAL_BACKOFF_NS
+    outbox.heard(replace(end, generation=2), 0)
+    assert outbox.next_retry_at(running) == 2 * INITIAL_BACKOFF_NS
+    outbox.closed("one")
+    assert outbox.next_retry_at(running) is None
+
+
+def test_a_stop_is_overdue_until_its_generation_ends() -> None:
+    outbox = Reconciler()
+    outbox.accepted("job", 1)
+    outbox.stopping("job", 1, 1_000)
+    assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS - 1) == {}
+    assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {("job", 1): 1_000}
+    outbox.heard(Ended(7, "job", 1, 0.0, Ending.STOPPED, 143, ""), 2_000)
+    assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {}

@@ -1,0 +1,287 @@
+"""Reports stay until they are recorded: whatever goes wrong with one, none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.core.errors import EventError, PolicyError
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    Report,
+    ServerGone,
+    ServerSeen,
+    ServerSlice,
+    Started,
+)
+from shadowprice.service.execution.reconciler import Reconciler
+from shadowprice.service.execution.server_discovery import ServerDiscovery
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.operations import SetServerAvailability, SubmitJobs
+from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.submission import read_submissions
+from tests.support.simulated_hours import CLUSTER, SLOT, SimulatedHour, disk_full_error
+
+
+class Played(SimulatedHour):
+    """A service whose reports come as a test says."""
+
+    async def begin(self, *names: str) -> None:
+        """Let jobs be submitted, and begin."""
+        await self._open()
+        for name in names:
+            self.world.work[name] = 1e9
+            record: dict[str, Any] = {
+                "name": name,
+                "chunks": 1,
+                "minibatches": 60,
+                "minibatch_time": "6s",
+                "worker": {"gpu": 1},
+                "utility": {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "20 slots"},
+                "run": {"command": ["train"], "retries": 3},
+            }
+            found = read_submissions([record], CLUSTER, tenant=None, runs=True)
+            await self.driver.do(SubmitJobs(found, at_once=True))
+        self.world.advance(SLOT)
+        for _ in range(3):
+            await self._turn()
+        assert all(self.state(name) == "running" for name in names)
+
+    def state(self, name: str) -> str:
+        return str(self._look(name).state)
+
+    def end(self, name: str, ending: Ending = Ending.DONE) -> Ended:
+        """Let the processes of a job end, and return what an executor tells of it, once."""
+        process = self.world.processes[name, 1]
+        self.world._end(process, self.world.now, ending, 0, "")
+        assert isinstance(process.end, Ended)
+        return process.end
+
+    async def hear(self, *reports: Report, later: bool = False) -> None:
+        """Take reports in; later: once pauses are over."""
+        if later:
+            for one in self.runner.inbox.kept.values():
+                one.due = 0.0
+        self.runner.inbox.told += reports
+        await self.runner.settle()
+
+    @property
+    def failures(self) -> float:
+        registry = self.driver.metrics.registry
+        found = registry.get_sample_value("shadowprice_failures_total", {"component": "report"})
+        return found or 0.0
+
+
+def play(folder: Path, scenario: Callable[[Played], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        hour = Played(folder, "fifo", threads=False)
+        try:
+            await scenario(hour)
+        finally:
+            hour.store.close()
+
+    asyncio.run(whole())
+
+
+class Bug:
+    """Raises for what is told of one job, until it is mended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, job: str, error: Exception) -> None:
+        self.mended = False
+        perform = RecordReports.perform
+
+        def failing(operation: RecordReports, batch: Batch) -> Any:
+            if not self.mended and any(one.job == job for one in operation.reports):
+                raise error
+            return perform(operation, batch)
+
+        monkeypatch.setattr(RecordReports, "perform", failing)
+
+
+@pytest.mark.parametrize("error", [PolicyError("a passing bug"), EventError("out of order")])
+def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    others = ("one", "two", "three")
+
+    async def scenario(hour: Played) -> None:
+        await hour.begin("one", "bad", "two", "three")
+        bug = Bug(monkeypatch, "bad", error)
+        await hour.hear(*(hour.end(name) for name in ("one", "bad", "two", "three")))
+        assert [hour.state(name) for name in others] == ["finished"] * 3
+        assert hour.state("bad") == "running"
+        assert hour.world.forgotten == {(name, 1) for name in others}
+        said = "what was reported of generation 1 of 'bad' cannot be recorded: "
+        assert hour.runner.health_error == f"{said}{type(error).__name__}: {error}"
+        await hour.hear()  # its pause is not over
+        assert hour.failures == 1
+        await hour.hear(later=True)
+        assert hour.failures == 2
+        bug.mended = True
+        await hour.hear(later=True)
+        assert hour.state("bad") == "finished"
+        assert hour.runner.health_error is None
+        assert ("bad", 1) in hour.world.forgotten
+
+    play(tmp_path, scenario)
+
+
+def test_what_the_truth_leaves_out_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    async def leaving_out(operation: object) -> object:
+        assert isinstance(operation, RecordReports)
+        taken.append(len(operation.reports))
+        return [one for one in operation.reports if one.job == "bad"] if len(taken) == 1 else None
+
+    async def scenario(hour: Played) -> None:
+        await hour.begin("one", "bad")
+        monkeypatch.setattr(hour.driver, "do", leaving_out)
+        await hour.hear(hour.end("one"), hour.end("bad"))
+        assert hour.world.forgotten == {("one", 1)}
+        assert hour.runner.health_error is not None
+        await hour.hear(later=True)
+        assert hour.world.forgotten == {("one", 1), ("bad", 1)}
+        assert hour.runner.health_error is None
+
+    play(tmp_path, scenario)
+    assert taken == [2, 1]
+
+
+def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        bug = Bug(monkeypatch, "job", PolicyError("a passing bug"))
+        await hour.hear(Started(1, "job", 1, hour.world.now))
+        assert hour.runner.health_error is not None
+        bug.mended = True
+        await hour.hear(hour.end("job"))
+        assert hour.state("job") == "finished"
+        assert hour.runner.health_error is None
+        assert not hour.runner.inbox.kept
+
+    play(tmp_path, scenario)
+
+
+# ------------------------------------------------------------------ servers
+
+
+def test_a_server_that_cannot_be_recorded_costs_no_other_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ServerDiscovery.take
+
+    async def failing(self: ServerDiscovery, report: ServerSeen | ServerGone) -> None:
+        raise KeyError("a bug")
+
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        monkeypatch.setattr(ServerDiscovery, "take", failing)
+        await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
+        assert hour.state("job") == "finished"
+        said = "what was reported of server 'g-1' cannot be recorded: KeyError: 'a bug'"
+        assert hour.runner.health_error == said
+        monkeypatch.setattr(ServerDiscovery, "take", server)
+        await hour.hear(later=True)
+        assert set(hour.driver.published.servers.lost) == {"g-1"}
+        assert hour.runner.health_error is None
+
+    play(tmp_path, scenario)
+
+
+def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ServerDiscovery.take
+    seen = ServerSeen(ServerSlice("g-1", {"gpu": 4000, "cpu": 16000}), 0.0)
+
+    async def failing(self: ServerDiscovery, report: ServerSeen | ServerGone) -> None:
+        if report is seen:
+            raise KeyError("a bug")
+        await server(self, report)
+
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        monkeypatch.setattr(ServerDiscovery, "take", failing)
+        await hour.hear(seen)
+        assert hour.runner.health_error is not None
+        await hour.hear(ServerGone("g-1", hour.world.now))
+        monkeypatch.setattr(ServerDiscovery, "take", server)
+        await hour.hear(later=True)
+        assert set(hour.driver.published.servers.lost) == {"g-1"}
+        assert hour.runner.health_error is None
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("error", [PolicyError("a passing bug"), None])
+def test_a_server_that_went_while_nothing_could_be_written_is_lost_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """None: the store is out."""
+
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        gone = ServerGone("g-1", hour.world.now)
+        with monkeypatch.context() as patch:
+            if error is None:
+                hour.store.fault = _full
+                with pytest.raises(ProblemError):
+                    await hour.hear(gone)
+                hour.store.fault = lambda _: None
+            else:
+                patch.setattr(SetServerAvailability, "perform", _raising(error))
+                await hour.hear(gone)
+                assert hour.runner.health_error is not None
+        assert not hour.driver.published.servers.lost
+        await hour.hear(later=True)
+        assert set(hour.driver.published.servers.lost) == {"g-1"}
+        assert hour.runner.health_error is None
+
+    play(tmp_path, scenario)
+
+
+def _full(point: str) -> None:
+    raise disk_full_error()
+
+
+def _raising(error: Exception) -> Callable[[object, Batch], None]:
+    def raising(operation: object, batch: Batch) -> None:
+        raise error
+
+    return raising
+
+
+# ------------------------------------------------------------------ found again
+
+
+def test_an_end_that_nobody_heard_is_found_when_all_is_compared_again(tmp_path: Path) -> None:
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        hour.end("job")  # told while nobody listened
+        hour.runner._resync = True
+        await hour.runner.take_in()
+        assert hour.state("job") == "finished"
+        assert ("job", 1) in hour.world.forgotten
+
+    play(tmp_path, scenario)
+
+
+def test_a_failure_that_is_told_again_lets_a_job_wait_no_longer() -> None:
+    outbox = Reconciler()
+    lost = Ended(0, "job", 1, 0.0, Ending.LOST, None, "")
+    outbox.heard(lost, 0)
+    waits = dict(outbox._not_before)
+    for _ in range(5):
+        outbox.heard(lost, 0)
+    assert outbox._not_before == waits
+    outbox.heard(Ended(0, "job", 2, 0.0, Ending.LOST, None, ""), 0)
+    assert outbox._not_before["job"] > waits["job"]
