@@ -22,7 +22,7 @@ from shadowprice.simulator.source import Source
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
 from tests.support.workloads import cluster, job
-from tests.unit.results.test_page_stories import flat_run, planned_run, promised_run
+from tests.unit.results.test_page_job_histories import flat_run, planned_run, promised_run
 from tests.unit.results.test_report import trials
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from shadowprice.results.run_directory import RunData
 from shadowprice.results.slot_snapshot import SlotSnapshot, amounts_of, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.policy_runs import random_world
-from tests.unit.results.test_places import unfolded
+from tests.unit.results.test_server_names import unfolded
 
 
 @dataclass
